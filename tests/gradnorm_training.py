@@ -1,9 +1,10 @@
 """A pipeline training of four stages in which one rank is late before the norm of the gradients is reduced.
 
-Usage: fork_ranks.py 4 gradnorm_training.py DELAY_S [loader | gc]
+Usage: fork_ranks.py 4 gradnorm_training.py DELAY_S [loader | gc | accumulate]
 
 Rank 2 is late by DELAY_S after each step of the schedule: it sleeps, or waits for its DataLoader, or for the garbage
-collector in one forward. Every rank prints when its steps began, on the monotonic clock, and its losses.
+collector in one forward. With `accumulate` there are three steps of the schedule before each optimizer step. Every
+rank prints when its iterations began, on the monotonic clock, and its losses.
 """
 
 from __future__ import annotations
@@ -80,13 +81,14 @@ def main():
     for _ in range(STEPS):
         batch = next(batches)
         starts_ns.append(time.monotonic_ns())
-        if rank == 0:
-            schedule.step(batch)
-        else:
-            schedule.step(
-                **({"target": torch.zeros_like(batch), "losses": losses} if rank == ranks - 1 else {})
-            )
-        if how == "sleep":
+        for _ in range(3 if how == "accumulate" else 1):
+            if rank == 0:
+                schedule.step(batch)
+            else:
+                schedule.step(
+                    **({"target": torch.zeros_like(batch), "losses": losses} if rank == ranks - 1 else {})
+                )
+        if how in {"sleep", "accumulate"}:
             time.sleep(delay_s)
         norm = sum(weight.grad.pow(2).sum() for weight in module.parameters())
         dist.all_reduce(norm)

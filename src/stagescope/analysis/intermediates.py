@@ -22,6 +22,7 @@ from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_in
 from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basis
 from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
+from stagescope.analysis.idle.late_receivers import count_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.iteration.accumulation import Accumulation, find_accumulation
 from stagescope.analysis.iteration.activities import name_activities, shows_activity, without_waits
@@ -84,8 +85,10 @@ class Intermediates:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The result of build_ledger with origins, for all steps."""
-        return build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
+        """The result of build_ledger with origins and of count_late_receivers, for all steps."""
+        spans = self.timeline.spans
+        ledger = build_ledger(self.actions, self.basis, spans, with_origins=True)
+        return count_late_receivers(ledger, self.actions, self.basis.plan.sends, spans)
 
     @cached_property
     def unrecorded(self) -> frozenset[str]:
