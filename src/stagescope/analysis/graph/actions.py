@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.action_cells import codes_of
-from stagescope.analysis.graph.causality import LARGE, find_contradictions
+from stagescope.analysis.graph.causality import LARGE, UNALIGNED, find_contradictions
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
 from stagescope.analysis.graph.reduction_waits import (
     HeldMessages,
@@ -173,7 +173,7 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     del transfers
     table, partners, united = _unite_pairs(actions)
     needs = _needs_of_actions(found.rows, united)
-    is_unaligned = bool((timeline.diagnostics["code"] == "clock.unaligned").any())
+    is_unaligned = bool(timeline.diagnostics["code"].is_in(UNALIGNED).any())
     early = find_contradictions(table, needs, _clock_errors(timeline), is_unaligned=is_unaligned)
     arrived_ns = needs.filter("is_remote")["arrived_ns"]
     # A simulation without transfers has ones that take no time.

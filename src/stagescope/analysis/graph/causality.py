@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 SMALL, LARGE = "clock.causality", "timestamps.contradictory"
 """Codes: what waits are computed from is slightly off, or useless."""
 
+UNALIGNED = ("clock.unaligned", "clock.wall")
+"""Codes of diagnostics that explain contradictions: clocks could not be aligned, or are not, as requested."""
+
 MOST_CONTRADICTION_FRACTION = 0.5
 """Idle time is not explained if, in at least half of the steps, an action started this fraction of the window early."""
 
