@@ -26,10 +26,14 @@ def step_and_rank_tables(report: Report, *, width: int = 80, ascii_only: bool = 
     """Return the times per step and per rank as two tables, no line wider than `width`.
 
     Busy and idle times are those of the windows; bubbles have the definition of `report.bubble`.
-    Steps that are not in the totals are marked. Of more than 20 steps the first and last ten are shown, of more than
-    40 ranks 40 evenly spaced ones; a line counts the others.
+    The memory of the ranks is shown if the table with it fits. Steps that are not in the totals are marked. Of more
+    than 20 steps the first and last ten are shown, of more than 40 ranks 40 evenly spaced ones; a line counts the
+    others.
     """
-    lines = [*_step_lines(report), "", *_rank_lines(report)]
+    ranks = _rank_lines(report, _memory_cells(report))
+    if max(map(cell_len, ranks)) > width:  # a number that is cut off would be mistaken for a smaller one
+        ranks = _rank_lines(report, {})
+    lines = [*_step_lines(report), "", *ranks]
     text = "\n".join(
         set_cell_size(line, width).rstrip() if cell_len(line) > width else line for line in lines
     )
@@ -53,7 +57,7 @@ def _step_lines(report: Report) -> list[str]:
     return lines
 
 
-def _rank_lines(report: Report) -> list[str]:
+def _rank_lines(report: Report, memory: Mapping[str, Mapping[str, str]]) -> list[str]:
     ranks = report.ranks
     if ranks.is_empty():
         return ["no ranks to measure"]
@@ -76,7 +80,7 @@ def _rank_lines(report: Report) -> list[str]:
         "send wait",
         "machine",
     )
-    for name, cells in _memory_cells(report).items():
+    for name, cells in memory.items():
         head = (*head[:-1], name, head[-1])
         rows = [(*row[:-1], cells.get(row[0], "-" if row[0] != "all" else ""), row[-1]) for row in rows]
     lines = aligned(head, rows, left={1, len(head) - 1})
