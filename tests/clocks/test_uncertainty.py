@@ -5,7 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from planted_clocks import ClockStep, Plan, plant, uncovered
+from planted_clocks import ClockSlew, ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks
 
 FAST = (1.0, 1.0, 0.1, 0.02)
@@ -93,6 +93,20 @@ def test_an_unknown_latency_is_part_of_the_estimated_error():
     # With a single pair, and delays that are short one way only, nothing shows how long the shortest delay is.
     _, aligned = errors_of(replace(PLANS["one-sided, two machines"], seed=3))
     assert aligned.clocks.estimated_error_ns > 1_000_000
+
+
+def test_no_error_is_estimated_while_a_clock_is_slewed():
+    plan = Plan(slews=(ClockSlew(2, 0.3, 0.6, 500.0),), seed=900)
+    planted = plant(plan)
+    aligned = align_clocks(planted.timeline)
+    assert uncovered(planted, aligned.timeline).is_empty()
+    length_ns = planted.truth["end_ns"].max() - planted.truth["start_ns"].min()
+    since = (pl.col("start_ns") - pl.col("start_ns").min()) / length_ns
+    pieces = aligned.timeline.clocks.filter(clock="node-2/wall").with_columns(since=since)
+    assert pieces.filter(pl.col("since").is_between(0.4, 0.5))["estimated_error_ns"].null_count() == (
+        pieces.filter(pl.col("since").is_between(0.4, 0.5)).height
+    )
+    assert pieces.filter(pl.col("since") < 0.1)["estimated_error_ns"].null_count() == 0
 
 
 def test_no_error_is_estimated_where_a_side_is_not_bounded():

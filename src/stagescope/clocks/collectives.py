@@ -28,8 +28,9 @@ it; such splits are not known here."""
 
 ALL_PAIRS = 16
 """In a group of up to this many clocks, every pair is compared."""
-NEIGHBORS, LATE = 4, 4
-"""In larger groups, each clock is compared with this many on either side, and with this many of the latest."""
+NEIGHBORS, LATE = 1, 2
+"""In larger groups, each clock is compared with this many on either side, and with this many of the latest. Between
+clocks that exchange messages with any other, only short delays are used: long ones would cost more than they show."""
 
 LATE_NS = 50_000
 """A rank that enters this long before the last one at most shows a short delay."""
@@ -92,11 +93,14 @@ def _is_short(incomplete: pl.Series) -> pl.Expr:
     return (last.over("group", "rank") < last.over("group")) & ~pl.col("rank").is_in(incomplete.implode())
 
 
-def collective_observations(collectives: Collectives, host_timed: pl.Series) -> pl.DataFrame:
+def collective_observations(
+    collectives: Collectives, host_timed: pl.Series, messaging: pl.Series
+) -> pl.DataFrame:
     """Return the observations of collectives, in the columns of observations.py.
 
-    `host_timed` are ranks whose device is not timed: what they recorded is when the host launched a collective. Calls
-    without a recorded wait end with their issue, before the other ranks have entered.
+    `messaging` are the clocks with messages in both directions, `host_timed` the ranks whose device is not timed: what
+    they recorded is when the host launched a collective. Calls without a recorded wait end with their issue, before
+    the other ranks have entered.
     """
     usable = pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING)
     calls = collectives.calls.filter(usable & ~pl.col("rank").is_in(host_timed.implode()))
@@ -127,11 +131,16 @@ def collective_observations(collectives: Collectives, host_timed: pl.Series) -> 
             microbatch=pl.lit(None, pl.Int32),
             waited=(pl.col("early_ns") <= LATE_NS) & (pl.col("blocked_ns") > 0),
         )
+        .filter(pl.col("waited") | ~pl.col("is_large") | ~_are_in(messaging))
     )
 
 
+def _are_in(clocks: pl.Series) -> pl.Expr:
+    return pl.col("source").is_in(clocks.implode()) & pl.col("target").is_in(clocks.implode())
+
+
 def _pairs(members: pl.DataFrame) -> pl.DataFrame:
-    """Return the directed pairs of clocks to compare in each group: group, source, target."""
+    """Return the directed pairs of clocks to compare in each group: group, source, target, is_large."""
     usual = (
         members.group_by("group", "clock")
         .agg(pl.median("early_ns"))
@@ -140,7 +149,7 @@ def _pairs(members: pl.DataFrame) -> pl.DataFrame:
         .agg("clock")
     )
     parts = [_pairs_of(group, np.array(clocks, np.int32)) for group, clocks in usual.iter_rows()]
-    schema = {"group": pl.String, "source": pl.Int32, "target": pl.Int32}
+    schema = {"group": pl.String, "source": pl.Int32, "target": pl.Int32, "is_large": pl.Boolean}
     return pl.concat([pl.DataFrame(schema=schema), *parts])
 
 
@@ -156,4 +165,7 @@ def _pairs_of(group: str, latest_first: np.ndarray) -> pl.DataFrame:
         one, other = np.tile(clocks, len(others)), np.concatenate(others)
         one, other = np.concatenate([one, other]), np.concatenate([other, one])
     pairs = pl.DataFrame({"source": one, "target": other}).filter(pl.col("source") != pl.col("target"))
-    return pairs.unique(maintain_order=True).select(pl.lit(group).alias("group"), "source", "target")
+    is_large = pl.lit(count > ALL_PAIRS).alias("is_large")
+    return pairs.unique(maintain_order=True).select(
+        pl.lit(group).alias("group"), "source", "target", is_large
+    )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stagescope.clocks.grid import slewed_stretches
+
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Coarse, Floats, Ints
     from stagescope.clocks.grid import Adjustment
@@ -142,7 +144,11 @@ def _estimated_errors(solution: Solution, clock: int) -> Floats:
     """Return the estimated error at every knot of a clock; nan for references, which are exact by definition."""
     if solution.standard_error_ns is None or solution.reference[clock] == clock or clock in solution.withheld:
         return np.full(len(solution.grid.knots_ns), np.nan)
-    return np.asarray(COVERING * solution.standard_error_ns[:, clock] + LEAST_ERROR_NS)
+    errors_ns = COVERING * solution.standard_error_ns[:, clock] + LEAST_ERROR_NS
+    knots_ns = solution.grid.knots_ns
+    for first_ns, last_ns in slewed_stretches(solution.grid, (clock, int(solution.reference[clock]))):
+        errors_ns = np.where((knots_ns >= first_ns) & (knots_ns <= last_ns), np.nan, errors_ns)
+    return np.asarray(errors_ns)
 
 
 def _linear_piece(curve: _Curve, left: int, right: int) -> _Row:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,9 @@ MOST_KNOTS = 512
 SHORTEST_GAP_NS = 2_000_000.0
 TOLERANCE_NS = 1.0
 """Tolerance for rounding: limits that cross by less do not contradict each other."""
+
+SLEW_STEP_NS = 10_000_000_000.0
+"""A clock that is set twice in one direction within this time was probably slewed."""
 
 INSIDE = -1_000_000
 """Marks moments inside an adjustment: far below 0, so that it stays negative when segment numbers are added."""
@@ -112,3 +116,19 @@ def grid_of(
     number = np.tile(np.arange(clocks), count)
     segment = bare.segment_at(number, np.repeat(knots_ns, clocks)).reshape(count, clocks)
     return Grid(knots_ns, budget, adjustments, segment, unbounded)
+
+
+def slewed_stretches(grid: Grid, clocks: tuple[int, ...]) -> list[tuple[float, float]]:
+    """Return when one of these clocks was probably slewed: adjusted repeatedly in one direction.
+
+    A clock that runs faster than drift allows looks as if it was set again and again. The stretches begin and end by
+    one distance of its adjustments farther out, which is how long a slew goes unnoticed.
+    """
+    found = []
+    for clock in clocks:
+        own = sorted((one for one in grid.adjustments if one.clock == clock), key=lambda one: one.from_ns)
+        for one, other in pairwise(own):
+            apart_ns = abs(other.from_ns + other.to_ns - one.from_ns - one.to_ns) / 2
+            if one.size_ns * other.size_ns > 0 and apart_ns <= SLEW_STEP_NS:
+                found.append((one.from_ns - apart_ns, other.to_ns + apart_ns))
+    return found

@@ -69,7 +69,9 @@ def gather_observations(
     actions = actions.with_columns(pair).join(joined, on=["one", "other"], how="anti").drop("one", "other")
     collectives = collectives or matched_collectives(timeline, clocks)
     host_timed = timeline.diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
-    numbered = collective_observations(collectives, host_timed).select(
+    ways = [set(messages[way].unique().to_list()) for way in ("source", "target")]
+    messaging = pl.Series("clock", sorted(ways[0] & ways[1]), pl.Int32)
+    numbered = collective_observations(collectives, host_timed, messaging).select(
         pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()
     )
     every = pl.concat([messages, actions, numbered, _reductions(timeline, clocks)])

@@ -184,7 +184,8 @@ def _from_one_way(
     """
     way, expected_ns, pair = of
     places = np.arange(len(way))
-    longer_ns = least[way, places] - expected_ns
+    with np.errstate(invalid="ignore"):
+        longer_ns = least[way, places] - expected_ns
     usual_ns = _usual(pair, longer_ns, LOW_QUANTILE)
     with np.errstate(invalid="ignore"):
         excess_ns = np.zeros(len(way)) if is_first else np.maximum(longer_ns - usual_ns, 0.0)
