@@ -49,7 +49,13 @@ def assert_transfers_are_placed(timeline, per_rank):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "how", "marks"), [("1f1b", "batch", "actions"), ("gpipe", "async", "steps")]
+    ("schedule", "how", "marks"),
+    [
+        ("1f1b", "batch", "actions"),
+        pytest.param("gpipe", "async", "steps", marks=pytest.mark.exhaustive),
+        pytest.param("gpipe", "blocking", "actions", marks=pytest.mark.exhaustive),
+        pytest.param("1f1b", "async", "actions", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_marked_loop_is_recorded_as_its_own_clock_shows(schedule, how, marks):
     directory, logs = loop(schedule, how, marks)
