@@ -135,7 +135,7 @@ def broken():
 class StandInTimer:
     """A DeviceTimer whose device has reached every mark 7 ns after it was made."""
 
-    has_room = True
+    has_capacity = True
 
     def __init__(self):
         self.device = MemoryDevice()

@@ -133,7 +133,7 @@ def _p_values(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def _intervals(found: pl.DataFrame, samples: pl.DataFrame, count: int) -> list[pl.Series]:
-    """Return the ends of the confidence intervals of lost_ns; iterations in which a rank met nobody count as 0."""
+    """Return the ends of the confidence intervals of lost_ns; iterations in which a rank met no other count as 0."""
     table = found.select("rank").join(
         _pivot(samples, "lost_ns"), on="rank", how="left", maintain_order="left"
     )
@@ -147,6 +147,6 @@ def _intervals(found: pl.DataFrame, samples: pl.DataFrame, count: int) -> list[p
 
 
 def _pivot(samples: pl.DataFrame, values: str) -> pl.DataFrame:
-    """Return a row per rank and a column per iteration; NaN where the rank met nobody."""
+    """Return a row per rank and a column per iteration; NaN where the rank met no other."""
     table = samples.sort("iteration", "rank").pivot("iteration", index="rank", values=values).sort("rank")
     return table.with_columns(pl.exclude("rank").cast(pl.Float64).fill_null(float("nan")))

@@ -117,7 +117,7 @@ class DeviceTimer:
         return bool(self._pending or self._located or self.graphs.unread)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether marks that are not of actions can wait without displacing actions."""
         return self._waiting < MAX_WAITING // 2
 

@@ -46,7 +46,7 @@ class DeviceMemory:
             return
         action = self._recorder.counters.place(*place[:2])
         mark = self._timer.begin()
-        if isinstance(mark, Mark) and self._timer.has_room:
+        if isinstance(mark, Mark) and self._timer.has_capacity:
             self._timer.resolve(partial(self._add, action, values), mark)
         else:
             self._add(action, values, now_ns())
