@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -160,7 +162,8 @@ def test_steps_are_passed_to_the_process(environment):
 
 
 def test_invalid_setting_is_reported_and_stops_nothing(environment):
-    done = python("print('training')", {**environment(), session.STEPS_VARIABLE: "five"})
+    script = "import stagescope.record; print('training')"
+    done = python(script, {**environment(), session.STEPS_VARIABLE: "five"})
     assert (done.returncode, done.stdout) == (0, "training\n")
     assert done.stderr.startswith("stagescope: cannot record this process: UsageError")
 
@@ -172,7 +175,8 @@ def test_broken_installation_is_reported_and_stops_nothing(environment, tmp_path
     )
     (package / "record" / "session.py").write_text("import nothing_of_the_kind", encoding="utf-8")
     changed = environment()["PYTHONPATH"].replace(str(HOOK_DIRECTORY), str(package / "record" / "hook"))
-    done = python("print('training')", {**environment(), "PYTHONPATH": changed})
+    script = "import importlib.util; importlib.util.find_spec('torch'); print('training')"
+    done = python(script, {**environment(), "PYTHONPATH": changed})
     assert (done.returncode, done.stdout) == (0, "training\n")
     assert "nothing_of_the_kind" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -214,3 +218,16 @@ def test_spawned_children_are_armed(environment, tmp_path):
 
 def test_nothing_is_armed_without_the_hook():
     assert run_child("from stagescope.record import session; print(session.recorder)").stdout == "None\n"
+
+
+def test_process_without_a_framework_loads_no_recorder(environment):
+    code = (
+        "import json, sys, threading; print([name for name in sys.modules if name.startswith('stagescope')])"
+    )
+    assert python(code, environment()).stdout == "[]\n"
+
+
+def test_every_framework_starts_the_recorder():
+    hook = HOOK_DIRECTORY / "sitecustomize.py"
+    (named,) = re.findall(r"frozenset\(\s*(\{.*?\})\s*\)", hook.read_text(encoding="utf-8"), re.DOTALL)
+    assert ast.literal_eval(named) == {name.partition(".")[0] for name in session.FRAMEWORKS}

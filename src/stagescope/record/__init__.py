@@ -16,6 +16,7 @@ from stagescope.record.marked_actions import backward, backward_input, backward_
 from stagescope.record.ranges import job_schedule_profiler_range
 from stagescope.record.session import start, stop
 from stagescope.record.spans import profile_range, span
+from stagescope.record.startup import start_where_prepared
 
 __all__ = [
     "action",
@@ -32,3 +33,5 @@ __all__ = [
     "stop",
     "tokens",
 ]
+
+start_where_prepared()

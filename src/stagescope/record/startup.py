@@ -1,7 +1,7 @@
-"""Run by the start-up hook in every Python process of a recorded command.
+"""Run by the start-up hook in the Python processes of a recorded command that import a framework, or stagescope.
 
-It has to be cheap: a process that never imports a framework (a launcher, a data loader) only gets an additional entry
-in `sys.meta_path` and writes no file.
+A process that imports neither (a launcher, a data loader) only has an additional entry in `sys.meta_path`, and one that
+does not train writes no file.
 """
 
 from __future__ import annotations
@@ -21,3 +21,10 @@ def arm() -> None:
         session.start(steps=steps or None)
     except Exception as error:  # noqa: BLE001  # the training must start in any case
         sys.stderr.write(f"stagescope: cannot record this process: {error!r}\n")
+
+
+def start_where_prepared() -> None:
+    """Start recording if the start-up hook waits for that: a script may mark spans without any framework."""
+    for finder in sys.meta_path.copy():
+        if type(finder).__module__ == "sitecustomize" and hasattr(finder, "arm"):
+            finder.arm()
