@@ -33,6 +33,8 @@ UNRECORDED = "stagescope.record.frameworks.unrecorded"
 
 TORCH_ITERATION = "stagescope.record.frameworks.torch_iteration"
 TORCH_DISTRIBUTED = "stagescope.record.frameworks.torch_distributed"
+PADDLE_DISTRIBUTED = "stagescope.record.frameworks.paddle_distributed"
+PADDLE_OPTIMIZERS = "paddle.distributed.fleet.meta_optimizers.dygraph_optimizer"
 TORCH_FUNCTIONAL = "stagescope.record.frameworks.torch_functional"
 
 FRAMEWORKS: dict[str, str] = {
@@ -66,10 +68,15 @@ FRAMEWORKS: dict[str, str] = {
     "megatron.core.optimizer.layer_wise_optimizer": "stagescope.record.frameworks.megatron",
     "megatron.training.training": "stagescope.record.frameworks.megatron",
     "megatron.training": "stagescope.record.frameworks.megatron",
+    "deepspeed.runtime.engine": "stagescope.record.frameworks.deepspeed",
     "deepspeed.runtime.pipe.engine": "stagescope.record.frameworks.deepspeed",
     "deepspeed.runtime.pipe.dualpipev": "stagescope.record.frameworks.deepspeed",
     "paddle.distributed.fleet.meta_parallel.pipeline_parallel": "stagescope.record.frameworks.paddle_fleet",
     "paddle.distributed.fleet.meta_parallel.dualpipev": "stagescope.record.frameworks.paddle_dualpipe",
+    "paddle.distributed.communication.group": PADDLE_DISTRIBUTED,
+    "paddle.distributed.fleet.utils.hybrid_parallel_util": PADDLE_DISTRIBUTED,
+    "paddle.distributed.fleet.utils.tensor_fusion_helper": PADDLE_DISTRIBUTED,
+    f"{PADDLE_OPTIMIZERS}.dygraph_sharding_optimizer": PADDLE_DISTRIBUTED,
     "paddle.base.executor": "stagescope.record.frameworks.paddle_static",
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",
     "flagscale.train.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",

@@ -71,6 +71,13 @@ class Group:
         return name
 
 
+class Size:
+    """The size of a collective in bytes, where no single tensor of torch has it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
 Issued = tuple[int, int, int, int, tuple[int, int, int], int, int]
 """A collective that was issued, before it is waited for: kind, name, number in its group, bytes, where it was issued
 (step, stage, chunk), and from when to when. A plain tuple, because one is made for each collective.
@@ -99,7 +106,7 @@ class Collectives:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the collectives that are issued in the ``with`` block, also in an action."""
+        """Record the collectives that are issued in the ``with`` block one by one, also in an action."""
         recorder = self.recorder
         counts, recorder.counts_collectives = recorder.counts_collectives, False
         try:
@@ -127,6 +134,11 @@ class Collectives:
                 return (yield)
         finally:
             recorder.stage, recorder.chunk = before
+
+    def observe_one_by_one(self) -> Observation:
+        """Observe a call whose collectives are recorded one by one, also in an action."""
+        with self.recording():
+            return (yield)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -203,15 +215,15 @@ class Collectives:
         """Return the group of a process group of torch."""
         group = self._groups.get(id(owner))
         if group is None:
-            found = _describe(owner)
-            group = self._groups_by_text.setdefault(found.text, found)
-            self.keep_group(owner, group)
+            group = self.keep_group(owner, _describe(owner))
         return group
 
-    def keep_group(self, owner: Any, group: Group) -> None:
-        """Remember the group of a process group of torch as long as that exists."""
+    def keep_group(self, owner: Any, found: Group) -> Group:
+        """Remember the group of a process group as long as that exists; return the one that has its text already."""
+        group = self._groups_by_text.setdefault(found.text, found)
         self._groups[id(owner)] = group
         finalize(owner, self._groups.pop, id(owner), None).atexit = False
+        return group
 
     def emit(self, issued: Issued, wait_start_ns: int, wait_end_ns: int) -> None:
         """Record a collective; the times of the wait are `NONE` if it was not seen."""

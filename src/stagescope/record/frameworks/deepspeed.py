@@ -23,13 +23,14 @@ from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.deepspeed_facts import engine_facts, stage_of
 from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpeedTransfers
+from stagescope.record.frameworks.host_activities import CHECKPOINT, activities_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
-from stagescope.record.installation import Installation, version_of
+from stagescope.record.installation import Installation, modules_by_name, version_of
 from stagescope.record.patching import MARK
-from stagescope.record.points.deepspeed import COMM_MODULE, DUALPIPEV, ENGINE, P2P_MODULE
+from stagescope.record.points.deepspeed import CHECKPOINTS, COMM_MODULE, DUALPIPEV, ENGINE, P2P_MODULE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
     """Observe the imported module deepspeed.runtime.pipe.engine or deepspeed.runtime.pipe.dualpipev."""
     hooks = instrumentation(recorder, patches)
     install = Installation(recorder, patches).install
-    if hasattr(module, "DualPipeVEngine"):
+    if module.__name__ == CHECKPOINTS.trigger:
+        install(CHECKPOINTS, hooks, modules_by_name(module))
+    elif hasattr(module, "DualPipeVEngine"):
         modules = {DUALPIPEV.trigger: module, COMM_MODULE: getattr(module, "dist", None)}
         install(DUALPIPEV, hooks, modules, lambda: hooks.observe_dualpipev(module.DualPipeVEngine))
     else:
@@ -72,6 +75,7 @@ class Instrumentation:
         self.runs = Runs(recorder, ENGINE.framework)
         self.transfers = DeepSpeedTransfers(recorder)
         self.collectives = collectives_of(recorder)
+        self.activities = activities_of(recorder)
         self.optimizers = optimizer_steps(recorder)
         self._counts: Counter[tuple[str, int]] = Counter()
         self._is_known = True
@@ -132,6 +136,11 @@ class Instrumentation:
         """Observe an evaluation."""
         del call
         return self.runs.observe_evaluation()
+
+    def checkpoint(self, call: Call) -> Observation:
+        """Observe the saving or loading of a checkpoint."""
+        del call
+        return self.activities.observe(CHECKPOINT)
 
     def exec_schedule(self, call: Call) -> Observation:
         """Observe the execution of a schedule: of a training step or an evaluation."""

@@ -165,6 +165,11 @@ class Instrumentation:
             self.messages.default_place.stage if stage == NONE else stage
         )
 
+    def gather(self, call: Call) -> Observation:
+        """Observe a call that issues the gathering of parameters, or waits for it; a forward may contain it."""
+        del call
+        return self.collectives.observe_one_by_one()
+
     def log(self, call: Call) -> Observation:
         """Observe the logging of a step."""
         del call

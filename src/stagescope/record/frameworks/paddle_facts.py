@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.format import NONE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.record.recorder import Recorder
+
+
+class OwnStage:
+    """The stage of this rank, `NONE` if it has several; the hooks of the pipeline set it."""
+
+    def __init__(self) -> None:
+        self.stage = NONE
 
 
 def describe_device(recorder: Recorder) -> str:

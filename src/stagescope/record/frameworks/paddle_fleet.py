@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.paddle_facts import describe_device, pipeline_facts
+from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.paddle_facts import OwnStage, describe_device, pipeline_facts
 from stagescope.record.frameworks.paddle_transfers import PaddleTransfers
-from stagescope.record.frameworks.runs import BACKWARD, FORWARD, LOSS, OPTIMIZER, UNKNOWN, Place, Runs
+from stagescope.record.frameworks.runs import BACKWARD, FORWARD, LOSS, OPTIMIZER, UNKNOWN, Place, Runs, within
+from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.transfers import first_of
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.patching import MARK
@@ -93,6 +95,8 @@ class Instrumentation:
         self.runs = FleetRuns(recorder, FLEET.framework)
         self.transfers = self.runs.transfers
         self.enter, self.move = self.transfers.enter, self.transfers.move
+        self._collectives = collectives_of(recorder)
+        self._own = shared(recorder, OwnStage)
         self._patches = patches
         self._guard = Installation(recorder, patches).guard(FLEET.framework)
         self._base: type | None = None
@@ -174,6 +178,7 @@ class Instrumentation:
         self.transfers.learn(pipeline, device)
         chunks = getattr(pipeline, "num_model_chunks", 1)
         stages = [chunk * pipeline.num_stages + pipeline.stage_id for chunk in range(chunks)]
+        self._own.stage = stages[0] if chunks == 1 else NONE
         facts = pipeline_facts(pipeline, schedule_of(pipeline), stages, pipeline.num_stages * chunks)
         self.recorder.describe(**facts)
 
@@ -298,7 +303,8 @@ class Instrumentation:
             return
         self._in_optimizer = True
         try:
-            yield from self.runs.observe_action(OPTIMIZER, UNKNOWN)
+            action = self.runs.observe_action(OPTIMIZER, UNKNOWN)
+            yield from within(action, self._collectives.observe_one_by_one())
         finally:
             self._in_optimizer = False
 

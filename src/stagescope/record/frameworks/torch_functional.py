@@ -12,7 +12,13 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.frameworks.collectives import ASYNCHRONOUS, MOST_UNDER_WAY, collectives_of, size_of
+from stagescope.record.frameworks.collectives import (
+    ASYNCHRONOUS,
+    MOST_UNDER_WAY,
+    Size,
+    collectives_of,
+    size_of,
+)
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_functional import FUNCTIONAL, OPERATIONS, PARTS
@@ -34,13 +40,6 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
     for part in PARTS:
         if part.trigger == module.__name__:
             Installation(recorder, patches).install(part, instrumentation, modules_by_name(module))
-
-
-class Size:
-    """The size of a collective in bytes, where no single tensor has it."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
 
 
 class Handle:

@@ -41,12 +41,17 @@ class Works:
         """Observe ``Work.wait``; raises AttributeError or ImportError if this version of torch has no such class."""
         from torch.distributed.distributed_c10d import Work  # already imported by the training
 
+        if self.observe_classes(patches, guard):
+            self._observe(Work)
+
+    def observe_classes(self, patches: Patches, guard: Guard) -> bool:
+        """Observe ``wait`` of the classes of all handles from now on; returns whether it was not observed before."""
         if self._guard is not None and not self._guard.is_off:  # installed for another framework
-            return
+            return False
         self._guard = guard
         self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard)
         self._classes.clear()
-        self._observe(Work)
+        return True
 
     def watch(self, work: object, waited: Waited, clock: Clock | None = None) -> None:
         """Call `waited` after the next wait for `work`, with the moments at which it began and ended.

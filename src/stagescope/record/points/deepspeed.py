@@ -13,6 +13,8 @@ P2P_MODULE = "deepspeed.runtime.pipe.p2p"
 DUALPIPEV_MODULE = "deepspeed.runtime.pipe.dualpipev"
 COMM_MODULE = "deepspeed.comm"
 
+BASE_MODULE = "deepspeed.runtime.engine"
+BASE_CLASS = f"{BASE_MODULE}:DeepSpeedEngine"
 ENGINE_CLASS = f"{ENGINE_MODULE}:PipelineEngine"
 DUALPIPEV_CLASS = f"{DUALPIPEV_MODULE}:DualPipeVEngine"
 
@@ -65,4 +67,16 @@ DUALPIPEV = Part(
     ),
 )
 
-PARTS = (ENGINE, DUALPIPEV)
+CHECKPOINTS = Part(
+    "DeepSpeed",
+    "deepspeed",
+    "0.14-0.19.8",
+    BASE_MODULE,
+    "stagescope.record.frameworks.deepspeed",
+    (
+        Point(BASE_CLASS, "save_checkpoint", "checkpoint", required=False),
+        Point(BASE_CLASS, "load_checkpoint", "checkpoint", required=False),
+    ),
+)
+
+PARTS = (ENGINE, DUALPIPEV, CHECKPOINTS)

@@ -88,6 +88,8 @@ PARTS = (
             f"{DISTRIBUTED}.{module}",
             _optional(f"{DISTRIBUTED}.{module}:{owner}", "start_grad_sync", "reduce"),
             _optional(f"{DISTRIBUTED}.{module}:{owner}", "finish_grad_sync", "reduce"),
+            _optional(f"{DISTRIBUTED}.{module}:{owner}", "start_param_sync", "gather"),
+            _optional(f"{DISTRIBUTED}.{module}:{owner}", "finish_param_sync", "gather"),
         )
         for module, owner in (
             ("grad_buffer", "Bucket"),  # 0.5 and 0.6

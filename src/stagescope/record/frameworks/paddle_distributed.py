@@ -1,0 +1,129 @@
+"""Records the collectives of paddle.distributed, its transfers outside of schedules, and its gradient reductions.
+
+All of them go through methods of ProcessGroup, which return a task to wait for (``sync_op=False`` passes it on to the
+training). Methods whose names end with ``_on_calc_stream`` run on the stream of the computation. Not seen are the
+reductions of ``paddle.DataParallel``, whose reducer is written in C++, and those of static graphs.
+
+What ``fused_allreduce_gradients``, the sharding optimizers and the fused buffers of gradients issue reduces gradients.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from stagescope.record.format import NONE
+from stagescope.record.frameworks.collectives import (
+    ASYNCHRONOUS,
+    NAME_CHARACTERS,
+    Group,
+    Size,
+    collectives_of,
+    ranks_text,
+)
+from stagescope.record.frameworks.paddle_facts import OwnStage
+from stagescope.record.frameworks.paddle_transfers import size_of
+from stagescope.record.frameworks.runs import IdentityMap
+from stagescope.record.frameworks.shared import shared
+from stagescope.record.frameworks.torch_transfers import plain_transfers_of
+from stagescope.record.installation import Installation, modules_by_name
+from stagescope.record.points.paddle_distributed import FRAMEWORK, GROUPS, OPERATIONS, PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import ModuleType
+
+    from stagescope.record.calls import Call
+    from stagescope.record.patching import Patches
+    from stagescope.record.recorder import Recorder
+
+    Observation = Generator[None, Any, Any]
+
+
+def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """Observe one of the modules of Paddle, right after its import."""
+    shared(recorder, Instrumentation, recorder, patches).install(module)
+
+
+class Instrumentation:
+    """The observers of paddle.distributed."""
+
+    def __init__(self, recorder: Recorder, patches: Patches) -> None:
+        self.recorder = recorder
+        self.patches = patches
+        self.installation = Installation(recorder, patches)
+        self.collectives = collectives_of(recorder)
+        self.counts_only = self.collectives.counts_only
+        self.transfers = plain_transfers_of(recorder)
+        self.ignores_transfer = self.transfers.ignores
+        self._own = shared(recorder, OwnStage)
+        self._known = IdentityMap()
+
+    def install(self, module: ModuleType) -> None:
+        """Install the part that `module` triggers."""
+        for part in PARTS:
+            if part.trigger == module.__name__:
+                more = self._observe_waits if part.trigger == GROUPS else None
+                self.installation.install(part, self, modules_by_name(module), more)
+
+    def _observe_waits(self) -> None:
+        self.collectives.works.observe_classes(self.patches, self.installation.guard(FRAMEWORK))
+
+    def collective(self, call: Call) -> Observation:
+        """Observe a method of a process group that issues a collective and returns its task."""
+        self._describe_group(call.owner)
+        operation = OPERATIONS[call.name]
+        is_on_stream = call.name.endswith("_on_calc_stream")
+        given = [*call.arguments[1:], *call.keywords.values()]
+        if not is_on_stream and given and given[-1] is False:  # sync_op
+            operation += ASYNCHRONOUS
+        size_bytes = max((max(size_of(each), 0) for each in given[:2]), default=0)
+        observation = self.collectives.observe(operation, call.owner, (Size(size_bytes),))
+        next(observation, None)  # one that is only counted ends here
+        try:
+            task = yield
+        except BaseException:  # re-raised
+            observation.close()
+            raise
+        with suppress(StopIteration):
+            observation.send(None if is_on_stream else task)
+
+    def transfer(self, call: Call) -> Observation:
+        """Observe a method of a process group that sends or receives a tensor and returns its task."""
+        self._describe_group(call.owner)
+        tensor, peer = [*call.arguments[1:], *call.keywords.values()][:2]
+        plain = SimpleNamespace(
+            owner=call.owner,
+            name=call.name[:4],
+            arguments=(call.owner, Size(max(size_of(tensor), 0)), peer, 0),
+            keywords={},
+        )
+        return self.transfers.observe(plain)  # type: ignore[arg-type]  # has what is read of a Call
+
+    def reduce(self, call: Call) -> Observation:
+        """Observe a call whose collectives reduce gradients."""
+        del call
+        stage = self.recorder.stage
+        return self.collectives.observe_reduction(
+            self._own.stage if stage == NONE else stage, self.recorder.chunk
+        )
+
+    def _describe_group(self, owner: Any) -> None:
+        """Let the collectives know a process group: only Paddle's groups in Python have its ranks."""
+        if self._known.find(owner) is None:
+            self._known.keep(owner, value=True)
+            group = group_of(owner)
+            if group is not None:
+                self.collectives.keep_group(owner, group)
+
+
+def group_of(owner: Any) -> Group:
+    """Return the group of a process group of Paddle."""
+    groups = sys.modules[GROUPS]._GroupManager.group_map_by_id.values()  # noqa: SLF001  # no public list of groups
+    found = next((group for group in groups if group.process_group is owner), None)
+    if found is None:
+        return Group(f"group of {owner.size()} ranks", owner.size())
+    ranks = list(found.ranks)
+    return Group(f"{ranks_text(ranks)} ({str(found.name)[:NAME_CHARACTERS]})", len(ranks), ranks)
