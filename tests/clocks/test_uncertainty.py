@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 
 from planted_clocks import ClockSlew, ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks
+from stagescope.clocks.uncertainty import offset_errors
+from stagescope.clocks.windows import Windows
 
 FAST = (1.0, 1.0, 0.1, 0.02)
 """The last two stages are so fast that gradients wait for their receivers: no backward receive ever waits."""
@@ -107,6 +110,20 @@ def test_no_error_is_estimated_while_a_clock_is_slewed():
         pieces.filter(pl.col("since").is_between(0.4, 0.5)).height
     )
     assert pieces.filter(pl.col("since") < 0.1)["estimated_error_ns"].null_count() == 0
+
+
+def test_a_clock_that_nothing_connects_to_a_reference_has_no_error():
+    windows = Windows(
+        one=np.array([0, 2]),
+        other=np.array([1, 3]),
+        at_ns=np.zeros(2),
+        change_ns=np.zeros(2),
+        weight=np.array([1e-6, 1e-6]),
+        constant=np.array([0, 1]),
+        constant_ns=np.array([1.0, 1.0]),
+    )
+    found_ns = offset_errors(windows, np.array([True, False, False, False]))
+    assert found_ns == pytest.approx([0.0, np.hypot(1.0, 1e3), np.nan, np.nan], nan_ok=True)
 
 
 def test_no_error_is_estimated_where_a_side_is_not_bounded():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 from scipy.sparse.linalg import splu  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ SAMPLES = 24
 """Samples of the change over time, and of the offsets where there are too many clocks for a dense matrix."""
 MOST_DENSE = 1_200
 """Clocks up to which the covariance of the offsets is computed as a whole."""
-UNKNOWN_NS = 1e12
-"""A standard error that means: nothing connects this clock to the reference."""
 
 
 def shape_errors(system: System, windows: Windows, shape: tuple[int, int]) -> Floats:
@@ -52,10 +51,13 @@ def offset_errors(windows: Windows, anchored: Bools) -> Floats:
     degree = np.bincount(one, precision, clocks) + np.bincount(other, precision, clocks)
     rows = np.concatenate([one, other, np.arange(clocks)])
     columns = np.concatenate([other, one, np.arange(clocks)])
-    values = np.concatenate([-precision, -precision, degree + UNKNOWN_NS**-2.0])
-    free = np.flatnonzero(~anchored)
+    values = np.concatenate([-precision, -precision, degree])
+    links = coo_array((np.ones(len(one)), (one, other)), shape=(clocks, clocks)).tocsr()
+    part = connected_components(links, directed=False)[1]
+    is_known = np.isin(part, part[anchored])
+    free = np.flatnonzero(~anchored & is_known)
     laplacian = coo_array((values, (rows, columns)), shape=(clocks, clocks)).tocsc()[free][:, free]
-    errors_ns = np.zeros(clocks)
+    errors_ns = np.where(is_known, 0.0, np.nan)
     if len(free) <= MOST_DENSE:
         errors_ns[free] = np.sqrt(np.abs(np.linalg.inv(laplacian.toarray()).diagonal())) if len(free) else 0.0
     else:
@@ -65,4 +67,4 @@ def offset_errors(windows: Windows, anchored: Bools) -> Floats:
         np.add.at(incident, one, noise)
         np.subtract.at(incident, other, noise)
         errors_ns[free] = np.sqrt(np.mean(splu(laplacian.tocsc()).solve(incident[free]) ** 2, axis=1))
-    return np.where(errors_ns > UNKNOWN_NS / 1e3, np.nan, errors_ns)
+    return errors_ns
