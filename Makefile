@@ -64,7 +64,7 @@ docs: $(DEV_READY) ## regenerate the generated parts of the documents
 	@$(BIN)/python tools/write_docs.py
 
 bench: $(DEV_READY) ## run every benchmark and print its results
-	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py
+	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py benchmarks/recorded_steps.py
 
 # Uses the Python whose torch supports the GPU and installs nothing into it: make gpu-check PYTHON=...
 # The + runs it under make --dry-run, too: then on a simulated device.

@@ -145,7 +145,7 @@ def megatron_timers(_: ExitStack) -> Mark:
 
 WAYS = (
     ("stagescope: with span(...)", ours_by_hand),
-    ("stagescope: a framework's hook", ours_in_a_hook),
+    ("stagescope: what a hook calls last", ours_in_a_hook),
     ("a bare with and two clock reads", bare),
     ("torch record_function, profiler off", torch_record_function),
     ("nvtx.annotate, no tool attached", nvtx_annotate),
