@@ -199,6 +199,9 @@ class DeviceTimer:
     def finish(self):
         """Does nothing."""
 
+    def sample_memory(self):
+        """Does nothing."""
+
 
 @pytest.fixture
 def device_timer(monkeypatch):
