@@ -95,7 +95,10 @@ def _run_own_sitecustomize() -> None:
 
 try:
     _hide()
-    sys.meta_path.insert(0, FirstImport())
+    first = FirstImport()
+    sys.meta_path.insert(0, first)
+    if not FRAMEWORKS.isdisjoint(sys.modules):  # imported by a .pth file
+        first.arm()
 except Exception as error:  # noqa: BLE001  # the training must start in any case
     sys.stderr.write(f"stagescope: cannot record this process: {error!r}\n")
 _run_own_sitecustomize()
