@@ -139,8 +139,8 @@ def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callab
     def cause_text(name: str, points: int) -> str:
         nonlocal details
         detail = None
-        if name in QUIET and abs(points) <= 1:
-            pass
+        if points < 0 or (name in QUIET and points <= 1):
+            pass  # who costs most of what a cause saved, or of next to nothing, is of no interest
         elif name == "stage_imbalance":
             detail = _slowest_stage(explanation)
         elif name == "data_parallel_wait":
