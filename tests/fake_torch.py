@@ -232,6 +232,9 @@ def add_schedules(schedules, release):
             def _maybe_compute_loss(self, stage, output, target_mbs, mb_index):
                 return self._loss_fn(output) if stage.is_last else None
 
+        def _check_inputs(self, arg_mbs=None, kwarg_mbs=None, target_mbs=None, losses=None):
+            return arg_mbs or [()], kwarg_mbs or [{}]
+
     class PipelineScheduleSingle(Schedule):
         def step(self, *args, target=None, losses=None, **kwargs):
             return self.body(self)

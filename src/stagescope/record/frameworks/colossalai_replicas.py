@@ -34,13 +34,14 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
     for part in REPLICAS:
         if part.trigger == module.__name__:
             install = Installation(recorder, patches).install
-            install(part, Instrumentation(recorder), modules_by_name(module))
+            install(part, Instrumentation(recorder, patches), modules_by_name(module))
 
 
 class Instrumentation:
     """The observers of data parallelism."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, patches: Patches) -> None:
+        del patches
         self.recorder = recorder
         self.collectives = collectives_of(recorder)
 
