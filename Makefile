@@ -34,8 +34,10 @@ demo: $(DEMO_READY) ## train a small 4-rank pipeline on this machine, record it,
 
 # loadfile keeps the tests of a file in one process, because some files share a training run.
 # addopts in pyproject.toml has -ra, which lists every failed and skipped test with its reason.
+# One worker more than there are cores: a third of the time, tests wait for a training or a browser.
+WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
 test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list what was skipped and why
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not exhaustive"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive"
 
 test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leaves out
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m exhaustive

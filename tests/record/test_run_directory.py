@@ -71,7 +71,7 @@ def test_every_rank_under_a_command_of_its_own_is_recorded(tmp_path, delay_s):
         assert any(line.startswith("stagescope: recorded 1 process in") for line in err), err
     timeline = api.read(tmp_path / "rec")
     assert timeline.ranks["rank"].to_list() == [0, 1, 2]
-    assert timeline.diagnostics.is_empty()
+    assert timeline.diagnostics.rows() == []
 
 
 @pytest.mark.parametrize(

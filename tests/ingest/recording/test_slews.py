@@ -119,3 +119,17 @@ def test_all_times_of_a_recording_are_converted_and_the_slew_is_named(tmp_path):
     (note,) = run.diagnostics.filter(code="clock.slewed").iter_rows(named=True)
     assert "+500 ppm" in note["message"]
     assert 0 < run.clocks["rate_error_ns"].item() < 2_000
+
+
+def test_readings_on_a_busy_machine_are_no_slew():
+    rng = np.random.default_rng(5)
+    claimed = 0
+    for _ in range(400):
+        count = rng.integers(2, 40)
+        table = np.zeros(count, RAW_ANCHOR_DTYPE)
+        table["raw_ns"] = np.sort(rng.uniform(0, 4e9, count))
+        interrupted = 10 ** rng.uniform(2.8, 5, count)
+        table["width_ns"] = np.where(rng.random(count) < 0.7, rng.uniform(150, 600, count), interrupted)
+        table["monotonic_ns"] = START_NS + table["raw_ns"] + rng.uniform(-0.5, 0.5, count) * table["width_ns"]
+        claimed += slew_of(table, (START_NS, START_NS + 4 * SECOND_NS)) is not None
+    assert claimed == 0

@@ -216,7 +216,7 @@ def test_version_without_a_required_function_is_left_alone_and_named(tmp_path, i
 
 def test_version_without_zbv_lacks_nothing(train):
     timeline, _ = train("InterleavedSchedule", version="0.4.6", steps=1)
-    assert timeline.diagnostics.is_empty()
+    assert timeline.diagnostics.rows() == []
 
 
 def test_unknown_schedules_and_transfers_are_named(tmp_path, instrument, capsys):

@@ -28,7 +28,7 @@ each = pytest.mark.parametrize(("chunks", "name"), [("1", "1f1b"), ("2", "interl
 @each
 def test_every_step_is_recorded_on_every_rank(chunks, name):
     timeline = trainings.timeline_of("megatron", chunks)
-    assert timeline.diagnostics.is_empty()
+    assert timeline.diagnostics.rows() == []
     places = timeline.ranks.select("rank", "pp", "dp", "tp", "cp", "ep", "schedule").rows()
     assert places == [(rank, rank, 0, 0, 0, 0, name) for rank in range(4)]
     assert sorted(timeline.steps.select("step", "rank").rows()) == [

@@ -39,7 +39,7 @@ def test_cpu_executor_events_become_spans(tmp_path):
     done = run(tmp_path / "rec")
     assert done.returncode == 0, done.stderr[-2000:]
     timeline = workflow.read(tmp_path / "rec")
-    assert timeline.diagnostics.is_empty()
+    assert timeline.diagnostics.rows() == []
     assert timeline.steps["step"].to_list() == [0, 1, 2]
     for step in timeline.steps.iter_rows(named=True):
         # Python collects its garbage when it likes.

@@ -39,7 +39,7 @@ NOISE = 2.0
 """A line through readings is wrong by up to half of their width, and the point where two lines meet by more."""
 
 FLAT_NS = 5_000.0
-"""Timestamps are left as they are if the clock never deviates by more from one of constant rate."""
+"""Timestamps are left as they are if the clock never certainly deviates by more from one of constant rate."""
 
 PLAUSIBLE_RATE = 1e-4
 """A typical rate farther from the hardware's is itself a slew: oscillators are within 100 ppm."""
@@ -116,16 +116,27 @@ def slew_of(readings: npt.NDArray[np.void], extent_ns: tuple[int, int]) -> Slew 
     usual = _weighted_median(rate, gap_ns)
     scale = usual if abs(usual - 1) <= PLAUSIBLE_RATE else 1.0
     since_ns = (monotonic_ns - monotonic_ns[0]).astype(float)
-    ahead_ns = since_ns - scale * (raw_ns - raw_ns[0])
-    if np.abs(ahead_ns).max() <= FLAT_NS:
+    raw_since_ns = (raw_ns - raw_ns[0]).astype(float)
+    ahead_ns = since_ns - scale * raw_since_ns
+    widths_ns = readings["width_ns"].astype(float)
+    overall = since_ns[-1] / raw_since_ns[-1]
+    is_plausible = abs(overall - 1) <= PLAUSIBLE_RATE
+    if _is_flat(ahead_ns, widths_ns) or (
+        is_plausible and _is_flat(since_ns - overall * raw_since_ns, widths_ns)
+    ):
         return None
-    corners = _with_corners(since_ns, ahead_ns, readings["width_ns"].astype(float))
+    corners = _with_corners(since_ns, ahead_ns, widths_ns)
     first_ns, last_ns = (float(end - monotonic_ns[0]) for end in extent_ns)
     corners = _extended(corners, first_ns, last_ns)
     at_ns = np.rint(corners.since_ns).astype(np.int64) + monotonic_ns[0]
     return Slew(
         at_ns, corners.ahead_ns, corners.error_ns + NOISE * float(readings["width_ns"].max()), corners.rates
     )
+
+
+def _is_flat(ahead_ns: Floats, widths_ns: Floats) -> bool:
+    """Return whether no reading certainly deviates: one that was interrupted is off by up to half of its width."""
+    return bool((np.abs(ahead_ns) - (widths_ns + widths_ns[0]) / 2).max() <= FLAT_NS)
 
 
 def _thinned(readings: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
