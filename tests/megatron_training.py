@@ -28,9 +28,9 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 import fork_ranks
+from cpu_for_cuda import CpuForCuda, pretend_a_gpu
 from probes import ProbeOutput, finish
 
 RANKS = 4
@@ -38,18 +38,7 @@ MICROBATCHES = 8
 STEPS = 3
 LENGTH, ROWS, WIDTH = 4, 2, 16
 
-torch.cuda.current_device = lambda: "cpu"
-torch.cuda.synchronize = lambda *_: None
-
-
-class CpuForCuda(TorchFunctionMode):
-    """Creates tensors on the CPU where the GPU is requested: the schedules count tokens on ``device="cuda"``."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if "cuda" in str(kwargs.get("device")):
-            kwargs["device"] = "cpu"
-        return function(*args, **kwargs)
+pretend_a_gpu()
 
 
 class Block(nn.Module):

@@ -18,24 +18,13 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
+from cpu_for_cuda import CpuForCuda, pretend_a_gpu
 from planted.plants import MICROBATCHES, ROWS, STAGES, STEPS, WIDTH, Diary, Stage, loader
 
-torch.cuda.current_device = lambda: "cpu"
-torch.cuda.synchronize = lambda *_: None
+pretend_a_gpu()
 # It accepts gradients on GPUs only. The norm, which all ranks reduce, has been computed before.
 import_module("megatron.core.optimizer.optimizer").clip_grad_by_total_norm_fp32 = lambda *_, **__: None
-
-
-class CpuForCuda(TorchFunctionMode):
-    """Creates tensors on the CPU where the GPU is requested."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        if "cuda" in str(kwargs.get("device")):
-            kwargs["device"] = "cpu"
-        return function(*args, **kwargs)
 
 
 class Model(nn.Module):
