@@ -6,8 +6,11 @@ import subprocess
 
 import pytest
 
+from stagescope import record
+from stagescope.record import session
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
+from stagescope.record.run_identity import RUN_VARIABLE
 
 
 @pytest.fixture
@@ -40,3 +43,13 @@ def patches():
     patches = Patches()
     yield patches
     patches.undo()
+
+
+@pytest.fixture
+def recording_here(tmp_path, monkeypatch):
+    """A recording of this process into `tmp_path`, whatever launched the tests."""
+    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, RUN_VARIABLE, "RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    record.start(tmp_path)
+    yield
+    record.stop()

@@ -9,16 +9,8 @@ from stagescope import api as workflow
 from stagescope import record
 from stagescope.record import session
 from stagescope.record.frameworks.runs import Runs
-from stagescope.record.run_identity import RUN_VARIABLE
 
-
-@pytest.fixture(autouse=True)
-def recording(tmp_path, monkeypatch):
-    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, RUN_VARIABLE, "RANK"):
-        monkeypatch.delenv(variable, raising=False)
-    record.start(tmp_path)
-    yield
-    record.stop()
+pytestmark = pytest.mark.usefixtures("recording_here")
 
 
 def recorded(tmp_path):

@@ -16,19 +16,12 @@ from children import clean_environment, only_contents, run_child
 from stagescope import record
 from stagescope.record import session, spans
 from stagescope.record.format import NONE
-from stagescope.record.run_identity import RUN_VARIABLE
 from stagescope.vocabulary.kinds import BY_NAME, KIND_NAMES
 
 FORWARD = BY_NAME["forward"].code
 
 
-@pytest.fixture(autouse=True)
-def recording(tmp_path, monkeypatch):
-    for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, RUN_VARIABLE, "RANK"):
-        monkeypatch.delenv(variable, raising=False)
-    record.start(tmp_path)
-    yield
-    record.stop()
+pytestmark = pytest.mark.usefixtures("recording_here")
 
 
 def recorded(tmp_path):
