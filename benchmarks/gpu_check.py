@@ -70,7 +70,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--document", type=Path, default=DOCUMENT, help=argparse.SUPPRESS)
     parser.add_argument("--part", choices=[part.letter for part in PARTS], help=argparse.SUPPRESS)
     parser.add_argument("--describe", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.parts.upper()) - set(letters))
+    if unknown or not arguments.parts:
+        parser.error(f"--parts takes letters of {letters}, and not {''.join(unknown) or 'none'}")
+    return arguments
 
 
 def check(part: Part, *, dry_run: bool) -> dict[str, Any]:
