@@ -1,8 +1,8 @@
 """The writer thread, the only place where the recorder accesses the disk.
 
-It sleeps in poll() on a pipe. It wakes up for a full chunk, the end of a step, a signal (the C-level handler writes
-the signal number into the pipe even while the main thread is blocked inside a library), and the end of the recording.
-Waking it costs the training a non-blocking write of one byte.
+It sleeps in poll() on a pipe. It wakes up twice a second, for a full chunk, for a flush, for the end of the recording
+and for a signal (the C-level handler writes its number into the pipe even while the main thread is blocked inside a
+library). Waking it costs the training a non-blocking write of one byte.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import numpy as np
 import polars as pl
 import pytest
 
+from children import run_child
 from process_groups import once
 from scratch import scratch_directory
 from stagescope import api as workflow
@@ -149,3 +151,23 @@ def test_ranks_of_a_group_are_listed_shortly(ranks, text):
 def test_buckets_are_full_when_they_have_reached_their_size():
     assert _buckets([2, 1, 0], [5, 1, 1], [2, 4]) == [(2, 1), (0,)]
     assert _buckets([0, 1, 2, 3], [4, 4, 4, 4], [1, 8]) == [(0,), (1, 2), (3,)]
+
+
+def test_everything_is_written_before_the_process_groups_are_destroyed(tmp_path):
+    """Launchers such as Ray kill a process as soon as its training has returned."""
+    killed = run_child(
+        """
+        import os, signal, sys
+        import torch.distributed as dist
+        from stagescope import record
+        record.start(sys.argv[1])
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        with record.span("last"):
+            pass
+        dist.destroy_process_group()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        tmp_path,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert workflow.read(tmp_path).spans["name"].to_list() == ["last"]

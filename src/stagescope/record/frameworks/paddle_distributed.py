@@ -20,15 +20,13 @@ from stagescope.record.frameworks.collectives import (
     NAME_CHARACTERS,
     Group,
     Size,
-    collectives_of,
     ranks_text,
 )
 from stagescope.record.frameworks.paddle_facts import OwnStage
 from stagescope.record.frameworks.paddle_transfers import size_of
+from stagescope.record.frameworks.process_groups import ProcessGroups
 from stagescope.record.frameworks.runs import IdentityMap
 from stagescope.record.frameworks.shared import shared
-from stagescope.record.frameworks.torch_transfers import plain_transfers_of
-from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.paddle_distributed import FRAMEWORK, GROUPS, OPERATIONS, PARTS
 
 if TYPE_CHECKING:
@@ -47,26 +45,17 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
     shared(recorder, Instrumentation, recorder, patches).install(module)
 
 
-class Instrumentation:
+class Instrumentation(ProcessGroups):
     """The observers of paddle.distributed."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
-        self.recorder = recorder
-        self.patches = patches
-        self.installation = Installation(recorder, patches)
-        self.collectives = collectives_of(recorder)
-        self.counts_only = self.collectives.counts_only
-        self.transfers = plain_transfers_of(recorder)
-        self.ignores_transfer = self.transfers.ignores
+        super().__init__(recorder, patches)
         self._own = shared(recorder, OwnStage)
         self._known = IdentityMap()
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers."""
-        for part in PARTS:
-            if part.trigger == module.__name__:
-                more = self._observe_waits if part.trigger == GROUPS else None
-                self.installation.install(part, self, modules_by_name(module), more)
+        self.install_parts(module, PARTS, {GROUPS: self._observe_waits})
 
     def _observe_waits(self) -> None:
         self.collectives.works.observe_classes(self.patches, self.installation.guard(FRAMEWORK))

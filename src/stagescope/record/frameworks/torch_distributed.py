@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.frameworks.collectives import ASYNCHRONOUS, collectives_of
+from stagescope.record.frameworks.collectives import ASYNCHRONOUS
+from stagescope.record.frameworks.process_groups import ProcessGroups
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.torch_replicas import Replica
-from stagescope.record.frameworks.torch_transfers import plain_transfers_of
-from stagescope.record.installation import Installation, modules_by_name
-from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PARTS
+from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PACKAGE, PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -34,27 +34,22 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
     shared(recorder, Instrumentation, recorder, patches).install(module)
 
 
-class Instrumentation:
+class Instrumentation(ProcessGroups):
     """The observers of torch.distributed."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
-        self.recorder = recorder
-        self.patches = patches
-        self.installation = Installation(recorder, patches)
-        self.collectives = collectives_of(recorder)
-        self.counts_only = self.collectives.counts_only
-        self.transfers = plain_transfers_of(recorder)
-        self.transfer, self.ignores_transfer = self.transfers.observe, self.transfers.ignores
+        super().__init__(recorder, patches)
+        self.transfer = self.transfers.observe
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers."""
-        for part in PARTS:
-            if part.trigger == module.__name__:
-                more = self._install_waits if part.trigger == C10D else None
-                self.installation.install(part, self, modules_by_name(module), more)
+        self.install_parts(module, PARTS, {C10D: self._install_waits})
 
     def _install_waits(self) -> None:
-        self.collectives.works.install(self.patches, self.installation.guard(FRAMEWORK))
+        guard = self.installation.guard(FRAMEWORK)
+        self.collectives.works.install(self.patches, guard)
+        package = sys.modules[PACKAGE]  # has imported the name from the module if torch was imported earlier
+        self.patches.observe(package, "destroy_process_group", self.leave, guard)
 
     def collective(self, call: Call) -> Observation:
         """Observe a method of a process group that issues a collective."""

@@ -65,6 +65,7 @@ PARTS = (
         GROUPS,
         *(_optional(GROUP, name, "collective", "counts_only") for name in OPERATIONS),
         *(_optional(GROUP, name, "transfer", "ignores_transfer") for name in TRANSFERS),
+        _optional(GROUPS, "destroy_process_group", "leave"),
     ),
     _part(
         GRADIENTS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stagescope.record.points import Part, Point
 
-FRAMEWORK = "torch.distributed"
+FRAMEWORK = PACKAGE = "torch.distributed"
 C10D = "torch.distributed.distributed_c10d"
 GROUP = "torch._C._distributed_c10d:ProcessGroup"
 DDP = "torch.nn.parallel.distributed"
@@ -77,6 +77,7 @@ PARTS = (
                 GROUP, "_start_coalescing", "begin_coalescing", required=False, ignores="ignores_coalescing"
             ),
             Point(GROUP, "_end_coalescing", "end_coalescing", required=False, ignores="ignores_coalescing"),
+            Point(C10D, "destroy_process_group", "leave", required=False),
         ),
     ),
     Part(
