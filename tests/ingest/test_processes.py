@@ -22,7 +22,7 @@ from stagescope.ingest.kineto.rank_trace import read_rank
 
 print("run")
 processes.LARGE_BYTES, processes._cores = 1, lambda: 2
-print(len(processes.read_each(read_rank, [Path(path) for path in {paths}], lambda _: None)))
+print(len(processes.read_each(read_rank, [Path(path) for path in {paths}], lambda _: None)[0]))
 """
 
 
@@ -38,7 +38,8 @@ def read(monkeypatch, paths, cores, pattern=None, function=read_rank):
     monkeypatch.setattr(processes, "LARGE_BYTES", 1)
     monkeypatch.setattr(processes, "_cores", lambda: cores)
     seen = []
-    return read_each(function, paths, seen.append, pattern), seen
+    found, _ = read_each(function, paths, seen.append, pattern)
+    return found, seen
 
 
 def test_workers_return_the_same_as_this_process_in_the_order_of_the_files(monkeypatch, paths):
@@ -54,7 +55,7 @@ def test_workers_return_the_same_as_this_process_in_the_order_of_the_files(monke
 def test_small_files_are_read_in_this_process(monkeypatch, paths):
     monkeypatch.setattr(processes, "ProcessPoolExecutor", None)
     monkeypatch.setattr(processes, "_cores", lambda: 2)
-    assert len(read_each(read_rank, paths, lambda _: None)) == 3
+    assert len(read_each(read_rank, paths, lambda _: None)[0]) == 3
 
 
 def test_a_daemonic_process_reads_without_workers(monkeypatch, paths):
@@ -79,10 +80,20 @@ def test_workers_read_nsight_reports(monkeypatch, tmp_path):
     assert [trace.spans.height for traces in found for trace in traces] == [1, 1]
 
 
-def test_an_input_error_in_a_worker_keeps_its_type_and_text(monkeypatch, paths):
+def test_a_file_that_a_worker_refuses_is_named_and_the_others_are_read(monkeypatch, paths):
     paths[1].write_text('{"schemaVersion": 1, "deviceProperties": []', encoding="utf-8")
-    with pytest.raises(InputError, match="no list of events"):
-        read(monkeypatch, paths, 2)
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "_cores", lambda: 2)
+    found, (refused,) = read_each(read_rank, paths, lambda _: None)
+    assert [trace.path for trace in found] == [paths[0], paths[2]]
+    assert (refused.severity, refused.code, refused.source) == ("error", "file.unreadable", str(paths[1]))
+
+
+def test_an_input_error_in_a_worker_keeps_its_type_and_text(monkeypatch, paths):
+    for path in paths[:2]:
+        path.write_text('{"schemaVersion": 1, "deviceProperties": []', encoding="utf-8")
+    with pytest.raises(InputError, match=r"rank0\.json: no list of events"):
+        read(monkeypatch, paths[:2], 2)
 
 
 def test_any_other_error_in_a_worker_keeps_its_type(monkeypatch, paths):

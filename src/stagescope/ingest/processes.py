@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from stagescope.vocabulary.errors import InputError
+from stagescope.ingest.usable_files import outcome_of, read_usable, usable
+from stagescope.vocabulary.errors import InputError, TableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from stagescope.model.diagnostics import Diagnostic
 
 Found = TypeVar("Found")
 
@@ -33,42 +36,33 @@ def read_each(
     paths: Sequence[Path],
     on_read: Callable[[Path], object],
     pattern: str | None = None,
-) -> list[Found]:
-    """Return `read(path, pattern)` for each path, in the order of `paths`; `on_read` is called after each file.
+) -> tuple[list[Found], list[Diagnostic]]:
+    """Return `read(path, pattern)` for each usable path, in the order of `paths`, and an error for each refused one.
 
-    `read` must be a module-level function with a result that can be pickled. Raises what it raises, also from a
-    worker, and InputError if a worker process is killed.
+    `on_read` is called after each file. `read` must be a module-level function with a result that can be pickled.
+    Raises the refusal if no file is usable, anything else that `read` raises, also from a worker, and InputError if a
+    worker process is killed.
     """
     large = [path for path in paths if path.stat().st_size >= LARGE_BYTES]
     workers = min(len(large), _cores()) if _can_spawn() else 0
     if workers < 2:  # noqa: PLR2004 - one worker would only add the cost of starting it
-        return [_read_here(read, path, on_read, pattern) for path in paths]
-    found: dict[Path, Found] = {}
+        return read_usable(read, paths, on_read, pattern)
+    outcomes: dict[Path, Found | InputError | TableError] = {}
     with _workers(workers) as pool:
         with _main_hidden():
-            running = {pool.submit(read, path, pattern): path for path in large}
+            running = {pool.submit(outcome_of, read, path, pattern): path for path in large}
         for path in paths:
             if path not in running.values():
-                found[path] = _read_here(read, path, on_read, pattern)
+                outcomes[path] = outcome_of(read, path, pattern)
+                on_read(path)
         for future in as_completed(running):
             path = running[future]
             try:
-                found[path] = future.result()
+                outcomes[path] = future.result()
             except BrokenProcessPool:
                 raise InputError.worker_killed(path) from None
             on_read(path)
-    return [found[path] for path in paths]
-
-
-def _read_here(
-    read: Callable[[Path, str | None], Found],
-    path: Path,
-    on_read: Callable[[Path], object],
-    pattern: str | None,
-) -> Found:
-    found = read(path, pattern)
-    on_read(path)
-    return found
+    return usable((path, outcomes[path]) for path in paths)
 
 
 def _cores() -> int:

@@ -223,8 +223,14 @@ def test_a_truncated_dump_yields_its_complete_iterations(tmp_path):
         "the dump is truncated; the iterations before the cut were read",
     ]
     path.write_text(text[:150])
+    read = stagescope.read(folder)
+    assert 1 not in read.spans["rank"]
+    assert sorted(read.diagnostics.filter(pl.col("severity") == "error")["code"]) == [
+        "file.unreadable",
+        "ranks.missing",
+    ]
     with pytest.raises(InputError, match="it has no complete iteration"):
-        stagescope.read(folder)
+        stagescope.read(path)
 
 
 def test_fewer_forwards_than_declared_are_a_warning(drawn):

@@ -21,6 +21,7 @@ from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.trace_json.recognition import is_chrome_trace, is_torch_trace
 from stagescope.ingest.trace_json.trace_events import EventStream
+from stagescope.ingest.usable_files import read_usable
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
@@ -56,6 +57,7 @@ class Slices(NamedTuple):
     path: Path
     slices: pl.DataFrame
     has_epoch: bool
+    diagnostics: list[Diagnostic]
 
 
 def recognize_trace(_: Path, head: bytes) -> bool:
@@ -68,11 +70,8 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
 
     Raises InputError with examples of the names if none matches.
     """
-    diagnostics: list[Diagnostic] = []
-    files = []
-    for path in paths:
-        files.append(_slices(path, diagnostics))
-        options.done(path)
+    files, refused = read_usable(_slices, paths, options.done)
+    diagnostics = [*refused, *(row for file in files for row in file.diagnostics)]
     every = pl.concat(file.slices for file in files)
     names = every.group_by("name").len().sort("len", "name", descending=[True, False])["name"].to_list()
     pattern = _pattern(options.pattern, names)
@@ -91,11 +90,12 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     )
 
 
-def _slices(path: Path, diagnostics: list[Diagnostic]) -> Slices:
+def _slices(path: Path) -> Slices:
+    """Return the slices of one file; raises InputError for a file without a list of events."""
     stream: EventStream[Event] = EventStream(path, msgspec.json.Decoder(list[Event]))
     parts = [_event_table(piece) for piece in stream.pieces()]
     events = pl.concat([pl.DataFrame(schema=EVENTS_SCHEMA), *parts])
-    diagnostics += stream.diagnostics()
+    diagnostics = stream.diagnostics()
     base_ns = stream.facts.get("baseTimeNanoseconds")
     complete = events.filter(pl.col("ph") == "X").with_columns(end="ts")
     paired = _paired(events.filter(pl.col("ph").is_in(["B", "E"]))).with_columns(dur=0.0)
@@ -111,7 +111,7 @@ def _slices(path: Path, diagnostics: list[Diagnostic]) -> Slices:
     start_ns, end_ns, dur_ns = (nanoseconds(pl.col(us)) for us in ("ts", "end", "dur"))
     times = {"start_ns": offset_ns + start_ns, "end_ns": offset_ns + end_ns + dur_ns}
     has_epoch = bool(offset_ns) or bool((within["ts"].min() or 0) > EPOCH_US)  # type: ignore[operator] # a number
-    return Slices(path, within.select("name", "process", **times), has_epoch)
+    return Slices(path, within.select("name", "process", **times), has_epoch, diagnostics)
 
 
 def _event_table(events: Iterable[Event]) -> pl.DataFrame:

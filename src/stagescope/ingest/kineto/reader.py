@@ -42,7 +42,8 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     readable part and an error in diagnostics. Raises InputError if no trace has an action of a pipeline, or if the
     traces cannot belong to one run.
     """
-    return timeline_of_traces(read_each(read_rank, paths, options.done, options.pattern))
+    traces, refused = read_each(read_rank, paths, options.done, options.pattern)
+    return timeline_of_traces(traces).with_diagnostics(refused)
 
 
 READER = Reader(

@@ -33,10 +33,12 @@ def recognize_report(path: Path, head: bytes) -> bool:
 def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of all given reports; large reports are read in parallel.
 
-    Raises InputError as timeline_of_reports does, and for a file that SQLite cannot read.
+    A file that SQLite cannot read becomes an error in diagnostics as long as another file is usable. Raises
+    InputError as timeline_of_reports does, and if no file is usable.
     """
     ordered = sorted(paths, key=lambda path: natural_key(str(path)))
-    return timeline_of_reports(read_each(read_report, ordered, options.done, options.pattern))
+    reports, refused = read_each(read_report, ordered, options.done, options.pattern)
+    return timeline_of_reports(reports).with_diagnostics(refused)
 
 
 READER = Reader(

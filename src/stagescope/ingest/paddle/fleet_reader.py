@@ -23,6 +23,7 @@ from stagescope.ingest.paddle.step_matching import match_steps
 from stagescope.ingest.paddle.steps import with_slots, with_types
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.usable_files import read_usable
 from stagescope.model import CLOCKS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.tables import KindType, LaneType
@@ -69,13 +70,12 @@ def read_records(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of all given files, which belong to one run; the rank is taken from each file's name.
 
     Steps are counted from 0 across all launches that appended to the files. Invalid lines and unpaired timestamps are
-    counted as errors. Files from several directories are taken as several machines. Raises InputError for a file name
-    without a rank, for two files of one rank, and if no job is complete.
+    counted as errors. Files from several directories are taken as several machines. A file name without a rank is an
+    error in diagnostics as long as another file is usable. Raises InputError for two files of one rank, and if no job
+    is complete.
     """
-    files = []
-    for path in sorted(paths, key=lambda path: natural_key(str(path))):
-        files.append(_read_file(path))
-        options.done(path)
+    ordered = sorted(paths, key=lambda path: natural_key(str(path)))
+    files, refused = read_usable(_read_file, ordered, options.done)
     files.sort(key=lambda file: file.rank)
     _check_ranks_once(files)
     jobs = pl.concat(file.jobs for file in files)
@@ -91,6 +91,7 @@ def read_records(paths: Sequence[Path], options: ReadOptions) -> Timeline:
         clocks=_clocks(machines),
         diagnostics=diagnostics_table(
             [
+                *refused,
                 *(one for file in files for one in file.diagnostics),
                 *_missing(files),
                 *notes,

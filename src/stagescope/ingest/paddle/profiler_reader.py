@@ -27,6 +27,7 @@ from stagescope.ingest.paddle.job_types import describe_job, span_name
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.usable_files import read_usable
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
@@ -66,6 +67,14 @@ class Trace(msgspec.Struct):
     """The fields used of one file."""
 
     traceEvents: list[Event] = []  # noqa: N815 - the format's spelling
+
+
+class TraceFile(NamedTuple):
+    """One file: the events of each of its processes in a table, by process id."""
+
+    path: Path
+    tables: dict[str, pl.DataFrame]
+    diagnostics: list[Diagnostic]
 
 
 class Process(NamedTuple):
@@ -117,12 +126,13 @@ def _processes(
     paths: Sequence[Path], options: ReadOptions, diagnostics: list[Diagnostic]
 ) -> Iterator[Process]:
     """Yield every process with the events of all its files, in the natural order of the worker names."""
-    found = []
-    for path in paths:
-        trace = _load(path, diagnostics)
-        pids = sorted({str(event.pid) for event in trace if event.ph == "X"}, key=natural_key) or ["0"]
-        found += [(_worker(path), pid, path, _table(trace, pid)) for pid in pids]
-        options.done(path)
+    traces, refused = read_usable(_read_trace, paths, options.done)
+    diagnostics += [*refused, *(row for trace in traces for row in trace.diagnostics)]
+    found = [
+        (_worker(trace.path), pid, trace.path, table)
+        for trace in traces
+        for pid, table in trace.tables.items()
+    ]
     found.sort(key=lambda one: (natural_key(one[0]), natural_key(one[1]), str(one[2])))
     for (worker, pid), files in groupby(found, key=lambda one: one[:2]):
         every = list(files)
@@ -132,6 +142,13 @@ def _processes(
 def _worker(path: Path) -> str:
     found = FILE_NAME.fullmatch(path.name)
     return found["worker"] if found else path.name
+
+
+def _read_trace(path: Path) -> TraceFile:
+    diagnostics: list[Diagnostic] = []
+    trace = _load(path, diagnostics)
+    pids = sorted({str(event.pid) for event in trace if event.ph == "X"}, key=natural_key) or ["0"]
+    return TraceFile(path, {pid: _table(trace, pid) for pid in pids}, diagnostics)
 
 
 def _load(path: Path, diagnostics: list[Diagnostic]) -> list[Event]:

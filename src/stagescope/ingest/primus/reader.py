@@ -11,13 +11,14 @@ from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.primus.dumps import Config, Dump, read_config, read_dump
 from stagescope.ingest.primus.errors import no_dumps, other_directory
 from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.usable_files import read_usable
 from stagescope.model import CLOCKS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 DUMP_NAME = re.compile(r"pp_rank_(\d{1,6})\.json")
@@ -49,16 +50,16 @@ def read_dumps(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of a directory's dumps: rank N of the timeline is pipeline rank N of the first replica.
 
     Every iteration is a step. All ranks are shown as if they began it at the same time, as in Primus's own figures: the
-    dumps do not record their offsets, which differ between iterations. Raises InputError for dumps of several
-    directories, and for a dump without an iteration.
+    dumps do not record their offsets, which differ between iterations. A dump without an iteration is an error
+    in diagnostics as long as another one is usable. Raises InputError for dumps of several directories.
     """
     files = _dump_files(paths)
     config, diagnostics = read_config(files[0].parent)
-    dumps = []
-    for place, path in enumerate(files):
-        in_name = DUMP_NAME.fullmatch(path.name)
-        dumps.append(read_dump(path, int(in_name[1]) if in_name else place, config))
-        options.done(path)
+    places = {path: place for place, path in enumerate(files)}
+    dumps, refused = read_usable(
+        lambda path: read_dump(path, _rank_of(path, places), config), files, options.done
+    )
+    diagnostics += refused
     diagnostics += [row for dump in dumps for row in dump.diagnostics]
     if len(dumps) > 1:
         diagnostics.append(Diagnostic("warning", NO_SHARED_CLOCK, count=len(dumps), code="clock.not_shared"))
@@ -84,6 +85,12 @@ def _dump_files(paths: Sequence[Path]) -> list[Path]:
         if path.parent != dumps[0].parent:
             raise other_directory(path, dumps[0])
     return sorted(dumps, key=lambda path: natural_key(path.name))
+
+
+def _rank_of(path: Path, places: Mapping[Path, int]) -> int:
+    """Return the pipeline rank of a dump: the number in its name, else its place among all dumps."""
+    in_name = DUMP_NAME.fullmatch(path.name)
+    return int(in_name[1]) if in_name else places[path]
 
 
 def _rank(dump: Dump, config: Config) -> dict[str, object]:

@@ -10,11 +10,12 @@ from polars.exceptions import PolarsError
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.usable_files import read_usable
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.implied import implied_ranks, implied_steps, with_assumed_step
 from stagescope.model.validate import conform
-from stagescope.vocabulary.errors import InputError, StagescopeError
+from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,10 +27,12 @@ REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
 
 
 class Loaded(NamedTuple):
-    """The tables that one file contains."""
+    """The tables that one file contains, and what was wrong with it."""
 
+    path: Path
     spans: pl.DataFrame
     ranks: pl.DataFrame
+    diagnostics: list[Diagnostic]
 
 
 def read_csv(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
@@ -56,27 +59,14 @@ def read_tables(
     becomes an error in diagnostics as long as another file is usable; otherwise TableError or InputError is raised for
     the first. Raises InputError if two files contain the same rank.
     """
-    tables: dict[str, Loaded] = {}
-    diagnostics: list[Diagnostic] = []
-    refused: list[StagescopeError] = []
     options = options or ReadOptions()
-    for path in files:
-        options.done(path)
-        try:
-            table, found = _table_of(path, load)
-        except StagescopeError as error:
-            refused.append(error)
-            diagnostics.append(Diagnostic("error", f"not read: {error}", str(path), code="file.unreadable"))
-            continue
-        tables[str(path)] = table
-        diagnostics += found
-    if not tables:
-        raise refused[0]
-    return _timeline(tables).with_diagnostics(diagnostics)
+    tables, refused = read_usable(_table_of, files, options.done, load)
+    diagnostics = [row for table in tables for row in table.diagnostics]
+    return _timeline(tables).with_diagnostics([*refused, *diagnostics])
 
 
-def _table_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[Loaded, list[Diagnostic]]:
-    """Return the spans and ranks of one file and the diagnostics."""
+def _table_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> Loaded:
+    """Return the spans and ranks of one file."""
     frame, diagnostics = _load(path, load), []
     known = [name for name in REQUIRED if name in frame.columns]
     # Only the existing ones of the required columns: conform reports missing columns.
@@ -89,7 +79,7 @@ def _table_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> tuple[Loaded,
         raise InputError.damaged(path, "the spans table has no usable row")
     spans, assumed = with_assumed_step(spans, str(path))
     ranks = implied_ranks(whole, str(path)).with_columns(source=pl.lit(str(path)))
-    return Loaded(spans, ranks), [*diagnostics, *assumed]
+    return Loaded(path, spans, ranks, [*diagnostics, *assumed])
 
 
 def _load(path: Path, load: Callable[[Path], pl.DataFrame]) -> pl.DataFrame:
@@ -109,19 +99,19 @@ def _load_csv(path: Path) -> pl.DataFrame:
         return table
 
 
-def _timeline(tables: dict[str, Loaded]) -> Timeline:
-    """Return the Timeline of tables by file, with the steps that their spans imply."""
+def _timeline(tables: Sequence[Loaded]) -> Timeline:
+    """Return the Timeline of the tables of all files, with the steps that their spans imply."""
     sources: dict[int, str] = {}
-    for source, table in tables.items():
+    for table in tables:
         for rank in table.ranks["rank"]:
             if rank in sources:
-                raise InputError.duplicate_rank(rank, (sources[rank], source))
-            sources[rank] = source
-    every = pl.concat(table.spans for table in tables.values())
+                raise InputError.duplicate_rank(rank, (sources[rank], str(table.path)))
+            sources[rank] = str(table.path)
+    every = pl.concat(table.spans for table in tables)
     bare = empty_timeline()
     return Timeline(
         spans=every.sort(SPANS.order, maintain_order=True),
-        ranks=conform(pl.concat(table.ranks for table in tables.values()), RANKS),
+        ranks=conform(pl.concat(table.ranks for table in tables), RANKS),
         steps=implied_steps(every),
         clocks=bare.clocks,
         diagnostics=bare.diagnostics,
