@@ -54,6 +54,7 @@ from stagescope.schedules import SCHEDULES
 from stagescope.vocabulary.codes import CODES
 from stagescope.vocabulary.counters import COUNTERS
 from stagescope.vocabulary.kinds import KINDS, LANE_CODES
+from stagescope.vocabulary.limits import LIMITS, limit_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,6 +71,7 @@ DOCUMENTS = (
     "docs/diagnostics.md",
     "docs/formats.md",
     "docs/reading.md",
+    "docs/reliability.md",
     "docs/report.md",
     "docs/schedules.md",
 )
@@ -226,6 +228,15 @@ def counters() -> str:
         [f"`{each.name}`", each.unit, "device" if each.of_device else "", each.meaning] for each in COUNTERS
     )
     return markdown_table(("counter", "unit", "of the", "meaning"), rows)
+
+
+def limits() -> str:
+    """Return the limits on what reading may take."""
+    rows = (
+        [f"`{each.name}`", limit_text(each.name, each.default), f"{each.what.rstrip(',')}", each.reason]
+        for each in LIMITS
+    )
+    return markdown_table(("limit", "default", "limits", "reason"), rows)
 
 
 def _record(fields: Iterable[tuple[str, str]], size_bytes: int, special: dict[str, str] | None = None) -> str:
@@ -445,6 +456,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "declared-tables": declared_tables,
     "device-anchor-record": device_anchor_record,
     "kinds": kinds,
+    "limits": limits,
     "report-example": report_example,
     "schedule-constraints": schedule_constraints,
     "schedule-options": schedule_options,

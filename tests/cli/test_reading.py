@@ -36,12 +36,20 @@ def test_sizes_order_schedule_and_microbatches_are_keywords_of_read():
     sizes = ["--pp", "4", "--tp", "2", "--dp", "3", "--cp", "1", "--order", "tp-pp-dp"]
     assert facts_of(*sizes, "--schedule", "1f1b", "--microbatches", "8") == {
         "pp": 4, "tp": 2, "dp": 3, "cp": 1, "order": "tp-pp-dp",
-        "schedule": "1f1b", "microbatches": 8, "pattern": None, "attempt": None, "pipeline": None,
+        "schedule": "1f1b", "microbatches": 8, "pattern": None, "attempt": None, "pipeline": None, "limits": None,
     }  # fmt: skip
 
 
 def test_accepts_the_spelling_of_ascend_for_the_schedule():
     assert facts_of("--pp-type", "dualpipev")["schedule"] == "dualpipev"
+
+
+def test_limits_are_given_by_name_and_the_option_can_be_repeated():
+    assert facts_of("--limit", "unpacked=20GB", "--limit", "spans=5M")["limits"] == {
+        "unpacked": 20 * 10**9,
+        "spans": 5_000_000,
+    }
+    assert CliRunner().invoke(probe, ["--limit", "unpacked"]).exit_code != 0
 
 
 def test_rejects_a_size_below_one():
@@ -54,7 +62,7 @@ def test_every_command_that_reads_has_the_options(command, capsys):
     text = capsys.readouterr().out
     assert all(
         option in text
-        for option in ("--pp", "--tp", "--dp", "--cp", "--order", "--schedule", "--microbatches")
+        for option in ("--pp", "--tp", "--dp", "--cp", "--order", "--schedule", "--microbatches", "--limit")
     )
 
 

@@ -12,6 +12,7 @@ from stagescope.model import CLOCKS, RANKS, TABLES, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError, TableError
+from stagescope.vocabulary.limits import limits_in_force
 
 
 def of_ranks(*ranks: int, world_size: int | None = None, source: str | None = None) -> Timeline:
@@ -52,6 +53,28 @@ def test_two_sources_of_one_rank_are_rejected_with_their_names():
     with pytest.raises(InputError) as refused:
         merge_timelines([of_ranks(0, 2, source="a.sscope"), of_ranks(1, 2, source="b.csv")])
     assert str(refused.value) == "two recordings of rank 2: a.sscope and b.csv"
+
+
+@pytest.mark.parametrize("name", ["spans", "ranks", "steps", "names", "name-length"])
+def test_more_than_a_limit_allows_is_refused(name):
+    named = pl.Series(["first", "second"] * 3)
+    drawn = of_ranks(0, 1, 2, source="a.csv")
+    timeline = drawn.with_spans(
+        drawn.spans.with_columns(name=named, step=pl.Series([0, 1, 2] * 2, dtype=pl.Int32))
+    )
+    counts = {"spans": 6, "ranks": 3, "steps": 3, "names": 2, "name-length": 6}
+    with limits_in_force(counts):
+        assert not merge_timelines([timeline]).is_partial
+    refused = pytest.raises(InputError, match=rf"^a.csv: the .* is {counts[name]}, more than the limit of")
+    with limits_in_force({**counts, name: counts[name] - 1}), refused:
+        merge_timelines([timeline])
+
+
+@pytest.mark.parametrize("world_size", [-5, 0, 1_000_001, 2**31 - 1])
+def test_a_declared_number_of_ranks_that_no_run_has_is_reported_and_ignored(world_size):
+    merged = merge_timelines([of_ranks(0, world_size=world_size, source="a.csv"), of_ranks(1, world_size=2)])
+    assert merged.ranks["world_size"].to_list() == [None, 2]
+    assert [(note.code, note.source) for note in diagnostics_of(merged)] == [("metadata.impossible", "a.csv")]
 
 
 def test_declared_ranks_without_a_recording_are_reported():

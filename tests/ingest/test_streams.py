@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stagescope.ingest.streams import GZIP_MAGIC, ZSTD_MAGIC, open_stream
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limits_in_force
 
 PACKERS = {"plain": bytes, "gzip": gzip.compress, "zstd": zstandard.compress}
 TEXT = bytes(range(256)) * 4000
@@ -91,3 +92,32 @@ def test_a_file_with_a_high_compression_ratio_is_read_in_pieces(tmp_path):
 def test_a_missing_file_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_stream(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("packer", ["gzip", "zstd"])
+def test_a_file_that_expands_beyond_the_limit_is_refused(tmp_path, packer):
+    path = tmp_path / "file"
+    path.write_bytes(PACKERS[packer](TEXT))
+    refused = pytest.raises(InputError, match="after decompression is more than the limit of 1000 KiB")
+    with limits_in_force({"unpacked": len(TEXT) - 1}), refused:
+        bytes_and_damage(path, 4096)
+    with limits_in_force({"unpacked": len(TEXT), "whole": len(TEXT)}):
+        assert bytes_and_damage(path) == (TEXT, None)
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_file_that_is_too_large_to_be_read_as_a_whole_is_refused(tmp_path, packer):
+    path = tmp_path / "file"
+    path.write_bytes(PACKERS[packer](TEXT))
+    with limits_in_force({"whole": len(TEXT) - 1}):
+        assert bytes_and_damage(path, 4096)[0] == TEXT
+        with pytest.raises(InputError, match=r"read as a whole is .*more than the limit of"):
+            bytes_and_damage(path)
+
+
+def test_a_file_of_an_impossible_compression_ratio_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(zstandard.compress(bytes(100 << 20)))
+    with pytest.raises(InputError, match="the compression ratio of one file") as caught:
+        bytes_and_damage(path, 1 << 20)
+    assert "--limit ratio=" in caught.value.hint

@@ -18,11 +18,12 @@ from stagescope.ingest.registry import load_registry
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import checked_limits, limits_in_force
 from stagescope.vocabulary.parallel import DEFAULT_ORDER, DIMENSIONS
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -54,6 +55,7 @@ class RunFacts(TypedDict, total=False):
     pattern: str | None
     attempt: int | None
     pipeline: str | None
+    limits: Mapping[str, int | str] | None
 
 
 def read(
@@ -68,6 +70,7 @@ def read(
     pattern: str | None = None,
     attempt: int | None = None,
     pipeline: str | None = None,
+    limits: Mapping[str, int | str] | None = None,
     align: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Timeline:
@@ -89,6 +92,9 @@ def read(
     pipeline
         Name of the pipeline to read, such as ``"GPipe"``, if the processes of a recording ran several; by default the
         one that took the most time.
+    limits
+        Other limits on what a file may contain or expand to, such as ``{"unpacked": "20GB", "spans": 500_000_000}``;
+        0 for no limit. docs/reliability.md lists all of them.
     align
         Align the clocks of all machines to the clock of the first one. `timeline.alignment` describes the result and
         `timeline.clocks` has the guaranteed bound of each clock. With False, timestamps stay as recorded, on the
@@ -99,8 +105,9 @@ def read(
     Problems that leave the rest of the data usable are rows of `timeline.diagnostics`; `timeline.is_partial` is True
     if data are known to be missing.
 
-    Raises InputError if a path does not exist or has an unknown format, or if two files contain the same rank;
-    TableError if a CSV or Parquet file is not a spans table; TypeError and ValueError for a wrong keyword.
+    Raises InputError if a path does not exist or has an unknown format, if two files contain the same rank, or if a
+    limit is exceeded; TableError if a CSV or Parquet file is not a spans table; TypeError, ValueError and UsageError
+    for a wrong keyword.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -114,11 +121,12 @@ def read(
         pp=pp, tp=tp, dp=dp, cp=cp, order=order,
         schedule=schedule, microbatches=microbatches, pattern=pattern, attempt=attempt, pipeline=pipeline,
     )  # fmt: skip
-    inputs = inputs_of(paths)
-    if on_progress is not None:
-        options = replace(options, on_read=_counter(inputs.file_count, on_progress))
-    timeline = read_inputs(inputs, options)
-    return align_timeline(timeline) if align else timeline
+    with limits_in_force(checked_limits(limits)):
+        inputs = inputs_of(paths)
+        if on_progress is not None:
+            options = replace(options, on_read=_counter(inputs.file_count, on_progress))
+        timeline = read_inputs(inputs, options)
+        return align_timeline(timeline) if align else timeline
 
 
 def inputs_of(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
@@ -196,9 +204,10 @@ def read_paddle_logs(
     `devices` selects logs by their number; None reads all. With `multi_machine`, each subdirectory with logs is one
     machine. `facts` are keywords of `read`. Raises InputError if there are no logs, or none has a line of an action.
     """
-    logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
     options = read_options(**facts)
     if options.attempt:
         raise InputError.no_attempt(options.attempt, 1)
-    timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
+    with limits_in_force(checked_limits(facts.get("limits"))):
+        logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
+        timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
     return place_stages(with_schedule(timeline, options.schedule), options.layout)

@@ -23,6 +23,7 @@ from stagescope.viewer.tiles.run import keep_run, open_run
 from stagescope.viewer.tiles.sources import save_timeline
 from stagescope.viewer.tiles.table import find_large, save_table
 from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
     import os
@@ -53,10 +54,12 @@ def view_run(
     does, and OutputError if the cache cannot be written.
     """
     options = read_options(**facts)
-    files_by_reader = inputs_of(paths).files
+    limits = checked_limits(facts.get("limits"))
+    with limits_in_force(limits):
+        files_by_reader = inputs_of(paths).files
     files = [file for group in files_by_reader.values() for file in group]
     facts_of_run = options.layout, options.schedule, options.microbatches, options.pattern, options.attempt
-    key = repr((__version__, *facts_of_run, options.pipeline, align))
+    key = repr((__version__, *facts_of_run, options.pipeline, align, sorted(limits.items())))
     is_one_plain_table = (
         len(files) == 1
         and options == ReadOptions()
@@ -72,7 +75,8 @@ def view_run(
         save_timeline(timeline, folder, gather_extras(timeline), on_tiles)
 
     try:
-        return keep_run(content_key(files, key), fill)
+        with limits_in_force(limits):
+            return keep_run(content_key(files, key), fill)
     except OSError as reason:
         raise OutputError.cannot_write(cache_folder(), reason) from reason
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.vocabulary.limits import BY_NAME, parse_limits
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def with_facts(**arguments: Any) -> Any:
         names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt", "pipeline")
-        return function(facts={name: arguments.pop(name) for name in names}, **arguments)
+        facts = {name: arguments.pop(name) for name in names}
+        limits = parse_limits(arguments.pop("limits")) or None
+        return function(facts={**facts, "limits": limits}, **arguments)
 
     sizes = [_number(f"--{name}", f"{meaning}, {IF_UNKNOWN}") for name, meaning in SIZES.items()]
     order = click.option(
@@ -74,7 +77,14 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="NAME",
         help="Pipeline to read if each process ran several, such as GPipe; omit for the one that took the most time.",
     )
-    added: list[Callable[..., Any]] = [*sizes, order, schedule, microbatches, pattern, attempt, pipeline]
+    limits = click.option(
+        "--limit",
+        "limits",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help=f"Change a limit on what files may contain: {', '.join(BY_NAME)}; may be repeated.",
+    )
+    added = [*sizes, order, schedule, microbatches, pattern, attempt, pipeline, limits]
     for option in reversed(added):
         with_facts = option(with_facts)
     return with_facts

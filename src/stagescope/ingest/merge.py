@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,10 +15,11 @@ from stagescope.model import CLOCKS, COUNTERS, DIAGNOSTICS, RANKS, SPANS, STEPS,
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform, in_order
 from stagescope.vocabulary.errors import InputError, StagescopeError, TableError
+from stagescope.vocabulary.limits import limit, limit_text, require
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from stagescope.ingest.discover import Inputs
 
@@ -69,9 +71,10 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
     Spans and waits that end before they start are dropped and counted in diagnostics. Ranks that appear only in spans
     get a row in `ranks`. Ranks that the run declared but that have no recording are reported as an error in
     diagnostics; `world_size` is the number of ranks for files that do not declare it. Raises InputError if two
-    Timelines hold the same rank, TableError if a table violates its declaration.
+    Timelines hold the same rank, or if a limit is exceeded; TableError if a table violates its declaration.
     """
     declared = [_conformed(timeline) for timeline in timelines] or [empty_timeline()]
+    _check_limits(declared)
     # After conforming, which adds the ranks that appear only in spans.
     _check_ranks_once(declared)
     merged = Timeline(
@@ -94,7 +97,7 @@ def _conformed(timeline: Timeline) -> Timeline:
     spans = conform(timeline.spans, SPANS)
     ranks = conform(timeline.ranks, RANKS)
     undescribed = spans.select("rank").unique().join(ranks, on="rank", how="anti")
-    return Timeline(
+    conformed = Timeline(
         spans=spans,
         ranks=pl.concat([ranks, conform(undescribed, RANKS)]),
         steps=conform(timeline.steps, STEPS),
@@ -102,6 +105,40 @@ def _conformed(timeline: Timeline) -> Timeline:
         diagnostics=conform(timeline.diagnostics, DIAGNOSTICS),
         counters=conform(timeline.counters, COUNTERS),
     )
+    return _with_possible_sizes(conformed)
+
+
+def _with_possible_sizes(timeline: Timeline) -> Timeline:
+    """Return the timeline without declared numbers of ranks that no run has: every missing rank would be listed."""
+    sizes = timeline.ranks["world_size"]
+    wrong = sizes.filter((sizes < 1) | (sizes > limit("ranks")))
+    if wrong.is_empty():
+        return timeline
+    text = (
+        f"a run of {wrong[0]} ranks is declared, which is ignored: expected 1 to "
+        f"{limit_text('ranks', limit('ranks'))} (--limit ranks=N)"
+    )
+    possible = pl.col("world_size").is_between(1, limit("ranks"))
+    ranks = timeline.ranks.with_columns(pl.when(possible).then("world_size").alias("world_size"))
+    source = timeline.ranks.filter(pl.col("world_size").eq_missing(wrong[0]))["source"][0]
+    note = Diagnostic("error", text, source, count=len(wrong), code="metadata.impossible")
+    return replace(timeline, ranks=ranks).with_diagnostics([note])
+
+
+def _check_limits(timelines: Sequence[Timeline]) -> None:
+    """Raise InputError if the timelines have more than the limits allow, together."""
+    source = next((source for t in timelines for source in t.ranks["source"].drop_nulls()), "the run")
+    spans = pl.concat(timeline.spans.lazy().select("step", "name") for timeline in timelines)
+    require("spans", sum(timeline.spans.height for timeline in timelines), source)
+    require("ranks", sum(timeline.ranks.height for timeline in timelines), source)
+    steps, names, longest = spans.select(
+        pl.col("step").n_unique().alias("steps"),
+        pl.col("name").n_unique().alias("names"),
+        pl.col("name").str.len_chars().max().fill_null(0).alias("longest"),
+    ).collect().row(0)  # fmt: skip
+    require("steps", steps, source)
+    require("names", names, source)
+    require("name-length", longest, source)
 
 
 def _check_ranks_once(timelines: Iterable[Timeline]) -> None:
@@ -172,8 +209,9 @@ def _missing_ranks(ranks: pl.DataFrame) -> list[Diagnostic]:
     world_size = ranks["world_size"].max()
     if not isinstance(world_size, int):
         return []
-    missing = sorted(set(range(world_size)) - set(ranks["rank"]))
-    if not missing:
+    present = ranks["rank"].filter(ranks["rank"].is_between(0, world_size - 1)).n_unique()
+    if present == world_size:
         return []
+    missing = sorted(set(range(world_size)) - set(ranks["rank"]))
     message = f"no recording of rank {compact_ranges(missing)}: the run declared {world_size} ranks"
     return [Diagnostic("error", message, count=len(missing), code="ranks.missing")]

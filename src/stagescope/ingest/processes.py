@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from stagescope.ingest.usable_files import outcome_of, read_usable, usable
 from stagescope.vocabulary.errors import InputError, TableError
+from stagescope.vocabulary.limits import changed_limits, use_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from stagescope.model.diagnostics import Diagnostic
@@ -79,7 +80,9 @@ def _can_spawn() -> bool:
 def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool whose workers are terminated, rather than awaited, if the block raises (as on Ctrl-C)."""
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _ignore_interrupts)
+    pool = ProcessPoolExecutor(
+        count, multiprocessing.get_context("spawn"), _begin_worker, (changed_limits(),)
+    )
     try:
         yield pool
     except BaseException:
@@ -91,8 +94,12 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent: a terminal sends it to all processes, and each worker would print a traceback."""
+def _begin_worker(limits: Mapping[str, int]) -> None:
+    """Use the limits of the parent, and leave Ctrl-C to it.
+
+    A terminal sends Ctrl-C to all processes, and each worker would print a traceback.
+    """
+    use_limits(limits)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -1,15 +1,19 @@
 """Read a file as a stream of bytes, decompressed if necessary.
 
 gzip (RFC 1952) and Zstandard (RFC 8878) are detected by their first bytes, not by the file name. A truncated or
-damaged file yields everything before the damage; `ByteStream.damage` then describes what was wrong.
+damaged file yields everything before the damage; `ByteStream.damage` then describes what was wrong. What a file expands
+to is limited: `unpacked`, `ratio` and `whole` of vocabulary/limits.py.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import zlib
 from typing import IO, TYPE_CHECKING, Protocol
 
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import beyond, limit, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +32,9 @@ ZSTD_INPUT_BYTES = 1 << 12
 """Zstandard cannot limit the output of one call, and 4 bytes can expand to 128 KiB; small inputs bound it."""
 
 OUTPUT_BYTES = 1 << 22
+
+ANY_RATIO_BYTES = 64 << 20
+"""Up to this size a file may be compressed to any degree: a short run of zeros is harmless."""
 
 
 class _Decompressor(Protocol):
@@ -56,25 +63,43 @@ class ByteStream:
             raise InputError.no_such_path(path) from None
         except OSError as reason:
             raise InputError.cannot_read(path, reason) from None
-        self._blocks = self._unpacked(magic)
+        self._is_packed = magic.startswith((GZIP_MAGIC, ZSTD_MAGIC))
+        self._blocks = self._within_limits(self._unpacked(magic))
         self._rest = memoryview(b"")
 
     def read(self, size_bytes: int = -1) -> bytes:
-        """Return the next `size_bytes` bytes, fewer only at the end; all remaining bytes if negative."""
-        wanted = size_bytes if size_bytes >= 0 else float("inf")
+        """Return the next `size_bytes` bytes, fewer only at the end; all remaining bytes if negative.
+
+        Raises InputError if the file exceeds a limit: `whole` for all bytes, otherwise `unpacked` and `ratio`.
+        """
+        if size_bytes < 0:
+            return self._read_rest()
         parts: list[bytes | memoryview] = []
         found = 0
-        while found < wanted:
+        while found < size_bytes:
             if not self._rest:
                 block = next(self._blocks, None)
                 if block is None:
                     break
                 self._rest = memoryview(block)
-            part = self._rest if size_bytes < 0 else self._rest[: size_bytes - found]
+            part = self._rest[: size_bytes - found]
             self._rest = self._rest[len(part) :]
             found += len(part)
             parts.append(part)
         return b"".join(parts)
+
+    def _read_rest(self) -> bytes:
+        """Return all remaining bytes. Joining parts would need their size twice; a BytesIO gives its content away."""
+        if not self._is_packed:
+            require("whole", os.fstat(self._file.fileno()).st_size, self.path)
+        found = io.BytesIO()
+        found.write(self._rest)
+        self._rest = memoryview(b"")
+        for block in self._blocks:
+            if found.tell() + len(block) > limit("whole"):
+                raise beyond("whole", self.path)
+            found.write(block)
+        return found.getvalue()
 
     def __enter__(self) -> Self:
         """Return the open stream."""
@@ -85,6 +110,17 @@ class ByteStream:
     ) -> None:
         """Close the file."""
         self._file.close()
+
+    def _within_limits(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the blocks; raise InputError as soon as they are larger together than the limits allow."""
+        unpacked = 0
+        for block in blocks:
+            unpacked += len(block)
+            if self._is_packed and unpacked > limit("unpacked"):
+                raise beyond("unpacked", self.path)
+            if self._is_packed and unpacked > ANY_RATIO_BYTES:
+                require("ratio", unpacked / self._file.tell(), self.path)
+            yield block
 
     def _unpacked(self, magic: bytes) -> Iterator[bytes]:
         try:

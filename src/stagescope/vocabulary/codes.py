@@ -175,6 +175,7 @@ CODES: tuple[Code, ...] = (
     Code("messages.missing_send", "Messages between actions without a certain send."),
     Code("messages.reversed", "Messages that arrive before they were sent are drawn without arrows."),
     Code("messages.unaligned", "Messages between machines with unaligned clocks are drawn without arrows."),
+    Code("metadata.impossible", "A file declares a size that no run has, which was ignored."),
     Code("metadata.contradictory", "Ranks declare different values; that of most ranks is used."),
     Code("microbatches.assumed", "Micro-batches were numbered in the order in which the actions ran."),
     Code(

@@ -221,6 +221,18 @@ class UsageError(StagescopeError):
                    f"use at least {least_bytes} bytes per process, or 0 for no limit")  # fmt: skip
 
     @classmethod
+    def limit_unknown(cls, name: str, known: Iterable[str]) -> Self:
+        """Return the error for a limit that does not exist."""
+        return cls(f"--limit {name}: expected NAME=VALUE with one of the names {', '.join(known)}")
+
+    @classmethod
+    def limit_malformed(cls, name: str, value: object) -> Self:
+        """Return the error for a malformed value of a limit."""
+        return cls(
+            f"--limit {name}={value}: expected a number from 0 on, such as 5000000 or 5M; 0 for no limit"
+        )
+
+    @classmethod
     def size_malformed(cls, text: str) -> Self:
         """Return the error for a malformed size."""
         return cls(

@@ -78,6 +78,14 @@ class InputError(StagescopeError):
         return cls(f"{path}: {what}")
 
     @classmethod
+    def beyond_limit(cls, where: str | os.PathLike[str], what: str, most: str, option: str) -> Self:
+        """Return the error for a file that exceeds a limit; `what` is what is larger than `most`."""
+        return cls(
+            f"{where}: {what} more than the limit of {most}",
+            f"if you trust the file, raise the limit with {option}, or a larger value; 0 for no limit",
+        )
+
+    @classmethod
     def duplicate_rank(cls, rank: int, sources: Iterable[str]) -> Self:
         """Return the error for two recordings that claim to be the same rank."""
         return cls(
