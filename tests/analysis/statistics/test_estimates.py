@@ -69,9 +69,12 @@ def test_false_discoveries_stay_at_the_stated_rate():
 
 
 def test_discoveries_equal_the_step_up_procedure():
-    p_values = np.random.default_rng(3).uniform(size=40) ** 3
-    expected = stats.false_discovery_control(p_values) <= 0.05
-    assert discoveries(p_values, 0.05).tolist() == expected.tolist()
+    rng = np.random.default_rng(3)
+    for count in (1, 2, 40, 41, 400):
+        p_values = np.round(rng.uniform(size=count) ** 3, 3)  # some are equal
+        for rate in (0.001, 0.05, 0.2):
+            expected = stats.false_discovery_control(p_values) <= rate
+            assert discoveries(p_values, rate).tolist() == expected.tolist()
     assert discoveries(np.array([]), 0.05).tolist() == []
 
 

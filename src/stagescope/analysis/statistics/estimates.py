@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
-from scipy.stats import false_discovery_control  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,9 +121,11 @@ def discoveries(p_values: Floats, rate: float) -> NDArray[np.bool_]:
     The step-up procedure of Benjamini and Hochberg; it holds for independent and for positively dependent tests. If all
     hypotheses are true, `rate` is also the probability of any rejection.
     """
-    if not len(p_values):
-        return np.zeros(0, dtype=np.bool_)
-    rejected: NDArray[np.bool_] = false_discovery_control(p_values, method="bh") <= rate
+    order = np.argsort(p_values, kind="stable")
+    places = np.arange(1, len(p_values) + 1)
+    below = np.flatnonzero(p_values[order] * len(p_values) / places <= rate)
+    rejected = np.zeros(len(p_values), dtype=np.bool_)
+    rejected[order[: below[-1] + 1 if len(below) else 0]] = True
     return rejected
 
 
