@@ -5,6 +5,9 @@ VENV ?= .venv
 # make BIN=some/venv/bin uses your own environment and installs nothing into it.
 BIN ?= $(VENV)/bin
 
+# Commands that tests start would compile 600 modules each: half of their CPU time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-exhaustive compatibility compatibility-trainings check format docs bench gpu-check golden web clean
