@@ -91,6 +91,12 @@ MAX_PARAMETERS = 5
 MAX_NESTING = 3
 
 PRINTING_PARTS = ("cli", "demo")
+CONSOLE = "cli/console.py"
+"""The only module of the command line that prints: it replaces control characters."""
+
+PRINTING_CALLS = re.compile(
+    r"print|(click|rich)\.(echo|secho|print)|(sys\.)?std(out|err)\.write|(\w+\.)?Console|pprint"
+)
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -316,6 +322,16 @@ def only_the_front_end_prints(module: Module) -> Iterator[Finding]:
             yield Finding(module.path, "print", node.lineno, f"{module.part} must not print")
 
 
+def the_command_line_prints_in_one_place(module: Module) -> Iterator[Finding]:
+    """Yield calls that print from the command line past its console."""
+    if module.part != "cli" or module.path == CONSOLE:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and PRINTING_CALLS.fullmatch(ast.unparse(node.func)):
+            called = ast.unparse(node.func)
+            yield Finding(module.path, called, node.lineno, f"{called} prints past cli/console.py")
+
+
 def broad_handlers_give_a_reason(module: Module) -> Iterator[Finding]:
     """Yield handlers of all exceptions that have no comment with the reason on their line or the next."""
     lines = module.text.splitlines()
@@ -351,5 +367,6 @@ RULES: tuple[Rule, ...] = (
     parameters_stay_few,
     nesting_stays_shallow,
     only_the_front_end_prints,
+    the_command_line_prints_in_one_place,
     broad_handlers_give_a_reason,
 )

@@ -216,6 +216,7 @@ VIOLATIONS = {
     "wide command outside the command line": ("reports/a.py", WIDE_COMMAND, "command has 6 parameters"),
     "nests deep": ("reports/a.py", DEEP, "walk nests 4 deep"),
     "prints": ("reports/a.py", "print(1)", "reports must not print"),
+    "prints past the console": ("cli/a.py", "import click\nclick.echo('a')", "prints past cli/console.py"),
     "catches everything": (
         "reports/a.py",
         "try:\n    pass\nexcept Exception:\n    pass",

@@ -127,17 +127,24 @@ def _run(arguments: list[str]) -> int:
     try:
         with commands.make_context(PROGRAM, arguments) as context:
             code = commands.invoke(context)
-    except StagescopeError as error:
-        click.echo(f"{PROGRAM}: {error}", err=True)
-        if error.hint:
-            click.echo(f"  {error.hint}", err=True)
-        return error.exit_code
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo(f"{PROGRAM}: interrupted", err=True)
-        return EXIT_INTERRUPTED
+    except (StagescopeError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
+        return _print_error(error)
     return code if isinstance(code, int) else 0
+
+
+def _print_error(error: BaseException) -> int:
+    """Print why a command failed, and return the exit code."""
+    from stagescope.cli.console import echo, echo_click_error
+
+    if isinstance(error, StagescopeError):
+        echo(f"{PROGRAM}: {error}", err=True)
+        if error.hint:
+            echo(f"  {error.hint}", err=True)
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        echo_click_error(error)
+        return error.exit_code
+    echo(f"{PROGRAM}: interrupted", err=True)
+    return EXIT_INTERRUPTED

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
+from stagescope.cli.console import echo
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,9 +23,9 @@ SUMMARY_CODES = ("clock.aligned", "clock.unaligned")
 def print_unaligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
     """Print which machines could not be aligned and the consequence; nothing if all were."""
     if clocks.unaligned:
-        click.echo(in_ascii(_line(clocks)) if ascii_only else _line(clocks))
-        click.echo(NOT_COMPARABLE)
-        click.echo()
+        echo(in_ascii(_line(clocks)) if ascii_only else _line(clocks))
+        echo(NOT_COMPARABLE)
+        echo()
 
 
 def aligned_line(clocks: ClockReport) -> str | None:
@@ -36,7 +37,7 @@ def print_aligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
     """Print how well the machines were aligned; nothing for a single machine, or where print_unaligned prints."""
     line = aligned_line(clocks)
     if line:
-        click.echo(in_ascii(line) if ascii_only else line)
+        echo(in_ascii(line) if ascii_only else line)
 
 
 def without_clock_line(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
@@ -45,10 +46,10 @@ def without_clock_line(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, .
 
 
 def _line(clocks: ClockReport) -> str:
-    """Return the line with control characters replaced: machine names come from files and may hold escape sequences."""
+    """Return the line, which has names of machines from files, on one line."""
     from stagescope.api import clock_line
 
-    return "".join(character if character.isprintable() else "?" for character in clock_line(clocks))
+    return printable(clock_line(clocks))
 
 
 def in_ascii(text: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stagescope.cli.clock_lines import in_ascii
+from stagescope.cli.console import echo
+from stagescope.cli.json_file import json_text
 from stagescope.cli.reading import exit_code, read_paths, reading_options
 from stagescope.cli.show import supports_unicode
 
@@ -40,14 +41,14 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, as_json: bool) -> int:
 
     timeline = read_paths(paths, facts)
     clocks = api.clock_report(timeline)
-    click.echo(_json_text(clocks) if as_json else _text(clocks))
+    echo(_json_text(clocks) if as_json else _text(clocks))
     return exit_code(timeline)
 
 
 def _json_text(clocks: ClockReport) -> str:
     from stagescope.api import clock_json
 
-    return json.dumps(clock_json(clocks), indent=2, allow_nan=False)
+    return json_text(clock_json(clocks)).rstrip("\n")
 
 
 def _text(clocks: ClockReport) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import (
@@ -76,14 +77,14 @@ def command(
     if html_path is not None:
         api.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
     if json_path == STANDARD_OUTPUT:
-        click.echo(json_text(api.comparison_json(comparison)), nl=False)
+        echo(json_text(api.comparison_json(comparison)), nl=False)
         return code
     if json_path is not None:
         write_json(api.comparison_json(comparison), json_path, force=force)
     _print(comparison, markdown=markdown)
     written = [path for path in (json_path, html_path) if path is not None]
     if written:
-        click.echo(f"\nwrote {' and '.join(map(str, written))}")
+        echo(f"\nwrote {' and '.join(map(str, written))}")
     return code
 
 

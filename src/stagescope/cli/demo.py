@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagescope.cli.console import echo
 from stagescope.demo.names import SCHEDULES, THEORY
 from stagescope.vocabulary.errors import CommandError, OutputError
 
@@ -93,7 +94,7 @@ def _record(output: Path, options: list[str]) -> Path:
         ended = launch.run_command(command, environment, file)
     place.leave(recordings)
     if ended.exit_code:
-        click.echo(log.read_text(encoding="utf-8", errors="replace")[-2000:], err=True)
+        echo(log.read_text(encoding="utf-8", errors="replace")[-2000:], err=True)
         raise CommandError.failed("the training", ended.exit_code, log)
     return recordings
 
@@ -138,10 +139,10 @@ def _show(recordings: Path, output: Path, theory: str) -> int:
     clocks = api.clock_report(timeline)
     report = api.analyze(timeline)
     print_chart(timeline)
-    click.echo()
+    echo()
     print_report(report, clocks)
-    click.echo()
-    click.echo(theory)
+    echo()
+    echo(theory)
     write_json(api.report_json(report), output / "report.json", force=True)
     for name, file in PICTURES:
         api.export(report, output / file, format=name, force=True)
@@ -149,7 +150,7 @@ def _show(recordings: Path, output: Path, theory: str) -> int:
 
 
 def _print_next_steps(output: Path, recordings: Path) -> None:
-    click.echo(f"""
+    echo(f"""
 Open it:
   {output}/demo.html      in any browser: the whole run, with zoom, search and report
   {output}/demo.svg       a picture of one step, for a document
@@ -163,7 +164,7 @@ def _progress() -> Callable[[str], None]:
     """Return a function that prints the progress of the demo on standard error."""
 
     def show(text: str) -> None:
-        click.echo(f"stagescope demo: {text} ...", err=True)
+        echo(f"stagescope demo: {text} ...", err=True)
 
     return show
 

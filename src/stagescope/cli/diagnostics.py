@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
+from stagescope.cli.console import echo
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,15 +18,15 @@ MOST_LINES = 20
 def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
     """Print diagnostics after an empty line; print nothing if there are none."""
     if diagnostics:
-        click.echo()
+        echo()
     for line in diagnostic_lines(diagnostics):
-        click.echo(line)
+        echo(line)
 
 
 def diagnostic_lines(diagnostics: Sequence[Diagnostic], most: int = MOST_LINES) -> Iterator[str]:
     """Yield one line per diagnostic in the given order, and after `most` of them how many are not shown."""
     for one in diagnostics[:most]:
-        yield f"{one.severity}: {one.message}{_facts(one)}"
+        yield printable(f"{one.severity}: {one.message}{_facts(one)}")
     if len(diagnostics) > most:
         yield f"... and {len(diagnostics) - most} more; stagescope report --json lists all"
 

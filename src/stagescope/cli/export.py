@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
@@ -75,7 +76,7 @@ def command(
     timeline = read_paths(paths, facts, align=align)
     written = api.export(timeline, output, **writing, **picture)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
-    click.echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
+    echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
     print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
     return exit_code(timeline)
 

@@ -31,8 +31,12 @@ def json_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def json_text(data: object) -> str:
-    """Return plain data as indented JSON with a final newline. Raises ValueError for NaN and infinity."""
-    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+    """Return plain data as indented JSON in printable ASCII with a final newline.
+
+    Raises ValueError for NaN and infinity.
+    """
+    # json escapes all other control characters, and whatever is not ASCII.
+    return json.dumps(data, indent=2, allow_nan=False).replace("\x7f", "\\u007f") + "\n"
 
 
 def write_json(data: object, path: Path, *, force: bool = False) -> None:

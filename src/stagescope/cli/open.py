@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.console import echo, error_console
 from stagescope.cli.reading import FileBar, align_option, reading_options
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ def command(
         viewer = api.prepare_viewer(*paths, host=host, port=port, align=align, **bars, **facts)
     warn_partial(viewer.meta)
     with viewer.ended_by_ctrl_c():
-        click.echo(f"{viewer.meta['title']} · {viewer.meta['span_count']:,} spans")
-        click.echo(f"open {viewer.link}")
-        click.echo("  this link works once; Ctrl-C ends the server")
+        echo(f"{viewer.meta['title']} · {viewer.meta['span_count']:,} spans")
+        echo(f"open {viewer.link}")
+        echo("  this link works once; Ctrl-C ends the server")
         if browser and _has_display():
             viewer.open_browser()
         viewer.run()
-    click.echo("ended")
+    echo("ended")
     return 0
 
 
@@ -79,10 +80,9 @@ class TileBar:
             self._update(done)
 
     def _begin(self, span_count: int) -> Callable[[int], object]:
-        from rich.console import Console
         from rich.progress import Progress
 
-        bar = self._shown.enter_context(Progress(console=Console(stderr=True), transient=True))
+        bar = self._shown.enter_context(Progress(console=error_console(), transient=True))
         task = bar.add_task(f"making tiles of {span_count:,} spans", total=span_count)
         return lambda done: bar.update(task, completed=done)
 
@@ -92,7 +92,7 @@ def warn_partial(meta: Mapping[str, Any]) -> None:
     errors = [row["message"] for row in meta["diagnostics"] if row["severity"] == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more, see the viewer)" if len(errors) > 1 else ""
-        click.echo(f"stagescope: partial data: {errors[0]}{more}", err=True)
+        echo(f"stagescope: partial data: {errors[0]}{more}", err=True)
 
 
 def _has_display() -> bool:

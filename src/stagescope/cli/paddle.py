@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
+from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import exit_code, reading_options, warn_partial
@@ -70,11 +71,11 @@ def command(
     # The files contain what Paddle's script would write: every machine's raw timestamps.
     written = api.export_paddle_profile(timeline, output or log_dir)
     for one in written:
-        click.echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
-    click.echo(_summary(aligned))
+        echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
+    echo(_summary(aligned))
     print_aligned(clocks, ascii_only=not supports_unicode())
     if clocks.machines:
-        click.echo(RAW_FILES)
+        echo(RAW_FILES)
     print_diagnostics(without_clock_line(api.sorted_diagnostics(aligned)))
     return exit_code(timeline)
 

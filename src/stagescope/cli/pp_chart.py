@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import EXIT_PARTIAL, exit_code, read_paths, reading_options
@@ -96,7 +97,7 @@ def command(
 def _print_written(written: WrittenRank) -> None:
     """Print a line for a finished rank, while the others are still to be written."""
     unnamed = f", {written.unnamed} of them without a number" if written.unnamed else ""
-    click.echo(
+    echo(
         f"rank {written.rank}: {written.marks} actions{unnamed}, {written.paired} paired operations: {written.path}"
     )
 
@@ -106,7 +107,7 @@ def _report(timeline: Timeline, written: WrittenChart, place: Path) -> int:
     from stagescope import api
 
     if written.ranks:
-        click.echo(f"wrote {len(written.ranks)} ranks to {place}; import that folder into MindStudio Insight")
+        echo(f"wrote {len(written.ranks)} ranks to {place}; import that folder into MindStudio Insight")
     failed = [each for each in written.diagnostics if each.severity == "error"]
     print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
     if not written.ranks:

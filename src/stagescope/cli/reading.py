@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.console import echo, error_console
 from stagescope.vocabulary.limits import BY_NAME, parse_limits
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
@@ -144,10 +145,9 @@ class FileBar:
             self._update(done)
 
     def _begin(self, file_count: int) -> Callable[[int], object]:
-        from rich.console import Console
         from rich.progress import Progress
 
-        bar = self._shown.enter_context(Progress(console=Console(stderr=True), transient=True))
+        bar = self._shown.enter_context(Progress(console=error_console(), transient=True))
         files = f"{file_count} files" if file_count > 1 else "1 file"
         task = bar.add_task(f"reading {files}", total=file_count)
         return lambda done: bar.update(task, completed=done)
@@ -166,5 +166,5 @@ def warn_partial(timeline: Timeline) -> None:
         return
     errors = timeline.diagnostics.filter(timeline.diagnostics["severity"] == "error")
     more = f" (and {errors.height - 1} more, see below)" if errors.height > 1 else ""
-    click.echo(f"stagescope: partial data: {errors['message'][0]}{more}", err=True)
-    click.echo("  the results are for the data that were recorded; the exit code is 1", err=True)
+    echo(f"stagescope: partial data: {errors['message'][0]}{more}", err=True)
+    echo("  the results are for the data that were recorded; the exit code is 1", err=True)

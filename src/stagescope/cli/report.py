@@ -10,6 +10,7 @@ import click
 
 from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import aligned_line, print_unaligned, without_clock_line
+from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
@@ -109,7 +110,7 @@ def command(
     _write(report, asked)
     judgments = judge(with_bubble(report, asked.bubble), conditions)
     for judgment in judgments:
-        click.echo(f"stagescope: {judgment.text}", err=True)
+        echo(f"stagescope: {judgment.text}", err=True)
     return (
         EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(timeline, report.diagnostics)
     )
@@ -123,18 +124,18 @@ def _write(report: Report, asked: Wanted) -> None:
     if asked.html_path is not None:
         api.export(report, asked.html_path, format="html", force=asked.force)
     if asked.json_path == STANDARD_OUTPUT:
-        click.echo(json_text(api.report_json(report)), nl=False)
+        echo(json_text(api.report_json(report)), nl=False)
         return
     if asked.json_path is not None:
         write_json(api.report_json(report), asked.json_path, force=asked.force)
     shown = with_bubble(report, asked.bubble)
     if asked.markdown:
-        click.echo(_markdown(shown, clocks), nl=False)
+        echo(_markdown(shown, clocks), nl=False)
         return
     print_report(shown, clocks, full=asked.full)
     written = [path for path in (asked.json_path, asked.html_path) if path is not None]
     if written:
-        click.echo(f"\nwrote {' and '.join(map(str, written))}")
+        echo(f"\nwrote {' and '.join(map(str, written))}")
 
 
 def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> None:
@@ -148,18 +149,18 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
     ascii_only = not supports_unicode()
     print_unaligned(clocks, ascii_only=ascii_only)
     line = aligned_line(clocks)
-    click.echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
+    echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
     remaining = without_clock_line(report.diagnostics)
     if full:
         unrecorded = unrecorded_text(report.explanation.lost_time if report.explanation else None)
-        click.echo(f"\n{unrecorded}\n" if unrecorded else "")
+        echo(f"\n{unrecorded}\n" if unrecorded else "")
         if report.explanation is not None:
             interactions = removal_order_text(report.explanation.losses)
-            click.echo(f"{interactions}\n" if interactions else "", nl=False)
+            echo(f"{interactions}\n" if interactions else "", nl=False)
         for line in collective_lines(report, width=terminal_width()):
-            click.echo(line)
+            echo(line)
         for sentence in slowdown_lines(report.slowdowns, width=terminal_width()):
-            click.echo(sentence)
+            echo(sentence)
         print_tables(replace(report, diagnostics=remaining))
     else:
         print_diagnostics(remaining)

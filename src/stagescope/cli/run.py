@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from stagescope.cli.console import echo, echo_exactly
 from stagescope.cli.run_summary import print_summary
 from stagescope.vocabulary.errors import OutputError
 from stagescope.vocabulary.steps import parse_step_range
@@ -127,7 +128,7 @@ def command(
     try:
         place = enter(directory, own)
     except OutputError as error:  # the training must start in any case
-        click.echo(f"stagescope: not recorded: {error}", err=True)
+        echo(f"stagescope: not recorded: {error}", err=True)
         ended = launch.run_command(command, os.environ)
         launch.end_by_same_signal(ended)
         return ended.exit_code
@@ -152,5 +153,5 @@ def _print_environment(directory: Path, settings: dict[str, str | None]) -> int:
 
     for name, value in activation(directory, settings).items():
         behind = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
-        click.echo(f"export {name}={shlex.quote(value)}{behind}")
+        echo_exactly(f"export {name}={shlex.quote(value)}{behind}")
     return 0

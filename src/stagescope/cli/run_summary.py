@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from stagescope.cli.console import echo
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,14 +58,14 @@ def print_summary(directory: Path, recordings: set[Path], ended: Ended, steps: s
     _print(f"  show it with: stagescope show {directory}")
     refusals = refusals_in(recordings)
     for reason in refusals:
-        _print(f"  not recorded: {reason}")
+        _print(f"  not recorded: {printable(reason)}")
     if contents and not refusals and not any(process.counts["actions"] for process in contents):
         _print("  no forward or backward was recorded: no process ran a supported schedule")
         _print(MARKING)
 
 
 def _print(text: str) -> None:
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 def _lines(contents: Sequence[Contents]) -> Iterator[str]:

@@ -14,6 +14,7 @@ import click
 
 from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
+from stagescope.cli.console import echo, print_styled
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 
@@ -66,7 +67,7 @@ def command(
     print_unaligned(clocks, ascii_only=ascii_only)
     print_chart(timeline, step, **drawing)
     print_aligned(clocks, ascii_only=ascii_only)
-    click.echo()
+    echo()
     report = with_bubble(api.analyze(timeline, explain=False), bubble)
     remaining = without_clock_line(report.diagnostics)
     print_tables(replace(report, diagnostics=remaining), width=drawing["width"], ascii_only=ascii_only)
@@ -89,11 +90,9 @@ def print_chart(
         timeline, step, width=width, ascii_only=ascii_only or not supports_unicode(), color=color
     )
     if not color:
-        click.echo(chart.plain)
+        echo(chart.plain)
         return
-    from rich.console import Console
-
-    Console(width=width, highlight=False).print(chart)
+    print_styled(chart, width)
 
 
 def print_tables(report: Report, *, width: int | None = None, ascii_only: bool = False) -> None:
@@ -101,16 +100,16 @@ def print_tables(report: Report, *, width: int | None = None, ascii_only: bool =
     from stagescope.reports.tables import step_and_rank_tables
 
     ascii_only = ascii_only or not supports_unicode()
-    click.echo(step_and_rank_tables(report, width=width or terminal_width(), ascii_only=ascii_only))
+    echo(step_and_rank_tables(report, width=width or terminal_width(), ascii_only=ascii_only))
     if report.bubble.fraction is not None:
         text = f"bubble: idle time over {report.bubble.denominator}"
-        click.echo("\n".join(textwrap.wrap(text, width or terminal_width())))
+        echo("\n".join(textwrap.wrap(text, width or terminal_width())))
     print_diagnostics(report.diagnostics)
 
 
 def print_text(text: str) -> None:
     """Print text, with ASCII spellings of units if standard output is limited to ASCII."""
-    click.echo(text if supports_unicode() else text.replace("µ", "u"))
+    echo(text if supports_unicode() else text.replace("µ", "u"))
 
 
 def terminal_width() -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.vocabulary.errors import UsageError
 
@@ -145,7 +146,7 @@ class Call(NamedTuple):
 def _list_schedules() -> int:
     from stagescope.reports.simulations import schedule_list
 
-    click.echo(schedule_list())
+    echo(schedule_list())
     return 0
 
 
@@ -166,8 +167,8 @@ def _show(call: Call, given: GivenCosts) -> int:
     summary = simulation_summary(
         step.simulation, step.bound, step.peak_in_flight, in_cost_units=given.in_cost_units
     )
-    click.echo()
-    click.echo(summary if supports_unicode() and not call.ascii_only else summary.replace("µ", "u"))
+    echo()
+    echo(summary if supports_unicode() and not call.ascii_only else summary.replace("µ", "u"))
     return 0
 
 
@@ -176,7 +177,7 @@ def _write(call: Call, step: SimulatedStep) -> None:
 
     written = api.export(step.timeline, call.output or "", format=call.to_format, force=call.force)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
-    click.echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
+    echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
     print_diagnostics(written.diagnostics)
 
 
@@ -190,7 +191,7 @@ def _order(call: Call, given: GivenCosts) -> tuple[str, Order]:
         found = read_order(call.order_file)
         if found.skipped:
             counts = ", ".join(f"{count} {kind}" for kind, count in found.skipped.items())
-            click.echo(
+            echo(
                 f"skipped cells in {call.order_file} (the simulation schedules communication itself): {counts}",
                 err=True,
             )
@@ -233,11 +234,11 @@ def _compare(call: Call, given: GivenCosts) -> int:
         raise UsageError.only_with("-o and --option", "one SCHEDULE")
     names = [name.strip() for name in (call.compare or "").split(",") if name.strip()]
     found = _search(call, given, names)
-    click.echo(comparison_table(found, in_cost_units=given.in_cost_units))
+    echo(comparison_table(found, in_cost_units=given.in_cost_units))
     current = "1f1b" if names == [EVERY] else names[0]
     if found.find(current) is not None and len(found.ranked) > 1:
-        click.echo()
-        click.echo("\n".join(found.advice(current)))
+        echo()
+        echo("\n".join(found.advice(current)))
     return 0 if found.ranked else 1
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.change_words import parse_change
+from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
@@ -74,13 +75,13 @@ def command(
     # A missing prediction is a partial result; its note has the reason.
     code = exit_code(timeline) or int(predicted.table["predicted_step_ns"].has_nulls())
     if json_path == STANDARD_OUTPUT:
-        click.echo(json_text(api.what_if_json(predicted)), nl=False)
+        echo(json_text(api.what_if_json(predicted)), nl=False)
         return code
     if json_path is not None:
         write_json(api.what_if_json(predicted), json_path, force=force)
     _print(predicted)
     if json_path is not None:
-        click.echo(f"\nwrote {json_path}")
+        echo(f"\nwrote {json_path}")
     return code
 
 
@@ -123,7 +124,7 @@ def _print(predicted: WhatIf) -> None:
     from stagescope.vocabulary.durations import duration_text
 
     if predicted.table.is_empty() or not predicted.table["measured_step_ns"][0]:
-        click.echo("Nothing to predict: no step with a forward or backward action was recorded.")
+        echo("Nothing to predict: no step with a forward or backward action was recorded.")
         return
     measured = duration_text(round(predicted.table["measured_step_ns"][0]))
     head = f"Measured step: {measured}, the mean window of the slowest pipeline. Gains are fractions of it."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.tables import DIAGNOSTICS
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One row of the diagnostics table; `code` is one of vocabulary/codes.py."""
+    """One row of the diagnostics table; `code` is one of vocabulary/codes.py.
+
+    The message is printable: it quotes names from files, which may hold escape sequences and line breaks.
+    """
 
     severity: str
     message: str
@@ -24,6 +28,10 @@ class Diagnostic:
     location: str | None = None
     count: int = 1
     code: str = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Make the message one printable line."""
+        object.__setattr__(self, "message", printable(self.message.replace("\n", " ")))
 
 
 def diagnostics_table(rows: Iterable[Diagnostic]) -> pl.DataFrame:

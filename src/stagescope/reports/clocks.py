@@ -10,6 +10,7 @@ from stagescope.clocks import candidates_text, clock_line
 from stagescope.reports.aligned import aligned
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ def clocks_text(report: ClockReport) -> str:
     if not report.machines:
         return clock_line(report)
     parts = (
-        [_printable(clock_line(report))],
+        [printable(clock_line(report))],
         _machine_lines(report),
         list(_group_lines(report)),
         list(_adjustment_lines(report)),
@@ -44,7 +45,7 @@ def clocks_text(report: ClockReport) -> str:
 def _machine_lines(report: ClockReport) -> list[str]:
     rows = [
         (
-            _printable(machine.name),
+            printable(machine.name),
             compact_ranges(machine.ranks),
             machine.state,
             _signed_text(machine.offset_ns),
@@ -87,14 +88,14 @@ def _group_lines(report: ClockReport) -> Iterator[str]:
         return
     yield "Machines aligned to each other, but not to the other groups:"
     for members in groups.values():
-        yield "  " + ", ".join(_printable(member.name) for member in members)
+        yield "  " + ", ".join(printable(member.name) for member in members)
 
 
 def _adjustment_lines(report: ClockReport) -> Iterator[str]:
     if report.adjustments:
         yield "Clocks that were set during the run, in the time of the clock itself:"
     for adjustment in report.adjustments:
-        machines = _printable(candidates_text(report, adjustment))
+        machines = printable(candidates_text(report, adjustment))
         yield f"  {machines} by {_signed_text(adjustment.size_ns)}, {_between(adjustment)}"
 
 
@@ -109,7 +110,7 @@ def _inconsistency_lines(report: ClockReport) -> Iterator[str]:
         yield "Machines that were not compared because their observations contradict each other:"
     for pair in report.inconsistent_pairs:
         names = " and ".join(map(report.name_of, pair.clocks))
-        yield f"  {_printable(names)} by {duration_text(pair.conflict_ns)}:"
+        yield f"  {printable(names)} by {duration_text(pair.conflict_ns)}:"
         yield from (f"    {observation}" for observation in pair.observations)
 
 
@@ -142,7 +143,3 @@ def _meaning_lines(report: ClockReport) -> Iterator[str]:
 def _signed_text(value_ns: int) -> str:
     sign = "-" if value_ns < 0 else "+" if value_ns else ""
     return sign + duration_text(abs(value_ns))
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)

@@ -12,6 +12,7 @@ from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.causes import NOT_RECORDED
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ def collective_lines(report: Report, *, width: int = 80) -> list[str]:
     if not rows:
         return []
     lines = [set_cell_size(line, min(width, len(line))) for line in aligned(KIND_HEADS, rows, left={0})]
-    return [*lines, *textwrap.wrap(collectives_sentence(report), width), ""]
+    return [*lines, *textwrap.wrap(printable(collectives_sentence(report)), width), ""]
 
 
 def kind_cells(report: Report) -> list[tuple[str, ...]]:

@@ -17,6 +17,7 @@ from stagescope.reports.stage_table import versus_others_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -103,5 +104,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Return text without Markdown or HTML: names of machines and files may contain anything."""
-    shown = "".join(character if character.isprintable() else " " for character in text)
-    return shown.replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+    return printable(text.replace("\n", " ")).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

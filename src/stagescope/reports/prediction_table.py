@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stagescope.reports.aligned import GAP, aligned
 from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,7 +37,9 @@ def what_if_text(table: pl.DataFrame) -> str:
         spelled = row["change"] if name != row["change"] else ""
         remarks = "; ".join(filter(None, (spelled, row["condition"], row["note"])))
         if remarks:
-            notes += wrap(f"{name}: {remarks}", PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2)
+            notes += wrap(
+                printable(f"{name}: {remarks}"), PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2
+            )
     lines = list(aligned(("if", "step", "gain", "of measured", "by"), rows, left={0, 4}))
     return "\n".join([*lines, *([""] if notes else []), *notes])
 

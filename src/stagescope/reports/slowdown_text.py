@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ def slowdown_lines(slowdowns: pl.DataFrame, *, width: int = 80) -> list[str]:
     )
     if whole["value"] >= LEAST_SLOWDOWN:
         text += f" ({_largest(slowdowns)})"
-    return [*textwrap.wrap(f"{text}.", width), ""]
+    return [*textwrap.wrap(printable(f"{text}."), width), ""]
 
 
 def _largest(slowdowns: pl.DataFrame) -> str:

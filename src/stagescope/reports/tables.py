@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from stagescope.reports.aligned import aligned
 from stagescope.reports.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.printable import printable
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
 from stagescope.vocabulary.sizes import size_text
 
@@ -99,7 +100,7 @@ def _rank_row(rank: Mapping[str, Any], bubble: float | None) -> tuple[str, ...]:
         percent_text(bubble),
         _time_text(rank["receive_wait_ns"]),
         _time_text(rank["send_wait_ns"]),
-        "".join(character if character.isprintable() else "?" for character in rank["machine"] or ""),
+        printable(rank["machine"] or ""),
     )
 
 

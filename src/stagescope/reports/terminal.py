@@ -23,6 +23,7 @@ from stagescope.reports.cells import EIGHTHS, IDLE, Line, covered, owners, split
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 from stagescope.vocabulary.palette import INK, chunk_color, mix, text_color
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +130,7 @@ def draw_step(
     screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
     rows = evenly_chosen(len(screen.chart.ranks), MOST_RANKS)
     lines = [_title(screen), *_rank_lines(screen, rows), *_axis_lines(screen), *_legend_lines(screen)]
-    notes = [line for note in _notes(screen, rows) for line in wrap(note, screen.width)]
+    notes = [line for note in _notes(screen, rows) for line in wrap(printable(note), screen.width)]
     lines += [Text(note, style=DIM if color else "") for note in notes]
     chart = Text("\n", no_wrap=True, overflow="crop").join(lines)
     return chart if color else Text(chart.plain, no_wrap=True, overflow="crop")
@@ -178,7 +179,7 @@ def _section_line(screen: Screen, title: str) -> Text:
 
 def _shown(screen: Screen, text: str) -> str:
     """Return text in the characters that this terminal can show."""
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = printable(text)
     return text.encode("ascii", "replace").decode() if screen.ascii_only else text
 
 

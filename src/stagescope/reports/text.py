@@ -15,6 +15,7 @@ from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +39,15 @@ def report_text(
 def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bool) -> Iterator[str]:
     verdict, explanation = report.verdict, report.explanation
     if verdict is None or explanation is None or report.ranks.is_empty():
-        yield from textwrap.wrap(bubble_sentence(report), width)
+        yield from textwrap.wrap(printable(bubble_sentence(report)), width)
         return
     for sentence in filter(None, (verdict.why, verdict.slowest, verdict.improvement)):
-        yield from textwrap.wrap(sentence, width)
+        yield from textwrap.wrap(printable(sentence), width)
     yield ""
     denominator = denominator_sentence(report)
     counters = (throughput_sentence(report), memory_sentence(report))
     for sentence in (bubble_sentence(report), denominator, *counters, clock_line or ""):
-        yield from textwrap.wrap(sentence, width)
+        yield from textwrap.wrap(printable(sentence), width)
     for block in (
         ledger_bars(explanation.lost_time, width=width, ascii_only=ascii_only),
         stage_lines(explanation.stage_work),
@@ -56,7 +57,7 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
     if verdict.findings:
         yield ""
     for finding in verdict.findings:
-        yield from textwrap.wrap(finding, width, initial_indent="* ", subsequent_indent="  ")
+        yield from textwrap.wrap(printable(finding), width, initial_indent="* ", subsequent_indent="  ")
 
 
 def denominator_sentence(report: Report) -> str:

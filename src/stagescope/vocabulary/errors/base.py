@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from stagescope.vocabulary.printable import printable
+
 
 class StagescopeError(Exception):
-    """Base of all errors that stagescope raises deliberately; `exit_code` is that of the command line."""
+    """Base of all errors that stagescope raises deliberately; `exit_code` is that of the command line.
+
+    A message quotes names of files and what is in them; an interpreter prints it as it is.
+    """
 
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(printable(message))
+        self.hint = printable(hint)

@@ -1,0 +1,51 @@
+"""The only module that writes to the terminal: everything passes through `printable_lines`.
+
+Names in recordings and traces come from other people's files. The architecture test forbids every other way of
+printing in the command line.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.vocabulary.printable import printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text and, with `nl`, a line break, to standard output or with `err` to standard error."""
+    click.echo(printable_lines(str(text)), err=err, nl=nl)
+
+
+def echo_exactly(text: str) -> None:
+    """Print a line for a shell to evaluate, unchanged; `text` has nothing but the settings of this call."""
+    click.echo(text)
+
+
+def echo_click_error(error: click.ClickException) -> None:
+    """Print an error that click has found in the arguments, which may be names of files."""
+    with io.StringIO() as shown:
+        error.show(shown)
+        echo(shown.getvalue(), err=True, nl=False)
+
+
+def print_styled(text: Text, width: int) -> None:
+    """Print text with its colors to standard output, a terminal of `width` characters."""
+    from rich.console import Console
+
+    safe = text.copy()
+    safe.plain = printable_lines(text.plain)  # of the same length, so that the styles remain where they are
+    Console(width=width, highlight=False).print(safe)
+
+
+def error_console() -> Console:
+    """Return the console of progress bars, on standard error; nothing foreign is written to it."""
+    from rich.console import Console
+
+    return Console(stderr=True)
