@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive compatibility compatibility-trainings check format docs bench gpu-check golden web clean
+.PHONY: help demo test test-exhaustive fuzz compatibility compatibility-trainings check format docs bench gpu-check golden web clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-23s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +44,11 @@ test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list wha
 
 test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leaves out
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m exhaustive
+
+# make fuzz SECONDS=600 SEED=7 FORMAT=nsight; the mutated files of failures are kept in fuzz-failures/.
+fuzz: $(DEV_READY) ## mutate samples of every input format for SECONDS (60), and count how the readers responded
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(COUNT),--count $(COUNT)) $(if $(FORMAT),--format "$(FORMAT)") $(if $(ONLY),--only $(ONLY))
 
 compatibility: $(DEV_READY) ## compare the table of signatures with the frameworks' releases on the package index
 	@$(BIN)/python -m tools.compatibility check

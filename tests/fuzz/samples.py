@@ -1,0 +1,148 @@
+"""One small valid sample per format, written into an empty folder from the project's own test data."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+import recordings
+from ascend_profiles import Cluster, write_cluster
+from drawing import timeline_from_text
+from nsight_reports import Planted, write_report
+from paddle_logs import PaddleRun, write_worker_logs
+from places import DATA
+from primus_dumps import write_dumps
+from stagescope.record import format as fmt
+from synthetic import Shape, pipeline_timeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRAWING = """
+F0 F1 .  B0 .  B1
+.  F0 B0 F1 B1 .
+"""
+MS = 1_000_000
+
+
+def recorded_run(folder: Path) -> None:
+    """Write the recordings of four ranks that a training wrote with version 1 of the format."""
+    _copy(DATA / "recordings" / "v1", folder)
+
+
+def segmented_recording(folder: Path) -> None:
+    """Write two ranks in the current version, the spans of each in two segments, all with counts in their END."""
+    drawn = timeline_from_text(DRAWING, cell_ns=MS).spans
+    for rank in range(2):
+        own = drawn.filter(pl.col("rank") == rank)
+        spans = [
+            recordings.span_record(
+                str(row["kind"]), row["start_ns"], row["end_ns"],
+                **{name: row[name] for name in ("step", "stage", "chunk", "microbatch") if row[name] is not None},
+            )
+            for row in own.iter_rows(named=True)
+        ]  # fmt: skip
+        halves = spans[: len(spans) // 2], spans[len(spans) // 2 :]
+        for number, half in enumerate(halves):
+            facts = {"rank": rank, "world_size": 2, "parallel": {"pp": rank, "pp_size": 2}}
+            facts |= {"segment": number, "records_before": number * len(halves[0]), "recording": f"r{rank}"}
+            frames = recordings.recording_frames(
+                half, end=bool(number), pid=50 + rank, version=fmt.FORMAT_VERSION, **facts
+            )
+            if number:
+                total = {"spans": len(spans), "dropped_spans": 0, "reason": "exit"}
+                frames[-1] = (fmt.END, json.dumps(total).encode())
+            name = f"rank-{rank:05}.sscope" if not number else f"rank-{rank:05}.{number}.sscope"
+            (folder / name).write_bytes(recordings.encode(frames))
+
+
+def kineto_traces(folder: Path) -> None:
+    """Write the traces of four ranks that torch's profiler wrote of a GPipe training, uncompressed."""
+    for source in sorted((DATA / "kineto_transfers").glob("*.gz")):
+        (folder / source.stem).write_bytes(gzip.decompress(source.read_bytes()))
+
+
+def compressed_kineto_traces(folder: Path) -> None:
+    """Write the same traces as they are kept, compressed by gzip."""
+    for source in sorted((DATA / "kineto_transfers").glob("*.gz")):
+        shutil.copyfile(source, folder / source.name)
+
+
+def chrome_trace(folder: Path) -> None:
+    """Write a Chrome trace with common names of actions."""
+    events = [
+        {"ph": "X", "name": f"{row['kind']}_{row['microbatch']}", "ts": row["start_ns"] / 1000,
+         "dur": (row["end_ns"] - row["start_ns"]) / 1000, "pid": row["rank"], "tid": 3, "cat": "action"}
+        for row in timeline_from_text(DRAWING, cell_ns=MS).spans.iter_rows(named=True)
+    ]  # fmt: skip
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+
+
+def spans_csv(folder: Path) -> None:
+    """Write a span table as CSV."""
+    pipeline_timeline(Shape(2, 3, 2)).spans.write_csv(folder / "spans.csv")
+
+
+def spans_parquet(folder: Path) -> None:
+    """Write a span table as Parquet."""
+    pipeline_timeline(Shape(2, 3, 2)).spans.write_parquet(folder / "spans.parquet")
+
+
+def nsight_reports(folder: Path) -> None:
+    """Write one report of Nsight Systems per rank, with two kernels in each range."""
+    for rank in (0, 1):
+        planted = Planted()
+        for row in timeline_from_text(DRAWING).spans.filter(pl.col("rank") == rank).iter_rows(named=True):
+            start, end = row["start_ns"], row["end_ns"]
+            letter = "F" if row["kind"] == "forward" else "B"
+            planted.range(f"{letter}{row['stage']}.{row['microbatch']} step 0", start, end)
+            middle = (start + end) // 2
+            planted.kernel(start + 1, start + 300, middle)
+            planted.kernel(end - 1, middle, end - 5)
+        write_report(folder / f"rank{rank}.sqlite", planted, texts=rank == 0)
+
+
+def ascend_profiles(folder: Path) -> None:
+    """Write the databases of torch_npu's profiler for four ranks."""
+    write_cluster(folder, Cluster(microbatches=4, steps=2, pp=4))
+
+
+def monitored_ascend_profiles(folder: Path) -> None:
+    """Write the databases of msMonitor for two ranks, with transfers as marks and without declared sizes."""
+    truth = write_cluster(
+        folder / "written", Cluster(microbatches=3, pp=2, transfers="marks", declared=False)
+    )
+    for rank, path in truth.databases.items():
+        shutil.move(path, folder / f"msmonitor_4711_20251120090000000_{rank}.db")
+    shutil.rmtree(folder / "written")
+
+
+def paddle_worker_logs(folder: Path) -> None:
+    """Write the worker logs of two ranks."""
+    write_worker_logs(folder, PaddleRun(devices=2, microbatches=3, steps=2, noise_lines=0.1))
+
+
+def paddle_fleet_records(folder: Path) -> None:
+    """Write the records of two ranks that Paddle's dynamic-graph pipeline wrote."""
+    _copy(DATA / "paddle_fleet", folder)
+
+
+def paddle_profiles(folder: Path) -> None:
+    """Write the traces of two ranks that paddle.profiler wrote, uncompressed."""
+    for source in sorted((DATA / "paddle_profiler").iterdir()):
+        (folder / source.name.removesuffix(".gz")).write_bytes(gzip.decompress(source.read_bytes()))
+
+
+def primus_dumps(folder: Path) -> None:
+    """Write the dumps of two ranks of Primus, with numbered micro-batches."""
+    drawn = timeline_from_text(DRAWING, cell_ns=MS)
+    write_dumps(folder / "pp_data", drawn, numbered=True, iterations=2)
+
+
+def _copy(source: Path, folder: Path) -> None:
+    for file in sorted(source.iterdir()):
+        shutil.copyfile(file, folder / file.name)
