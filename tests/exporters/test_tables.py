@@ -3,6 +3,7 @@ import json
 import polars as pl
 import pytest
 
+from drawing import timeline_from_text
 from machines import on_machines
 from stagescope.api import export
 from stagescope.exporters import tables as table
@@ -65,3 +66,26 @@ def test_any_table_of_the_model_can_be_written(tmp_path):
         with pytest.raises(UsageError) as refused:
             export(timeline, tmp_path / name, table=wanted)
         assert str(refused.value) == message
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1"]
+
+
+def test_text_that_a_spreadsheet_would_evaluate_gets_an_apostrophe(tmp_path):
+    harmless = ["a=1", "", None, "'=1"]
+    count = len(FORMULAS) + len(harmless)
+    timeline = timeline_from_text(" ".join(f"F{number}" for number in range(count)))
+    named = timeline.with_spans(timeline.spans.with_columns(pl.Series("name", [*FORMULAS, *harmless])))
+    export(named, tmp_path / "plain.csv")
+    export(named, tmp_path / "safe.csv", csv_safe=True)
+    export(named, tmp_path / "ranks.csv", table="ranks", csv_safe=True)
+    plain, safe = (pl.read_csv(tmp_path / f"{name}.csv") for name in ("plain", "safe"))
+    assert plain["name"].to_list() == [*FORMULAS, *harmless]
+    assert safe["name"].to_list() == [*(f"'{text}" for text in FORMULAS), *harmless]
+    assert safe.drop("name").equals(plain.drop("name"))
+
+
+def test_formulas_are_an_option_of_csv_alone(tmp_path):
+    for name, words in (("a.parquet", {}), ("a.svg", {"ranks": [0]}), ("a.json", {"table": "spans"})):
+        with pytest.raises(UsageError, match="--csv-safe"):
+            export(timeline_from_text("F0"), tmp_path / name, csv_safe=True, **words)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.analysis import Report
 from stagescope.api.formats import WRITERS, writer_for
+from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.other_tools.paddle_profile import WRITERS as PADDLE_WRITERS
 from stagescope.exporters.pictures.figure import Figure, Size
 from stagescope.exporters.save import save
@@ -40,6 +41,7 @@ def export(
     ranks: Iterable[int] | None = None,
     size: tuple[int, int | None] | None = None,
     table: str | None = None,
+    csv_safe: bool = False,
     force: bool = False,
 ) -> Written:
     """Return what was written to `path`: its size, and slices, flows and tracks as a consumer of the file counts them.
@@ -48,10 +50,13 @@ def export(
     `format` is chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by default the suffix of `path` decides.
     `step` restricts the output to one step. `ranks` and `size` (width and height in pixels; with a height of None, as
     high as needed) are for svg and png. `table` is the table of a csv or parquet file: spans (default), ranks, steps,
-    clocks, diagnostics or counters.
+    clocks, diagnostics or counters. `csv_safe` writes an apostrophe before text that a spreadsheet would evaluate, such
+    as a name that begins with =; `read` keeps it as a part of the name.
 
-    Raises InputError if the step or a rank was not recorded; UsageError for `ranks`, `size` or `table` with another
-    format, for an unknown table, and for a size that is too small; OutputError for an unknown format, for an
+    The file is readable for its owner alone (docs/security.md).
+
+    Raises InputError if the step or a rank was not recorded; UsageError for `ranks`, `size`, `table` or `csv_safe` with
+    another format, for an unknown table, and for a size that is too small; OutputError for an unknown format, for an
     existing file unless `force` is set, and if the file cannot be written. A failure leaves no incomplete file
     behind.
 
@@ -62,12 +67,14 @@ def export(
     0
     """
     timeline = run.timeline if isinstance(run, Report) else run
+    if csv_safe and writer_for(Path(path), format).without_formulas is None:
+        raise UsageError.only_with("--csv-safe", "the format csv")
     if ranks is not None or size is not None:
         figure = Figure(step, tuple(ranks or ()), None if size is None else Size(*size))
         return _export_figure(timeline, Path(path), figure, format_name=format, force=force)
-    if table is not None:
-        shown = timeline if step is None else _only_step(timeline, step)
-        return save(shown, Path(path), _table_writer(Path(path), format, table), force=force)
+    if table is not None or csv_safe:
+        writer = _table_writer(Path(path), format, table, csv_safe=csv_safe)
+        return save(timeline if step is None else _only_step(timeline, step), Path(path), writer, force=force)
     is_picture = writer_for(Path(path), format).with_figure is not None
     if isinstance(run, Report) and step is None and not is_picture:
         return write(timeline, path, format=format, extras=lambda: report_extras(run), force=force)
@@ -77,13 +84,15 @@ def export(
     return write(shown, path, format=format, extras=lambda: gather(shown), force=force)
 
 
-def _table_writer(path: Path, format_name: str | None, table: str) -> Writer:
-    """Return the writer of one table of the model."""
+def _table_writer(path: Path, format_name: str | None, table: str | None, *, csv_safe: bool) -> Writer:
+    """Return the writer of one table of the model, by default spans."""
     writer, names = writer_for(path, format_name), [each.name for each in TABLES]
-    if writer.of_table is None or table not in names:
+    if table is not None and (writer.of_table is None or table not in names):
         formats = (each.name for each in WRITERS if each.of_table is not None)
         raise UsageError.no_table(table, names, writer.name, formats)
-    return writer.of_table(table)
+    if table is not None and writer.of_table is not None:
+        writer = writer.of_table(table)
+    return writer.without_formulas() if csv_safe and writer.without_formulas is not None else writer
 
 
 def _export_figure(
@@ -132,7 +141,7 @@ def export_paddle_profile(timeline: Timeline, directory: str | os.PathLike[str])
     """
     place = Path(directory)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_directory(place)
     except OSError as reason:
         raise OutputError.cannot_write(place, reason) from None
     return [save(timeline, place / name, writer, force=True) for name, writer in PADDLE_WRITERS.items()]

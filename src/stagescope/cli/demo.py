@@ -13,6 +13,7 @@ import click
 
 from stagescope.cli.console import echo
 from stagescope.demo.names import SCHEDULES, THEORY
+from stagescope.exporters.new_files import create, make_directory
 from stagescope.vocabulary.errors import CommandError, OutputError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _prepare(output: Path, *, force: bool) -> None:
     try:
         if output.exists() and (not output.is_dir() or any(output.iterdir())) and not force:
             raise OutputError.exists(output)
-        output.mkdir(parents=True, exist_ok=True)
+        make_directory(output)
     except OSError as reason:
         raise OutputError.cannot_write(output, reason) from None
 
@@ -90,7 +91,8 @@ def _record(output: Path, options: list[str]) -> Path:
     )
     training = Path(__file__).parents[1] / "demo" / "train.py"
     command = launch_command(training, [f"--steps={STEPS}", *options])
-    with log.open("wb") as file:
+    log.unlink(missing_ok=True)
+    with os.fdopen(create(log), "wb") as file:
         ended = launch.run_command(command, environment, file)
     place.leave(recordings)
     if ended.exit_code:

@@ -52,6 +52,11 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
     metavar="NAME",
     help="Table to write: spans (default), ranks, steps, clocks, diagnostics or counters (csv and parquet).",
 )
+@click.option(
+    "--csv-safe",
+    is_flag=True,
+    help="Write an apostrophe before text that a spreadsheet would evaluate (csv).",
+)
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @align_option
 @reading_options

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from stagescope.vocabulary.errors import OutputError
+from stagescope.exporters.new_files import new_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +43,6 @@ def write_json(data: object, path: Path, *, force: bool = False) -> None:
 
     Raises OutputError if the file exists and `force` is not set, and if it cannot be written.
     """
-    if path.exists() and not force:
-        raise OutputError.exists(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(json_text(data), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as reason:
-        raise OutputError.cannot_write(path, reason) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    text = json_text(data)
+    with new_file(path, force=force) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

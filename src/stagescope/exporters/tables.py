@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
+import polars.selectors as cs
 
 from stagescope.exporters.writer import Writer, Written
 from stagescope.model.clock_groups import clock_summary
@@ -22,11 +23,20 @@ if TYPE_CHECKING:
 
 
 CLOCKS_KEY = "stagescope.clocks"
+FORMULA_START = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
+"""What spreadsheets evaluate a cell for (OWASP, CSV Injection), with the full-width forms."""
 
 
-def write_csv(timeline: Timeline, path: Path, table: str = "spans") -> Written:
-    """Write one line per row after a header line, null as an empty field, and return what was written."""
+def write_csv(
+    timeline: Timeline, path: Path, table: str = "spans", *, without_formulas: bool = False
+) -> Written:
+    """Write one line per row after a header line, null as an empty field, and return what was written.
+
+    With `without_formulas`, text that a spreadsheet would evaluate has an apostrophe before it.
+    """
     rows = _spelled(timeline, table)
+    if without_formulas:
+        rows = rows.with_columns(cs.string().str.replace(FORMULA_START, "'${0}"))
     with path.open("wb") as file:
         rows.write_csv(file)
         return _written(path, rows, file.tell())
@@ -42,9 +52,15 @@ def write_parquet(timeline: Timeline, path: Path, table: str = "spans") -> Writt
         return _written(path, rows, file.tell())
 
 
-def _csv(table: str) -> Writer:
-    write = partial(write_csv, table=table)
-    return Writer("csv", ".csv", "the spans table as text, one line per span", write, of_table=_csv)
+def _csv(table: str, *, without_formulas: bool = False) -> Writer:
+    return Writer(
+        "csv",
+        ".csv",
+        "the spans table as text, one line per span",
+        partial(write_csv, table=table, without_formulas=without_formulas),
+        of_table=_csv,
+        without_formulas=partial(_csv, table, without_formulas=True),
+    )
 
 
 def _parquet(table: str) -> Writer:

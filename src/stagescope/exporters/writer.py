@@ -31,10 +31,10 @@ class Written:
 class Writer:
     """One export format: its name, its file suffix, a description, and the function that writes it.
 
-    `write` gets a path that does not exist yet; exporters/save.py renames the file when it returns, so that a failure
-    leaves nothing behind. A format that also shows analysis results has `with_extras`, which returns a writer with
-    them; a picture has `with_figure`, which returns a writer of that figure; a format of tables has `of_table`, which
-    returns a writer of another table than the spans.
+    `write` gets the path of an empty file; exporters/new_files.py renames it when the function returns, so that a
+    failure leaves nothing behind. A format that also shows analysis results has `with_extras`, which returns a writer
+    with them; a picture has `with_figure`, which returns a writer of that figure; a format of tables has `of_table`,
+    which returns a writer of another table than the spans; CSV has `without_formulas`, for spreadsheets.
     """
 
     name: str
@@ -44,3 +44,4 @@ class Writer:
     with_extras: Callable[[AnalysisLayers], Writer] | None = None
     with_figure: Callable[[Figure], Writer] | None = None
     of_table: Callable[[str], Writer] | None = None
+    without_formulas: Callable[[], Writer] | None = None

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from stagescope.record.format import HEAD, MAX_PAYLOAD_BYTES, SUFFIX, encode_frame
+from stagescope.vocabulary.file_modes import directory_mode, file_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,8 @@ class FrameFile:
 
         Raises OSError if the directory or the file cannot be created.
         """
-        os.makedirs(directory, exist_ok=True)  # importing pathlib would cost every process start-up time
+        # Importing pathlib would cost every process start-up time.
+        os.makedirs(directory, directory_mode(), exist_ok=True)
         self.path, self._descriptor = _create(directory, names)
         self.is_full = False
         self._limit_bytes = limit_bytes
@@ -113,7 +115,7 @@ def _create(directory: str, names: Iterable[str]) -> tuple[str, int]:
     for name in names:
         path = os.path.join(directory, name)  # not pathlib, as above
         try:
-            return path, os.open(path, flags, 0o600)
+            return path, os.open(path, flags, file_mode())
         except FileExistsError:
             continue
     raise FileExistsError(f"too many recordings of this process in {directory}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.format import SUFFIX
 from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.file_modes import directory_mode, file_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,7 @@ def enter(directory: Path, launch: Launch) -> Membership:
     deleted, nothing else) or `join` (they are kept), and if nothing can be written there.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(directory_mode(), parents=True, exist_ok=True)
         for _ in range(TRIES):
             place = _place_in(directory, launch)
             if place is not None:
@@ -113,7 +114,7 @@ def _found(directory: Path, launch: Launch) -> Membership | None:
     own = directory.resolve().name if launch.join else uuid.uuid4().hex
     run = launch.runs[0] if launch.runs else own
     path = directory / f"{PREFIX}{launch.number}"
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, file_mode())
     try:
         _write(lock, {"run": run, "created": time.time(), **_facts(launch)})
         _lock_shared(lock)
@@ -132,7 +133,7 @@ def _found(directory: Path, launch: Launch) -> Membership | None:
 def _join(directory: Path, launch: Launch) -> Membership | None:
     """Return the membership in the run that is in a directory, None if the launch does not belong to it."""
     try:
-        lock = os.open(directory / MARKER, os.O_RDWR | os.O_APPEND)
+        lock = os.open(directory / MARKER, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     members = _members(lock)
@@ -168,7 +169,7 @@ def _contradict(known: set[str], own: list[str]) -> bool:
 def _clear(directory: Path) -> bool:
     """Delete the recordings and the marker; return False if another command is doing that or has done it."""
     try:
-        marker = os.open(directory / MARKER, os.O_RDWR)
+        marker = os.open(directory / MARKER, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
         marker = None
     try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.exporters.new_files import make_directory, temporary_file
 from stagescope.exporters.other_tools import errors
 from stagescope.exporters.other_tools.connection_ids import connection_ids
 from stagescope.exporters.other_tools.step_task_info import UNKNOWN, step_task_rows
@@ -177,18 +178,21 @@ def _write(target: Target, content: _Content) -> None:
     if target.in_place:
         _fill(target.path, content)
         return
-    target.path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.path.with_name(f".{target.path.name}.{os.getpid()}.unfinished")
-    try:
-        _copy(target.source, unfinished)
-        _fill(unfinished, content)
-        unfinished.replace(target.path)
-    finally:
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
+    make_directory(target.path.parent)
+    with temporary_file(target.path) as unfinished:
+        try:
+            _copy(target.source, unfinished)
+            _fill(unfinished, content)
+            unfinished.replace(target.path)
+        finally:
+            for suffix in ("-journal", "-wal", "-shm"):
+                unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
     if target.source.parent.name == OUTPUT_FOLDER:
         for facts in target.source.parents[1].glob(FACTS):
-            shutil.copyfile(facts, target.path.parents[1] / facts.name)
+            copied = target.path.parents[1] / facts.name
+            with temporary_file(copied) as unfinished:
+                shutil.copyfile(facts, unfinished)
+                unfinished.replace(copied)
 
 
 def _copy(source: Path, path: Path) -> None:
