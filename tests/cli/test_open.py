@@ -2,8 +2,10 @@
 
 import os
 import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -71,6 +73,25 @@ def test_serves_a_run_until_ctrl_c_and_prints_no_traceback(table, tmp_path):
         out, err = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, err) == (0, "")
         assert out == "ended\n"
+
+
+def test_more_connections_than_files_may_be_open_print_no_traceback(table, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as ending:
+        ending.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))  # below what the server reserves
+        process, visitor, _ = ending.enter_context(opened(table, tmp_path, "--no-browser"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with ExitStack() as burst:
+            for _ in range(200):
+                one = burst.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.1", visitor.port))
+            time.sleep(0.2)
+        assert enter(visitor).json("meta")["span_count"] == 8
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out, err) == (0, "ended\n", "")
 
 
 def test_ctrl_c_while_the_link_is_printed_ends_the_server(table, tmp_path):

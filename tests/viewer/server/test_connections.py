@@ -2,6 +2,7 @@
 
 import socket
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -9,6 +10,7 @@ from drawing import timeline_from_text
 from running_server import assets_in, resting, run_of, serving
 from stagescope.viewer.server import connections
 from stagescope.viewer.server.app import PAGE
+from stagescope.viewer.server.serve import ACCEPTED_AT_ONCE
 
 HEAD = b"GET /run/run/ HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nCookie: %s\r\n"
 
@@ -113,3 +115,32 @@ def test_connections_are_used_again(known):
             while not answer.endswith(b"</html>\n"):
                 answer += connection.recv(65536)
             assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_burst_of_connections_never_opens_many_more_than_allowed(known, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 60)
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    open_at_once = []
+    made = connections.LimitedConnection.connection_made
+
+    def counted(self, transport):
+        made(self, transport)
+        open_at_once.append(len(self.connections))
+
+    monkeypatch.setattr(connections.LimitedConnection, "connection_made", counted)
+    with ExitStack() as opened:
+        for _ in range(120):  # fewer than may wait in the system
+            one = opened.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", known.port))
+        assert known.ask("/run/run/")[0] == 200
+    assert len(open_at_once) > 100
+    assert max(open_at_once) <= 20 + 4 * ACCEPTED_AT_ONCE
+
+
+def test_few_connections_are_open_where_a_process_may_open_few_files(monkeypatch):
+    for limit, most in ((1024, 256), (300, 172), (64, 16), (-1, 256)):
+        monkeypatch.setattr(connections.resource, "getrlimit", lambda _, limit=limit: (limit, -1))
+        assert connections.most_connections() == most
+    monkeypatch.setattr(connections, "resource", None)
+    assert connections.most_connections() == 256

@@ -3,7 +3,8 @@
 uvicorn has no limit for these: `timeout_keep_alive` starts only after a response, so a client may send a request one
 byte at a time, and nothing limits how long a response waits for its reader. `limit_concurrency` refuses the newest
 connection; on a shared machine any user could then lock out the owner with idle ones, so the oldest idle connection is
-closed here instead. Each open connection costs memory and a file descriptor.
+closed here instead. Each open connection costs memory and a file descriptor, of which a process may have as few as
+256.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+try:
+    import resource
+except ImportError:  # Windows limits sockets differently, far above MOST_CONNECTIONS
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +29,13 @@ STALL_SECONDS = 30.0
 
 MOST_CONNECTIONS = 256
 """Above this, idle connections are closed, the oldest first. A browser opens six."""
+
+LEAST_CONNECTIONS = 16
+RESERVED_DESCRIPTORS = 128
+"""File descriptors that are not for connections: libraries, the run's files, and connections about to be closed.
+
+Those are up to four times `serve.ACCEPTED_AT_ONCE`: the event loop needs as many turns from accepting to closing one.
+"""
 
 
 class LimitedConnection(H11Protocol):
@@ -37,8 +50,7 @@ class LimitedConnection(H11Protocol):
         super().connection_made(transport)
         self._opened_s = self.loop.time()
         self._watch()
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._close_oldest_idle()
+        self._close_oldest_idle_if_too_many()
 
     def data_received(self, data: bytes) -> None:
         """Handle a part of a request; only a complete request resets the timer."""
@@ -81,11 +93,22 @@ class LimitedConnection(H11Protocol):
         if self.is_idle:
             self.transport.abort()
 
-    def _close_oldest_idle(self) -> None:
-        waiting = [
-            other
-            for other in self.connections
-            if isinstance(other, LimitedConnection) and other.is_idle and other is not self
-        ]
+    def _close_oldest_idle_if_too_many(self) -> None:
+        # An aborted connection is in `connections` until a later turn of the event loop; in a burst there are many.
+        others = [other for other in self.connections if isinstance(other, LimitedConnection)]
+        others = [other for other in others if other is not self and not other.transport.is_closing()]
+        if len(others) < most_connections():
+            return
+        waiting = [other for other in others if other.is_idle]
         oldest = min(waiting, key=lambda other: other._opened_s, default=self)  # noqa: SLF001 - of this class
         oldest.transport.abort()
+
+
+def most_connections() -> int:
+    """Return how many connections may be open, fewer if the process may open few files (``ulimit -n``)."""
+    if resource is None:
+        return MOST_CONNECTIONS
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(LEAST_CONNECTIONS, min(MOST_CONNECTIONS, limit - RESERVED_DESCRIPTORS))

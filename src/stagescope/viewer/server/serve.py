@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
@@ -25,11 +26,19 @@ if TYPE_CHECKING:
 
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
 BACKLOG = 128
+"""Connections that wait in the system until the server accepts them."""
+
+ACCEPTED_AT_ONCE = 16
+"""Connections that the event loop accepts in one turn, before it can close others."""
+
 MOST_HEAD_BYTES = 1 << 17
 """The longest request lists 10,000 rows, in 50 kB."""
 
 END_SECONDS = 1
 """Time for pending responses after a shutdown request."""
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""The errors after which asyncio pauses accepting."""
 
 LAST_TURNS = 3
 """Iterations of the event loop until a new connection is registered, aborted and closed."""
@@ -37,6 +46,13 @@ LAST_TURNS = 3
 
 class _EndingServer(uvicorn.Server):
     """A server that also closes connections accepted during its shutdown, which uvicorn would leave open."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start like uvicorn, and make accepting survive a burst of connections."""
+        asyncio.get_running_loop().set_exception_handler(_ignore_exhaustion)
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)  # asyncio has set it to the number that it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down like uvicorn, then abort the remaining connections."""
@@ -47,6 +63,16 @@ class _EndingServer(uvicorn.Server):
                 transport = getattr(connection, "transport", None)
                 if transport is not None:
                     transport.abort()
+
+
+def _ignore_exhaustion(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle an error as asyncio does, except that no file descriptor was left for a new connection.
+
+    asyncio accepts it a second later, when slow and idle connections have been closed, and would print a traceback.
+    """
+    error = context.get("exception")
+    if not (isinstance(error, OSError) and error.errno in EXHAUSTED and "socket" in context):
+        loop.default_exception_handler(context)
 
 
 class Listening(NamedTuple):
@@ -103,7 +129,7 @@ def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traver
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        backlog=BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         timeout_graceful_shutdown=END_SECONDS,
     )
