@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from stagescope.ingest.recording.marked_messages import merge_marked
 from stagescope.ingest.recording.marked_steps import divide_into_steps
 from stagescope.ingest.recording.marked_transfers import place_transfers
 from stagescope.model import SPANS
@@ -82,6 +83,25 @@ def test_recovers_steps_and_transfers_of_every_schedule(schedule, ranks):
     placed, notes = recovered(hidden(spans))
     assert placed.select(COMPARED).equals(spans.select(COMPARED))
     assert notes == {"steps.divided": 3}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_a_transfer_that_is_marked_around_its_calls_is_one_transfer_in_the_step_of_its_action(schedule):
+    spans = run_of(schedule, tensors=2).with_columns(
+        pl.when(MESSAGE).then("wait_start_ns").alias("wait_start_ns")
+    )
+    is_awaited = MESSAGE & pl.col("wait_start_ns").is_not_null()
+    # Some marks are around the call alone, others around the wait for it.
+    around = pl.when(is_awaited & (pl.col("microbatch") % 2 == 1)).then("wait_start_ns").otherwise("start_ns")
+    marks = spans.filter(MESSAGE).with_columns(
+        start_ns=around - 5, end_ns=around + 1, wait_start_ns=None, wait_end_ns=None, bytes=None, step=None, peer=None
+    ).unique(["rank", "kind", "start_ns"])  # fmt: skip
+    both = conform(pl.concat([marks.select(spans.columns), hidden(spans)], how="vertical_relaxed"), SPANS)
+    merged = merge_marked(both.sort("rank", "start_ns"))
+    placed = divide_into_steps(merged)[0].filter(MESSAGE)
+    once = spans.filter(MESSAGE).group_by(*COMPARED, "rank", "peer").agg(pl.sum("bytes"), pl.max("end_ns"))
+    columns = ["rank", *COMPARED, "peer", "bytes", "end_ns"]
+    assert placed.select(columns).sort(columns).equals(once.select(columns).sort(columns))
 
 
 def test_recovers_sends_that_are_issued_after_all_forwards_and_receives_that_are_awaited_before_them():

@@ -11,7 +11,14 @@ import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.kinds import ACTION_KINDS, BACKWARDS, COMPUTE
+from stagescope.vocabulary.kinds import (
+    ACTION_KINDS,
+    BACKWARDS,
+    COMPUTE,
+    EXCHANGING_KINDS,
+    RECEIVES,
+    SENDS,
+)
 
 KEY = ("kind", "stage", "microbatch")
 
@@ -21,8 +28,8 @@ def divide_into_steps(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnosti
 
     Micro-batches that are numbered through the whole run count from 0 in every step.
 
-    Other spans belong to the step whose first action began before them. A run without a backward is not a training:
-    its steps stay unknown. A diagnostic counts the steps.
+    A marked transfer belongs to the step of its action, any other span to the step whose first action began before it.
+    A run without a backward is not a training: its steps stay unknown. A diagnostic counts the steps.
     """
     placed = pl.all_horizontal(pl.col("stage", "microbatch").is_not_null())
     marked = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE) & placed)
@@ -38,7 +45,7 @@ def divide_into_steps(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnosti
     latest = known.select("rank", "start_ns").with_row_index().sort("start_ns").join_asof(
         begun.rename({"step": "latest"}), on="start_ns", by="rank", check_sortedness=False
     ).sort("index")["latest"]  # fmt: skip
-    known = known.with_columns(step=pl.coalesce("step", latest.cast(pl.Int32)))
+    known = known.with_columns(step=pl.coalesce("step", _steps_of_transfers(known), latest.cast(pl.Int32)))
     firsts = known.filter(pl.col("kind").is_in(ACTION_KINDS)).group_by("step").agg(first=pl.min("microbatch"))
     if firsts.height > 1 and (firsts.sort("step")["first"].diff().drop_nulls() > 0).all():
         shifts = known.join(firsts, on="step", how="left", maintain_order="left")["first"].fill_null(0)
@@ -47,6 +54,38 @@ def divide_into_steps(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnosti
     text = f"the training marks no steps: {counted(steps, 'step')} by the optimizer and by repeated actions"
     note = Diagnostic("info", text, count=steps, code="steps.divided")
     return known.select(spans.columns), [note]
+
+
+def _steps_of_transfers(spans: pl.DataFrame) -> pl.Series:
+    """Return the step of each marked transfer: that of the last action before a send, of the next one after a receive.
+
+    The first receive of a step comes before the first action of that step.
+    """
+    rows = spans.with_row_index("row").with_columns(
+        forward=pl.col("kind").is_in(["forward", SENDS[0], RECEIVES[0]]),
+    )
+    keys = ("rank", "stage", "microbatch", "forward")
+    actions = rows.filter(pl.col("kind").is_in(EXCHANGING_KINDS)).drop_nulls(["step", "stage", "microbatch"])
+    sends = (
+        rows.filter(pl.col("kind").is_in(SENDS))
+        .select("row", "start_ns", *keys)
+        .sort("start_ns")
+        .join_asof(
+            actions.select("start_ns", *keys, found="step").sort("start_ns"),
+            on="start_ns", by=keys, check_sortedness=False,
+        )
+    )  # fmt: skip
+    receives = (
+        rows.filter(pl.col("kind").is_in(RECEIVES))
+        .select("row", "start_ns", *keys)
+        .sort("start_ns")
+        .join_asof(
+            actions.select("end_ns", *keys, found="step").sort("end_ns"),
+            left_on="start_ns", right_on="end_ns", by=keys, strategy="forward", check_sortedness=False,
+        )
+    )  # fmt: skip
+    found = pl.concat(side.select("row", "found") for side in (sends, receives))
+    return rows.select("row").join(found, on="row", how="left", maintain_order="left")["found"]
 
 
 def _by_repetition(actions: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:

@@ -23,6 +23,7 @@ from stagescope.ingest.recording.counters import counters_of
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
 from stagescope.ingest.recording.frames import Columns, read_contents
 from stagescope.ingest.recording.leading_loads import without_leading_loads
+from stagescope.ingest.recording.marked_messages import merge_marked
 from stagescope.ingest.recording.marked_steps import divide_into_steps
 from stagescope.ingest.recording.marked_transfers import place_transfers
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
@@ -96,7 +97,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         counters.append(counters_of(process, label, offset_ns))
         notes += process.notes
         notes += damage_of(process.contents, process.source, process.rank)
-    stepped, divided = divide_into_steps(pl.concat(spans))
+    stepped, divided = divide_into_steps(merge_marked(pl.concat(spans)))
     placed, unplaced = place_transfers(stepped)
     return Timeline(
         spans=in_order(placed, SPANS),
