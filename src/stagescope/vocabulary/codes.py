@@ -31,6 +31,9 @@ CODES: tuple[Code, ...] = (
         "actions.duplicate",
         "An action was recorded more than once in a step, so its dependencies are ambiguous.",
     ),
+    Code(
+        "actions.evaluation", "Forwards belong to evaluations: they have no step and are not in any window."
+    ),
     Code("actions.host", "Actions are only known as launches on the host lane and are not analyzed."),
     Code("actions.inferred", "The schedule annotates no actions; they were inferred from other events."),
     Code("actions.missing", "A rank ran fewer actions than the run declared."),
@@ -44,7 +47,7 @@ CODES: tuple[Code, ...] = (
         "actions.unidentified", "No schedule matches the order of the actions, and counting them is not safe."
     ),
     Code("actions.unmarked", "Sends and receives were recorded, but no forward or backward."),
-    Code("actions.unplaced", "Actions have no step, stage or micro-batch and are not analyzed."),
+    Code("actions.unplaced", "Actions have no stage or micro-batch and are not analyzed."),
     Code("actions.with_loss", "Forwards include their loss, because no operator marks where it begins."),
     Code("actions.zero_length", "Actions have no duration and are not compared with others."),
     Code("ascend.older_profile", "An older profile of the same rank was ignored."),

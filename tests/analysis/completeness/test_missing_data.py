@@ -51,6 +51,17 @@ def test_actions_without_a_step_are_counted():
     )
 
 
+def test_forwards_of_evaluations_are_no_fault():
+    timeline = timeline_from_text("F0 F1 B0 B1")
+    evaluated = timeline.spans.filter(kind="forward").with_columns(pl.lit(None, pl.Int32).alias("step"))
+    report = build_report(
+        timeline.with_spans(timeline.spans.vstack(evaluated.select(timeline.spans.columns)))
+    )
+    assert [(row.severity, row.code, row.count) for row in report.diagnostics] == [
+        ("info", "actions.evaluation", 2)
+    ]
+
+
 def test_errors_are_first_and_the_order_is_stable():
     rows = [
         Diagnostic("info", "b", code="test.finding"),

@@ -117,7 +117,7 @@ def test_unplaced_actions_are_counted_and_left_out():
     assert names(actions) == ["B0.0", "B0.1"]
     assert {(row.message.split(";")[0], row.count) for row in actions.diagnostics} == {
         ("forward or backward spans are only launches on the host lane", 1),
-        ("forward or backward spans have no step, stage or micro-batch", 1),
+        ("forward or backward spans have no stage or micro-batch", 1),
         ("actions need the result of an action that was not recorded (first: B0.0 of step 0, rank 0)", 2),
     }
 

@@ -67,7 +67,9 @@ def test_optimizer_is_recorded_once_and_evaluation_has_no_step():
     assert trainings.counts_by_step(timeline, "forward") == {0: 32, 1: 32, 2: 32, None: 32}
     assert trainings.counts_by_step(timeline, "backward") == {0: 32, 1: 32, 2: 32}
     is_garbage = pl.col("name").str.starts_with("garbage collection")
-    loads = timeline.spans.filter((pl.col("kind") == "other") & ~is_garbage)
+    others = timeline.spans.filter((pl.col("kind") == "other") & ~is_garbage)
+    assert others.filter(name="evaluation").group_by("rank").len()["len"].to_list() == [1] * 4
+    loads = others.filter(pl.col("name") != "evaluation")
     assert loads["name"].unique().to_list() == ["LoadMicroBatch"]
     assert sorted(loads["stage"].unique()) == [0, 3]
 

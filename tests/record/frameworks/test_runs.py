@@ -88,7 +88,11 @@ def test_evaluation_has_no_step_and_counting_continues(recorder, tmp_path):
     for run in (runs.observe_step, runs.observe_evaluation, runs.observe_step):
         during(run(), lambda: during(runs.observe_action(FORWARD, Place(0, 0)), lambda: None))
     timeline = recorded(recorder, tmp_path)
-    assert timeline.spans["step"].to_list() == [0, None, 1]
+    forwards = timeline.spans.filter(kind="forward")
+    assert forwards["step"].to_list() == [0, None, 1]
+    activity = timeline.spans.filter(name="evaluation").row(0, named=True)
+    assert activity["step"] == 0
+    assert activity["start_ns"] <= forwards["start_ns"][1] <= forwards["end_ns"][1] <= activity["end_ns"]
     assert timeline.steps["step"].to_list() == [0, 1]
 
 

@@ -226,7 +226,8 @@ def test_stop_restores_torch_and_evaluation_belongs_to_no_step():
     timeline = workflow.read(directory)
     actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     assert actions.filter(pl.col("step").is_null())["kind"].unique().to_list() == ["forward"]
-    assert actions.filter(pl.col("step").is_null()).height == 2
+    assert actions.filter(pl.col("step").is_null()).height == 2 + 2, "one evaluation with a loss, one without"
+    assert timeline.spans.filter(pl.col("name") == "evaluation")["step"].to_list() == [0, 0]
     assert actions["step"].drop_nulls().unique().sort().to_list() == [0, 1]
 
 

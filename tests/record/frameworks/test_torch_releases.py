@@ -207,6 +207,21 @@ def test_receive_without_a_wait_ends_when_its_data_is_used(record):
     assert recorded.dropped() == 1
 
 
+def test_receives_of_a_step_that_failed_are_not_missing(record):
+    torch = FakeTorch(13)
+    recorded = record(torch)
+
+    def fail(schedule):
+        schedule._stage.forward_one_chunk(0, ())
+        torch.schedules._batch_p2p(schedule._stage.get_bwd_recv_ops(0))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        recorded.step(fail)
+    assert [span["kind"] for span in recorded.spans()] == ["forward"]
+    assert recorded.dropped() == 0
+
+
 @pytest.mark.parametrize(
     ("handles", "messages", "expected"),
     [

@@ -37,9 +37,14 @@ def errors_first(diagnostics: pl.DataFrame) -> tuple[Diagnostic, ...]:
 
 
 def _stepless(actions: pl.DataFrame) -> list[Diagnostic]:
+    """Return an info about the forwards of evaluations, or a warning if a backward has no step either."""
     count = actions["step"].null_count()
     if not count:
         return []
+    stepless = actions.filter(pl.col("step").is_null())
+    if count < actions.height and (stepless["kind"] == "forward").all():
+        text = "forwards of evaluations have no step; they are not in any window"
+        return [Diagnostic("info", text, count=count, code="actions.evaluation")]
     message = "forward or backward actions have no step; they are not in any window"
     return [Diagnostic("warning", message, count=count, code="actions.no_step")]
 

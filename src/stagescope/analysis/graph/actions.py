@@ -194,11 +194,12 @@ def _find_parts(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFr
     kept = is_action & on_device & _is_placed()
     actions = spans.lazy().with_row_index("row").filter(kept).select("row", *names).collect()
     counts = spans.select(
-        host=(is_action & ~on_device).sum(), unplaced=(is_action & on_device & ~_is_placed()).sum()
+        host=(is_action & ~on_device).sum(),
+        unplaced=(is_action & on_device & pl.col("step").is_not_null() & ~_is_placed()).sum(),
     ).row(0, named=True)
     messages = {
         "host": "forward or backward spans are only launches on the host lane; they are not analyzed",
-        "unplaced": "forward or backward spans have no step, stage or micro-batch; they are not analyzed",
+        "unplaced": "forward or backward spans have no stage or micro-batch; they are not analyzed",
     }
     diagnostics = [
         Diagnostic("warning", messages[name], count=count, code=f"actions.{name}")

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.host_activities import EVALUATION, activities_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -133,9 +134,13 @@ class Runs:
         return result
 
     def observe_evaluation(self) -> Observation:
-        """Observe a run whose actions are recorded without a step."""
+        """Observe a run whose actions are recorded without a step, and which is an activity between two steps."""
         if self.inside:
             return (yield)
+        activity = activities_of(self.recorder).observe(EVALUATION)
+        return (yield from within(activity, self._observe_outside_of_steps()))
+
+    def _observe_outside_of_steps(self) -> Observation:
         step, self.recorder.step = self.recorder.step, NONE
         try:
             return (yield from self._observe_run())

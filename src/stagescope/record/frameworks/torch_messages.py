@@ -100,12 +100,16 @@ class Messages:
                 partial(self._emit, (arrived, step, start_ns, end_ns), NONE, NONE), begun
             )
 
-    def close(self) -> None:
-        """Record the sends without a wait. Receives whose data was never used are counted as dropped."""
+    def close(self, *, is_done: bool = True) -> None:
+        """Record the sends without a wait. Receives whose data was never used are counted as dropped.
+
+        Those of a step that has failed, which is not `is_done`, may never have ended: nothing of them is recorded.
+        """
         for messages, step, start_ns, end_ns in list(self._under_way.values()):
             sends = [message for message in messages if message[0] not in _RECEIVES]
             self._emit((sends, step, start_ns, end_ns), NONE, NONE)
-            self.recorder.drop(len(messages) - len(sends))
+            if is_done:
+                self.recorder.drop(len(messages) - len(sends))
         self._under_way.clear()
         self.expected.clear()
         self._created.clear()

@@ -76,7 +76,7 @@ class Instrumentation:
         self.optimizers = optimizer_steps(recorder)
         self.pipelines = Pipelines()
         self.passes = Passes(recorder, self.messages)
-        self.evaluates = False
+        self.trains = self.evaluates = False
         self._observe_class: Callable[[type], object] = bool
         self._described: Callable[[], object] = bool
 
@@ -170,13 +170,20 @@ class Instrumentation:
         """Observe ``step``, which ``eval`` calls as well."""
         schedule = call.owner
         self._prepare(schedule)
-        has_loss = schedule._loss_fn is not None  # noqa: SLF001  # no public name
-        self.evaluates = has_loss and not schedule._has_backward  # noqa: SLF001  # same
+        self.trains |= schedule._loss_fn is not None  # noqa: SLF001  # no public name
+        self.evaluates = self.trains and not schedule._has_backward  # noqa: SLF001  # same
+        is_done = False
         try:
             yield from self.runs.observe_evaluation() if self.evaluates else self.runs.observe_step()
+            is_done = True
         finally:
             self.evaluates = False
-            self.messages.close()
+            self.messages.close(is_done=is_done)
+
+    def create(self, call: Call) -> Observation:
+        """Observe the construction of a schedule: one with a loss trains, then one without a loss evaluates."""
+        yield
+        self.trains |= call.owner._loss_fn is not None  # noqa: SLF001  # no public name
 
     def _prepare(self, schedule: Any) -> None:
         """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""

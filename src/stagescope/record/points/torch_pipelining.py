@@ -53,6 +53,13 @@ PARTS = (
                 required=False,
                 shows="tokens and samples of micro-batches",
             ),
+            Point(
+                f"{SCHEDULES}:_PipelineSchedule",
+                "__init__",
+                "create",
+                required=False,
+                shows="which schedules only evaluate",
+            ),
             Point(f"{SCHEDULES}:PipelineScheduleSingle", "step", "step"),
             Point(f"{SCHEDULES}:PipelineScheduleMulti", "step", "step"),
             # The schedules enter `record_function(_get_profiler_function_name(action))` from torch 2.9 on.
