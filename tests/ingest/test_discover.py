@@ -3,12 +3,14 @@
 import errno
 import gzip
 import os
+import socket
 
 import pytest
 
 from stagescope.ingest.discover import find_inputs
 from stagescope.ingest.reader import Reader
 from stagescope.ingest.registry import Registry
+from stagescope.ingest.streams import open_stream
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.errors import InputError
 
@@ -128,6 +130,36 @@ def test_a_directory_with_a_matching_name_is_not_a_file(tmp_path):
     assert found(tmp_path) == {"blue": ["a.b"]}
 
 
+def test_pipes_sockets_and_devices_are_errors_and_skipped_in_a_directory(folder, monkeypatch):
+    monkeypatch.chdir(folder)  # the path of a socket may have 107 characters
+    os.mkfifo("pipe.r")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket.r")
+    os.symlink("/dev/zero", "zero.r")
+    os.symlink("/nowhere", "broken.r")
+    expected = {
+        "pipe.r": "cannot read pipe.r: it is a pipe, not a file",
+        "socket.r": "cannot read socket.r: it is a socket, not a file",
+        "zero.r": "cannot read zero.r: it is a device, not a file",
+        "broken.r": "no such file or directory: broken.r",
+    }
+    for name, message in expected.items():
+        with pytest.raises(InputError) as error:
+            find_inputs([name], REGISTRY)
+        assert str(error.value) == message
+    inputs = find_inputs(["."], REGISTRY)
+    assert inputs.file_count == 3
+    assert {note.message.replace("not read: ", "") for note in inputs.diagnostics} == set(expected.values())
+
+
+def test_a_file_that_is_replaced_by_a_pipe_while_it_is_opened_is_an_error(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "a.r")
+    regular = os.stat(__file__)
+    monkeypatch.setattr(type(tmp_path), "stat", lambda *_, **__: regular)
+    with pytest.raises(InputError, match="it is a pipe"):
+        open_stream(tmp_path / "a.r")
+
+
 def test_a_name_that_is_not_utf_8_is_an_error_and_skipped_in_a_directory(folder):
     odd = folder / os.fsdecode(b"\xff.r")
     odd.write_bytes(b"red")
@@ -142,7 +174,8 @@ def test_an_unreadable_file_is_an_error(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(type(tmp_path), "open", refuse)
+    (tmp_path / "a.r").touch()
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(InputError) as error:
         find_inputs([tmp_path / "a.r"], REGISTRY)
     assert str(error.value) == f"cannot read {tmp_path / 'a.r'}: Permission denied"

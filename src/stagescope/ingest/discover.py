@@ -36,9 +36,10 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> 
     """Return the files that `paths` mean, each under the reader that recognizes its content.
 
     Directories are searched recursively for files that match the patterns of a reader, in natural order (rank2 before
-    rank10). A file that is reached twice counts once. Raises InputError for a path that does not exist or cannot be
-    opened, for an explicitly named file that no reader recognizes, and for a directory with nothing to read. A file
-    that a directory search found by its name but no reader recognizes is skipped with a diagnostic.
+    rank10). A file that is reached twice counts once. Raises InputError for a path that does not exist, cannot be
+    opened or is a pipe, socket or device, for an explicitly named file that no reader recognizes, and for a directory
+    with nothing to read. What a directory search found by its name but cannot be read as a recording or trace is
+    skipped with a diagnostic.
     """
     readers, diagnostics = registry
     found: dict[Path, Reader] = {}
@@ -58,7 +59,7 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> 
 def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Reader], list[Diagnostic]]:
     """Return the readable files in and below a directory, and diagnostics for matching files that no reader knows."""
     patterns = tuple(dict.fromkeys(pattern for reader in readers for pattern in reader.patterns))
-    below = (file for file in _files_below(directory) if _matches(file.name, patterns) and file.is_file())
+    below = (file for file in _files_below(directory) if _matches(file.name, patterns))
     found: dict[Path, Reader] = {}
     unknown: list[InputError] = []
     for file in sorted(below, key=lambda file: natural_key(str(file.relative_to(directory)))):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.plausible_times import without_implausible_times
+from stagescope.ingest.possible_values import with_possible_values
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.run_selection import Source, select_run
 from stagescope.ingest.schedule_names import with_schedule
@@ -87,6 +89,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
         diagnostics=pl.concat(t.diagnostics for t in declared),
         counters=in_order(pl.concat(t.counters for t in declared), COUNTERS),
     )
+    merged = without_implausible_times(with_possible_values(merged))
     return _without_reversed(merged).with_diagnostics(
         [*_missing_ranks(merged.ranks), *_wall_clock_warnings(merged.clocks)]
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import zlib
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -37,6 +38,15 @@ ANY_RATIO_BYTES = 64 << 20
 """Up to this size a file may be compressed to any degree: a short run of zeros is harmless."""
 
 
+SPECIAL_FILES = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
 class _Decompressor(Protocol):
     """The common interface of the zlib and zstandard decompressors."""
 
@@ -56,7 +66,7 @@ class ByteStream:
         self.damage: str | None = None
         """Why the stream ended early; None while no damage was found."""
         try:
-            self._file: IO[bytes] = path.open("rb")
+            self._file: IO[bytes] = _open_regular(path)
             magic = self._file.read(len(ZSTD_MAGIC))
             self._file.seek(0)
         except FileNotFoundError:
@@ -173,6 +183,26 @@ class ByteStream:
 
     def _note_damage(self, what: str) -> None:
         self.damage = f"{what}, before byte {self._file.tell()} of the file"
+
+
+def _open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file; a pipe would block, and a device may never end. Raises InputError, OSError."""
+    require_regular(path, path.stat().st_mode)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    file = os.fdopen(descriptor, "rb")
+    try:
+        require_regular(path, os.fstat(descriptor).st_mode)  # it may have been replaced since
+    except InputError:
+        file.close()
+        raise
+    return file
+
+
+def require_regular(path: Path, mode: int) -> None:
+    """Raise InputError if `mode`, from a stat of the file that `path` leads to, is not that of a regular file."""
+    if not stat.S_ISREG(mode):
+        kinds = (name for is_kind, name in SPECIAL_FILES if is_kind(mode))
+        raise InputError.not_a_file(path, next(kinds, "no regular file"))
 
 
 def open_stream(path: Path) -> ByteStream:

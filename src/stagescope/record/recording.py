@@ -108,6 +108,8 @@ class Recording:
         Beyond `MAX_NAMES` all new names share one entry, whose number is `shared_name`. Takes no lock: a signal
         handler may call this while it has interrupted this very method.
         """
+        if not text.isascii():  # half of a surrogate pair cannot be stored in UTF-8
+            text = text.encode("utf-8", "backslashreplace").decode()
         if self.shared_name:
             return self.shared_name
         number = next(self._numbers)

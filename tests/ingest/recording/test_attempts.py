@@ -200,8 +200,11 @@ for step in range(2 + attempt):
         with record.span("forward", microbatch=0, stage=int(os.environ["RANK"])):
             time.sleep(0.01)
 if attempt == 0 and os.environ["RANK"] == "1":
+    while not os.path.exists("rank 0 has trained"):  # torchrun may stop it before it has begun
+        time.sleep(0.01)
     raise SystemExit(3)
 if attempt == 0:
+    open("rank 0 has trained", "w").close()
     time.sleep(60)
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.ingest.recording.values import storable
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -21,21 +22,21 @@ def coverage_of(header: Mapping[str, Any], source: str, rank: int) -> Iterator[D
     frameworks = header.get("frameworks")
     for name, facts in frameworks.items() if isinstance(frameworks, dict) else ():
         if isinstance(facts, dict):
-            title = _text(f"{name} {facts.get('version') or '(unknown version)'}")
+            title = storable(f"{name} {facts.get('version') or '(unknown version)'}")
             yield from _of_framework(title, facts, source, rank)
 
 
 def _of_framework(name: str, facts: dict[str, Any], source: str, rank: int) -> Iterator[Diagnostic]:
     missing = _listed(facts.get("missing"))
     if facts.get("recorded") is False:
-        supported = f"; supported {_text(facts['supported'])}" if facts.get("supported") else ""
+        supported = f"; supported {storable(facts['supported'])}" if facts.get("supported") else ""
         text = f"{name} does not fit, so nothing of it was recorded: {missing or 'reason unknown'}{supported}"
         yield Diagnostic("error", text, source, rank, code="framework.refused")
     elif missing:
         text = f"{name} is recorded in part; not recorded: {missing}"
         yield Diagnostic("warning", text, source, rank, code="framework.partial")
     if errors := _count(facts.get("errors")):
-        text = f"the hooks of {name} failed, and an action may be missing: {_text(facts.get('error'))}"
+        text = f"the hooks of {name} failed, and an action may be missing: {storable(facts.get('error'))}"
         yield Diagnostic("error", text, source, rank, count=errors, code="hooks.failed")
     if facts.get("disabled") is True:
         text = f"the hooks of {name} were turned off after repeated errors; what followed was not recorded"
@@ -49,14 +50,9 @@ def _of_framework(name: str, facts: dict[str, Any], source: str, rank: int) -> I
 
 
 def _listed(missing: object) -> str:
-    names = [_text(name) for name in missing] if isinstance(missing, list) else []
+    names = [storable(name) for name in missing] if isinstance(missing, list) else []
     return ", ".join(names[:MAX_NAMED]) + (" and more" if len(names) > MAX_NAMED else "")
 
 
 def _count(number: object) -> int:
     return number if isinstance(number, int) and 0 < number <= MAX_COUNT else 0
-
-
-def _text(value: object) -> str:
-    """Return text that can be stored: a damaged header may have half of a surrogate pair."""
-    return str(value).encode("utf-8", "replace").decode()

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.ingest.recording.coverage import coverage_of
+from stagescope.ingest.recording.coverage import MAX_NAMED, coverage_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import BY_CODE, COMPUTE, LANE_CODES, STEP_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
 
     from stagescope.ingest.recording.frames import Contents
 
@@ -22,6 +24,7 @@ def damage_of(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic
     """Yield all faults of one process's recording: damage is an error, an unclean end a warning."""
     yield from gaps_of(contents, source, rank)
     yield from _missing(contents, source, rank)
+    yield from _wrong_facts(contents, source, rank)
     yield from _unknown(contents, source, rank)
     yield from _launch_times(contents, source, rank)
     yield from coverage_of(contents.header, source, rank)
@@ -40,6 +43,15 @@ def gaps_of(contents: Contents, source: str, rank: int | None) -> Iterator[Diagn
     if contents.lost_frames:
         text = "frames are missing, with their spans"
         yield Diagnostic("error", text, source, rank, count=contents.lost_frames, code="frames.missing")
+    if contents.repeated_frames:
+        text = "frames are in the file several times, and were used once"
+        yield Diagnostic(
+            "warning", text, source, rank, count=contents.repeated_frames, code="frames.repeated"
+        )
+    if contents.contradictory_frames:
+        text = "frames have the number of another frame with other content, and were skipped"
+        count = contents.contradictory_frames
+        yield Diagnostic("error", text, source, rank, count=count, code="frames.contradictory")
 
 
 def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
@@ -58,6 +70,20 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
         yield Diagnostic("warning", text, source, rank, code="recording.no_end")
     elif (lost := contents.end.get("spans", 0) - len(contents.spans)) > 0:
         yield Diagnostic("error", STORED_MISSING, source, rank, count=lost, code="spans.missing")
+    elif lost < 0:
+        text = (
+            "there are more spans than the process had stored: some may be there twice, or belong elsewhere"
+        )
+        yield Diagnostic("error", text, source, rank, count=-lost, code="spans.surplus")
+
+
+def _wrong_facts(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
+    if contents.wrong_facts:
+        shown = ", ".join(contents.wrong_facts[:MAX_NAMED]) + (
+            " and more" * (len(contents.wrong_facts) > MAX_NAMED)
+        )
+        text = f"the header has impossible values, which were ignored: {shown}"
+        yield Diagnostic("error", text, source, rank, count=len(contents.wrong_facts), code="header.invalid")
 
 
 def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
@@ -65,10 +91,22 @@ def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
         text = f"frames of type {frame_type} are unknown to this version of stagescope and were skipped"
         yield Diagnostic("error", text, source, rank, count=count, code="frames.unknown")
     known = np.array([STEP_CODE, *BY_CODE], np.uint8)
+    names = np.concatenate([contents.spans["name"], contents.counters["name"]])
+    nameless = _without_name(names, contents.names)
+    if nameless:
+        text = "spans or counters have names that are missing in the recording; they are shown by number"
+        yield Diagnostic("error", text, source, rank, count=nameless, code="names.missing")
     unknown = int((~np.isin(contents.spans["kind"], known)).sum())
     if unknown:
         text = "spans of a kind unknown to this version of stagescope are shown as other"
         yield Diagnostic("warning", text, source, rank, count=unknown, code="spans.unknown_kind")
+
+
+def _without_name(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> int:
+    """Return how many numbers are neither 0 nor those of a name; no sort, because there may be millions."""
+    known = np.zeros(max(names, default=0) + 2, np.bool_)
+    known[[0, *names]] = True
+    return int((~known[np.minimum(numbers, len(known) - 1)]).sum())
 
 
 def _launch_times(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stagescope.ingest.recording.frame_order import FrameOrder
+from stagescope.ingest.recording.header import MAX_NUMBER, checked_header
+from stagescope.ingest.recording.values import storable
 from stagescope.record import format as fmt
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ RECORD_BYTES = {
     fmt.RAW_CLOCK: RAW_ANCHOR_DTYPE.itemsize,
     fmt.COUNTERS: COUNTER_DTYPE.itemsize,
 }
+MAX_NAME_NUMBER = 2**24
+"""Numbers of names index an array; the recorder stops at 2**14."""
+
 BLOCK_BYTES = 64 * 2**10
 
 
@@ -56,9 +62,14 @@ class Columns:
 
 @dataclass
 class Contents:
-    """Content of the valid frames of one file, the byte ranges without one, and a checksum of the frames."""
+    """Content of the valid frames of one file, the byte ranges without one, and a checksum of the frames.
+
+    `header` is checked; `wrong_facts` describes what was removed from it. `repeated_frames` and `contradictory_frames`
+    are explained in frame_order.py.
+    """
 
     header: dict[str, Any] = field(default_factory=dict)
+    wrong_facts: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     end: dict[str, Any] | None = None
     dropped_spans: int = 0
@@ -70,6 +81,8 @@ class Contents:
     counters: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, COUNTER_DTYPE))
     frames: int = 0
     lost_frames: int = 0
+    repeated_frames: int = 0
+    contradictory_frames: int = 0
     gaps: list[fmt.Gap] = field(default_factory=list)
     unknown_frames: Counter[int] = field(default_factory=Counter)
     checksum: bytes = b""
@@ -80,9 +93,9 @@ def read_contents(data: bytes) -> Contents:
 
     Later HEADER frames extend earlier ones. `lost_frames` counts the sequence numbers missing between the frames found.
     """
+    order = FrameOrder()
     contents = Contents()
     payloads: dict[int, list[memoryview]] = {frame_type: [] for frame_type in RECORD_BYTES}
-    expected = 0
     checksum = hashlib.sha256()
     for item in fmt.scan_frames(data):
         if isinstance(item, fmt.Gap):
@@ -90,13 +103,16 @@ def read_contents(data: bytes) -> Contents:
             continue
         contents.frames += 1
         checksum.update(item.crc.to_bytes(4, "little"))
-        contents.lost_frames += max(0, item.sequence - expected)
-        expected = item.sequence + 1
+        if not order.accepts(item, has_records=item.type in payloads):
+            continue
         if item.type in payloads and len(item.payload) % RECORD_BYTES[item.type] == 0:
             payloads[item.type].append(item.payload)
         elif not _take_facts(contents, item):
             contents.unknown_frames[item.type] += 1
+    contents.lost_frames, contents.repeated_frames = order.missing, order.repeated
+    contents.contradictory_frames = order.contradictory
     contents.checksum = checksum.digest()
+    contents.header, contents.wrong_facts = checked_header(contents.header)
     contents.spans = split_columns(payloads[fmt.SPANS])
     contents.anchors = np.frombuffer(b"".join(payloads[fmt.CLOCK]), dtype=ANCHOR_DTYPE)
     contents.device_anchors = np.frombuffer(b"".join(payloads[fmt.DEVICE_CLOCK]), dtype=DEVICE_ANCHOR_DTYPE)
@@ -109,19 +125,18 @@ def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
     """Add the content of a frame with JSON; return whether the frame type is known and the content valid."""
     try:
         facts = json.loads(bytes(frame.payload))
+        if not isinstance(facts, dict):
+            return False
         if frame.type == fmt.HEADER:
             contents.header |= facts
         elif frame.type == fmt.NAMES:
-            contents.names |= dict(enumerate(map(str, facts["names"]), int(facts["first"])))
+            contents.names |= _names(facts)
         elif frame.type == fmt.DROPS:
-            contents.dropped_spans = int(facts["dropped_spans"])
-            contents.dropped_counters = int(facts.get("dropped_counters", 0))
+            dropped = _count(facts["dropped_spans"]), _count(facts.get("dropped_counters", 0))
+            contents.dropped_spans, contents.dropped_counters = dropped
         elif frame.type == fmt.END:
-            contents.end = {
-                **facts,
-                "spans": int(facts["spans"]),
-                "dropped_spans": int(facts["dropped_spans"]),
-            }
+            numbers = {name: _count(facts[name]) for name in ("spans", "dropped_spans")}
+            contents.end = {**facts, **numbers}
             contents.dropped_spans = max(contents.dropped_spans, contents.end["dropped_spans"])
         else:
             return False
@@ -133,6 +148,24 @@ def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
     ):  # a valid CRC over other content: not from our writer
         return False
     return True
+
+
+def _names(facts: dict[str, Any]) -> dict[int, str]:
+    """Return the entries of a NAMES frame. Raises ValueError unless they are texts."""
+    names = facts["names"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("expected a list of texts")
+    first = _count(facts["first"])
+    if first > MAX_NAME_NUMBER:
+        raise ValueError("no recording has as many names")
+    return dict(enumerate(map(storable, names), first))
+
+
+def _count(value: object) -> int:
+    """Return a number of spans. Raises ValueError for anything that no process can have counted."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_NUMBER:
+        raise ValueError("expected a count")
+    return value
 
 
 def split_columns(payloads: Sequence[memoryview]) -> Columns:

@@ -21,7 +21,7 @@ from stagescope.ingest.recording.clock_domains import assign_clocks, machine_nam
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.counters import counters_of
 from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
-from stagescope.ingest.recording.frames import Columns, read_contents
+from stagescope.ingest.recording.frames import Columns, Contents, read_contents
 from stagescope.ingest.recording.leading_loads import without_leading_loads
 from stagescope.ingest.recording.marked_messages import merge_marked
 from stagescope.ingest.recording.marked_steps import divide_into_steps
@@ -30,8 +30,10 @@ from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, s
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.segments import Part, join_segments
 from stagescope.ingest.recording.slews import without_slews
+from stagescope.ingest.recording.time_window import within_recording
 from stagescope.ingest.recording.values import nullable, texts
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.usable_files import read_usable
 from stagescope.model import CLOCKS, COUNTERS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.clock_groups import machines_of_clocks
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
@@ -40,6 +42,7 @@ from stagescope.model.validate import conform, in_order
 from stagescope.record import format as fmt
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import BY_CODE, BY_NAME, KINDS, LANES, STEP_CODE
+from stagescope.vocabulary.limits import limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,11 +128,9 @@ def _bytes_of(path: Path) -> bytes:
 
 def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Process], list[Diagnostic]]:
     processes: list[Process] = []
-    parts: list[Part] = []
-    for path in paths:
-        parts.append(Part(path, read_contents(_bytes_of(path))))
-        options.done(path)
+    parts, refused = read_usable(_part, paths, options.done)
     parts, lost = without_copies(parts)
+    lost += refused
     for (path, contents), notes in join_segments(parts):
         version = contents.header.get("version", fmt.FORMAT_VERSION)
         if version > fmt.FORMAT_VERSION:
@@ -138,19 +139,31 @@ def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[P
         if rank is None:
             lost += notes
             spans = len(contents.spans)
-            text = f"the header is missing: {spans} spans of an unknown rank were omitted"
+            text = f"{_no_rank(contents)}: {spans} spans of an unknown rank were omitted"
             omitted = Diagnostic("error", text, str(path), count=max(1, spans), code="header.missing")
             lost.append(omitted)
         else:
-            processes.append(Process(rank, str(path), contents, notes=tuple(notes)))
+            inside, outside = within_recording(contents, str(path), rank)
+            processes.append(Process(rank, str(path), inside, notes=(*notes, *outside)))
     if not processes:
-        raise InputError.damaged(paths[0], "the header is missing, and so is the rank")
+        raise InputError.damaged(parts[0].path, f"{_no_rank(parts[0].contents)}, and so is the rank")
     return sorted(processes, key=lambda process: process.rank), lost
+
+
+def _part(path: Path) -> Part:
+    return Part(path, read_contents(_bytes_of(path)))
+
+
+def _no_rank(contents: Contents) -> str:
+    """Return why a recording has no rank."""
+    wrong = [text for text in contents.wrong_facts if text.startswith("rank ")]
+    return f"the header is unusable, {wrong[0]}" if wrong else "the header is missing"
 
 
 def _rank_in_name(path: Path) -> int | None:
     found = RANK_IN_NAME.match(path.name)
-    return int(found[1]) if found else None
+    rank = int(found[1]) if found else None
+    return rank if rank is not None and rank < limit("ranks") else None
 
 
 def _ranks(processes: Sequence[Process], label: str | None) -> pl.DataFrame:

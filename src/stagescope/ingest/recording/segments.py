@@ -96,6 +96,9 @@ def _joined(row: list[Part]) -> Part:
         counters=np.concatenate([contents.counters for contents in all_contents]),
         frames=sum(contents.frames for contents in all_contents),
         lost_frames=last.lost_frames,
+        repeated_frames=last.repeated_frames,
+        contradictory_frames=last.contradictory_frames,
+        wrong_facts=list(dict.fromkeys(text for contents in all_contents for text in contents.wrong_facts)),
         gaps=last.gaps,
     )
     for contents in all_contents:

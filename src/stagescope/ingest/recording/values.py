@@ -21,6 +21,12 @@ def nullable(values: npt.NDArray[Any]) -> pl.Series:
     return series.to_frame("v").select(pl.when(pl.col("v") != NONE).then("v")).to_series()
 
 
+def storable(text: object) -> str:
+    """Return a text that tables and files can hold: half of a surrogate pair, which JSON allows, is escaped."""
+    found = str(text)
+    return found if found.isascii() else found.encode("utf-8", "backslashreplace").decode()
+
+
 def texts(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> pl.Series:
     """Return the strings of the numbers; 0 is null, and a missing name is shown by its number."""
     if not numbers.any():

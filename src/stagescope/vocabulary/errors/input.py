@@ -42,6 +42,11 @@ class InputError(StagescopeError):
         return cls(f"cannot read {path}: {reason.strerror or reason}")
 
     @classmethod
+    def not_a_file(cls, path: str | os.PathLike[str], kind: str) -> Self:
+        """Return the error for a path that leads to something else than a file with content."""
+        return cls(f"cannot read {path}: it is {kind}, not a file", "write what it provides to a file first")
+
+    @classmethod
     def other_run(cls, path: str | os.PathLike[str], reason: str) -> Self:
         """Return the error for a file of a different run than the other files."""
         return cls(

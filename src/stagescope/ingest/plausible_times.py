@@ -1,0 +1,187 @@
+"""Timestamps that cannot be right: of another century, or far from everything else that their rank did.
+
+One such timestamp would stretch the run, and every share of its time, without an error anywhere. Nothing is known about
+how long a training runs or pauses, so only what is separated from the rest by more than a day, and by more than ten
+times the length of the rest, counts as implausible, and only if it is a small part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.implied import implied_steps
+from stagescope.model.tables import STEPS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from stagescope.model import Timeline
+
+MAX_NS = 2**62
+"""146 years: differences of larger timestamps do not fit 64 bits."""
+
+DAY_NS = 86_400 * 10**9
+TIMES_AS_FAR = 10
+LARGEST_PART = 0.2
+
+SPAN_TIMES = ("start_ns", "end_ns")
+WAIT_TIMES = ("wait_start_ns", "wait_end_ns")
+
+IS_LONG = (
+    (pl.col("last_ns").cast(pl.Float64) - pl.col("first_ns").cast(pl.Float64) > DAY_NS)
+    | (pl.col("last_ns") >= MAX_NS)
+    | (pl.col("first_ns") <= -MAX_NS)
+)
+"""Whether times may be implausible. The difference of two of them may not fit 64 bits."""
+
+INTERVALS = pl.DataFrame(schema={"rank": pl.Int32, "first_ns": pl.Int64, "last_ns": pl.Int64})
+
+DROPPED = "are more than a day from everything else of their rank, and were dropped"
+
+
+class Interval(NamedTuple):
+    """From the first to the last plausible moment."""
+
+    first_ns: int
+    last_ns: int
+
+    def contains(self, moments_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return whether each moment is in the interval."""
+        inside: npt.NDArray[np.bool_] = (moments_ns >= self.first_ns) & (moments_ns <= self.last_ns)
+        return inside
+
+
+def plausible_interval(moments_ns: npt.NDArray[Any]) -> Interval:
+    """Return the interval of the moments of one clock that are plausible; (0, 0) without any.
+
+    It contains every moment below MAX_NS if no small part of them is separated from the others.
+    """
+    known = moments_ns[(moments_ns > -MAX_NS) & (moments_ns < MAX_NS)]
+    if not len(known):
+        return Interval(0, 0)
+    whole = Interval(int(known.min()), int(known.max()))
+    if whole.last_ns - whole.first_ns <= DAY_NS:
+        return whole
+    known = np.sort(known)
+    pauses = np.flatnonzero(np.diff(known) > DAY_NS)
+    starts, stops = np.append(0, pauses + 1), np.append(pauses + 1, len(known))
+    largest = int((stops - starts).argmax())
+    start, stop = int(starts[largest]), int(stops[largest])
+    length_ns = int(known[stop - 1] - known[start])
+    edges = [edge for edge in (start, stop) if 0 < edge < len(known)]
+    gaps_ns = [int(known[edge] - known[edge - 1]) for edge in edges]
+    others = len(known) - (stop - start)
+    is_apart = bool(gaps_ns) and min(gaps_ns) > TIMES_AS_FAR * length_ns
+    if is_apart and 2 * others < len(known) and others <= max(2, LARGEST_PART * len(known)):
+        return Interval(int(known[start]), int(known[stop - 1]))
+    return whole
+
+
+def without_implausible_times(timeline: Timeline) -> Timeline:
+    """Return the timeline without spans, waits, steps and counters at implausible times, which diagnostics count.
+
+    A step whose times are implausible gets those of its spans.
+    """
+    intervals = _intervals_of_ranks(timeline)
+    if intervals.is_empty():
+        return timeline
+    spans, of_spans = _without(timeline, timeline.spans, intervals, SPAN_TIMES, "spans")
+    spans, of_waits = _without_waits(timeline, spans, intervals)
+    steps, of_steps = _without(timeline, timeline.steps, intervals, SPAN_TIMES, "")
+    lost = timeline.steps.join(steps, on=("step", "rank"), how="anti")
+    again = implied_steps(spans.join(lost.select("step", "rank"), on=("step", "rank"), how="semi"))
+    counters, of_counters = _without(
+        timeline, timeline.counters, intervals, ("time_ns",), "values of counters"
+    )
+    kept = replace(
+        timeline, spans=spans, steps=pl.concat([steps, again]).sort(STEPS.order), counters=counters
+    )
+    return kept.with_diagnostics([*of_spans, *of_waits, *of_steps, *of_counters])
+
+
+def _intervals_of_ranks(timeline: Timeline) -> pl.DataFrame:
+    """Return `rank`, `first_ns` and `last_ns` of the plausible times of the ranks that have implausible ones."""
+    found: list[tuple[int, int, int]] = []
+    # Almost always the whole run is short, which is known without grouping.
+    suspicious = _extents(timeline, by_rank=True) if not _extents(timeline).is_empty() else INTERVALS
+    for rank, first_ns, last_ns in suspicious.iter_rows():
+        own = timeline.spans.filter(pl.col("rank") == rank)
+        interval = plausible_interval(np.concatenate([own[name].to_numpy() for name in SPAN_TIMES]))
+        if interval.first_ns > first_ns or interval.last_ns < last_ns:
+            found.append((rank, *interval))
+    return pl.DataFrame(found, INTERVALS.schema, orient="row")
+
+
+def _extents(timeline: Timeline, *, by_rank: bool = False) -> pl.DataFrame:
+    """Return the first and the last time of the run, or of each rank, where these are suspiciously far apart."""
+    tables = (
+        (timeline.spans, SPAN_TIMES + WAIT_TIMES),
+        (timeline.steps, SPAN_TIMES),
+        (timeline.counters, ("time_ns",)),
+    )
+    keys = [pl.col("rank") if by_rank else pl.lit(0, pl.Int32).alias("rank")]
+    ends = [
+        (table.group_by(keys).agg if by_rank else table.select)(
+            *([] if by_rank else keys),
+            pl.min_horizontal(pl.min(*names)).alias("first_ns"),
+            pl.max_horizontal(pl.max(*names)).alias("last_ns"),
+        )
+        for table, names in tables
+    ]
+    return pl.concat(ends).group_by("rank").agg(pl.min("first_ns"), pl.max("last_ns")).filter(IS_LONG)
+
+
+def _without(
+    timeline: Timeline, table: pl.DataFrame, intervals: pl.DataFrame, times: tuple[str, ...], what: str
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return a table without rows that have a time outside of the interval of their rank."""
+    known = table.join(intervals, on="rank", how="left", maintain_order="left")
+    is_right = pl.all_horizontal(_is_inside(name) for name in times)
+    wrong = known.filter(~is_right)
+    if wrong.is_empty():
+        return table, []
+    notes = _notes(timeline, wrong, times, f"{what} {DROPPED}") if what else []
+    return known.filter(is_right).select(table.columns), notes
+
+
+def _without_waits(
+    timeline: Timeline, spans: pl.DataFrame, intervals: pl.DataFrame
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the spans without waits that are outside of the interval of their rank; the spans are kept."""
+    known = spans.join(intervals, on="rank", how="left", maintain_order="left")
+    is_right = pl.all_horizontal(_is_inside(name).fill_null(value=True) for name in WAIT_TIMES)
+    wrong = known.filter(~is_right)
+    kept = known.with_columns(pl.when(is_right).then(name).alias(name) for name in WAIT_TIMES)
+    return kept.select(spans.columns), _notes(timeline, wrong, WAIT_TIMES, f"waits {DROPPED}")
+
+
+def _is_inside(name: str) -> pl.Expr:
+    """Return whether a time is plausible, which all are of a rank without an interval."""
+    return pl.col("first_ns").is_null() | pl.col(name).is_between("first_ns", "last_ns")
+
+
+def _notes(timeline: Timeline, wrong: pl.DataFrame, times: tuple[str, ...], message: str) -> list[Diagnostic]:
+    sources = timeline.ranks.select("rank", "source")
+    found = (
+        wrong.group_by("rank")
+        .agg(pl.len(), pl.first(*times))
+        .join(sources, on="rank", how="left")
+        .sort("rank")
+    )
+    return [
+        Diagnostic(
+            "error",
+            message,
+            row["source"],
+            row["rank"],
+            "first: " + ", ".join(f"{name} {row[name]}" for name in times),
+            row["len"],
+            code="timestamps.implausible",
+        )
+        for row in found.iter_rows(named=True)
+    ]

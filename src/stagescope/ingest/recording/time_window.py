@@ -1,0 +1,112 @@
+"""Records at times at which the process was not recording: damage that no checksum shows, because it came before one.
+
+The anchors of the clock are written from the first spans to the end, about every ten seconds, so they state when the
+process was recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stagescope.ingest.plausible_times import LARGEST_PART, MAX_NS, Interval, plausible_interval
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.record.format import NONE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from stagescope.ingest.recording.frames import Columns, Contents
+
+EARLY_NS = 60 * 10**9
+"""Device clocks are converted with errors far below this."""
+
+DROPPED = "are outside of the time of the recording, and were dropped"
+
+LATE_NS = 60 * 10**9
+LATE_WITHOUT_END_NS = 3600 * 10**9
+"""A process that was killed may have been stuck before, and not have written an anchor for long."""
+
+
+WAIT_TIMES = ("wait_start_ns", "wait_end_ns")
+
+
+def within_recording(contents: Contents, source: str, rank: int) -> tuple[Contents, list[Diagnostic]]:
+    """Return the content without what lies outside of the time of the recording, and errors that count it.
+
+    A wait outside of it becomes unknown, and the span is kept.
+    """
+    spans = contents.spans
+    anchors = contents.anchors[_are_sane(contents.anchors, ("monotonic_ns", "realtime_ns"))]
+    moments = [
+        spans["start_ns"], spans["end_ns"], anchors["monotonic_ns"], contents.device_anchors["monotonic_ns"],
+        contents.raw_anchors["monotonic_ns"], contents.counters["time_ns"],
+    ]  # fmt: skip
+    interval = plausible_interval(np.concatenate(moments))
+    window = _window(contents, anchors["monotonic_ns"][interval.contains(anchors["monotonic_ns"])], interval)
+    is_inside = _are_inside(window, spans)
+    if (~is_inside).sum() > max(1, LARGEST_PART * len(spans)):  # then the anchors are wrong
+        window, is_inside = interval, _are_inside(interval, spans)
+    is_awaited = np.ones(len(spans), np.bool_)
+    for name in WAIT_TIMES:
+        is_awaited &= window.contains(spans[name]) | (spans[name] == NONE)
+    tables = {
+        "anchors": _within(anchors, window, "monotonic_ns"),
+        "device_anchors": _within(contents.device_anchors, window, "monotonic_ns", ("device_ns", "error_ns")),
+        "raw_anchors": _within(contents.raw_anchors, window, "monotonic_ns", ("raw_ns",)),
+        "counters": _within(contents.counters, window, "time_ns"),
+    }
+    lost = {
+        "spans": int((~is_inside).sum()),
+        "waits": int((is_inside & ~is_awaited).sum()),
+        "readings of clocks and counters": sum(
+            len(getattr(contents, name)) - len(table) for name, table in tables.items()
+        ),
+    }
+    if not any(lost.values()):
+        return contents, []
+    waits = {name: np.where(is_awaited, spans[name], NONE) for name in WAIT_TIMES}
+    kept = replace(spans, arrays={**spans.arrays, **waits}).where(is_inside)
+    notes = [
+        Diagnostic("error", f"{what} {DROPPED}", source, rank, count=count, code="timestamps.implausible")
+        for what, count in lost.items()
+        if count
+    ]
+    return replace(contents, spans=kept, **tables), notes  # type: ignore[arg-type]  # arrays of those fields
+
+
+def _are_inside(window: Interval, spans: Columns) -> npt.NDArray[np.bool_]:
+    return window.contains(spans["start_ns"]) & window.contains(spans["end_ns"])
+
+
+def _window(contents: Contents, anchors_ns: npt.NDArray[np.int64], interval: Interval) -> Interval:
+    """Return when the process was recording: as its anchors state it, or else as most of its records do."""
+    if not len(anchors_ns) or contents.gaps or contents.lost_frames:  # later anchors may have been lost
+        return interval
+    first_ns, last_ns = int(anchors_ns.min()), int(anchors_ns.max())
+    began_ns = contents.header.get("process_start_ns")
+    if began_ns is None or began_ns > first_ns:
+        began_ns = interval.first_ns
+    late_ns = LATE_NS if contents.end else LATE_WITHOUT_END_NS
+    return Interval(max(began_ns - EARLY_NS, interval.first_ns), min(last_ns + late_ns, interval.last_ns))
+
+
+def _within(
+    table: npt.NDArray[np.void], window: Interval, time: str, others: tuple[str, ...] = ()
+) -> npt.NDArray[np.void]:
+    """Return the rows with a time in the window, give or take what a device's clock is off by."""
+    near = Interval(window.first_ns - EARLY_NS, window.last_ns + LATE_NS)
+    kept: npt.NDArray[np.void] = table[near.contains(table[time]) & _are_sane(table, others)]
+    return kept
+
+
+def _are_sane(table: npt.NDArray[np.void], names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Return whether numbers are small enough to be computed with, and the width of a reading is not negative."""
+    sane = np.ones(len(table), np.bool_)
+    for name in names:
+        sane &= (table[name] > -MAX_NS) & (table[name] < MAX_NS)
+    if "width_ns" in (table.dtype.names or ()):
+        sane &= (table["width_ns"] >= 0) & (table["width_ns"] < MAX_NS)
+    return sane
