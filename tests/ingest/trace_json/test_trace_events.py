@@ -10,6 +10,7 @@ import zstandard
 from stagescope.ingest.trace_json import trace_events
 from stagescope.ingest.trace_json.trace_events import EventStream
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limits_in_force
 
 
 class Event(msgspec.Struct):
@@ -52,9 +53,78 @@ def test_pieces_yield_all_events_and_the_surrounding_facts(stream, indent, pack)
 
 def test_the_array_form_is_read_with_and_without_its_closing_bracket(stream):
     text = json.dumps(EVENTS)
-    for content in (text, text[:-1], text[:-1] + ",\n"):
+    found, read = stream(text)
+    assert (read, found.diagnostics()) == (names(200), [])
+    # The format allows to omit it, and a killed process omits it.
+    for content in (text[:-1], text[:-1] + ",\n"):
         found, read = stream(content)
-        assert (read, found.diagnostics()) == (names(200), [])
+        assert read == names(200)
+        assert codes(found) == [("warning", "input.truncated", 1)]
+
+
+def codes(found):
+    return [(row.severity, row.code, row.count) for row in found.diagnostics()]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace('"e50"', '"e50'),
+        lambda text: text.replace('"e50"', '""e50"'),
+        lambda text: text.replace('{"ph": "X", "name": "e50"', '"ph": "X", "name": "e50"'),
+        lambda text: text.replace('{"ph": "X", "name": "e50"', '{{"ph": "X", "name": "e50"'),
+        lambda text: text.replace(', {"ph": "X", "name": "e50"', '}, {"ph": "X", "name": "e50"'),
+        lambda text: text.replace(', {"ph": "X", "name": "e50"', '], {"ph": "X", "name": "e50"'),
+        lambda text: text.replace(', {"ph": "X", "name": "e50"', ']}, {"ph": "X", "name": "e50"'),
+        lambda text: text.replace(', {"ph": "X", "name": "e50"', '{"ph": "X", "name": "e50"'),
+        lambda text: text.replace(', {"ph": "X", "name": "e50"', ',, {"ph": "X", "name": "e50"'),
+    ],
+)
+def test_a_bracket_or_quote_too_many_or_missing_costs_the_events_next_to_it(stream, damage):
+    text = json.dumps({"traceEvents": [{"ph": "X", **event} for event in EVENTS], "baseTimeNanoseconds": 7})
+    found, read = stream(damage(text))
+    assert set(names(200)) - set(read) <= {"e49", "e50"}
+    (error,) = found.diagnostics()
+    assert (error.code, error.count in (1, 2)) == ("events.dropped", True)
+    assert found.facts == {"baseTimeNanoseconds": 7}
+    place = int(error.location.removeprefix("first at byte "))
+    assert min(abs(place - text.index(f'{{"ph": "X", "name": "e{number}"')) for number in (49, 50)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ('], "baseTimeNanoseconds": 7}{"traceEvents": []}', "file.damaged"),
+        ('], "baseTimeNanoseconds": 7}\0\0\0', "file.damaged"),
+        ('], "baseTimeNanoseconds": 7, "traceEvents": []}', "file.damaged"),
+        ('], "baseTimeNanoseconds": 7, "traceName": "x', "input.truncated"),
+        ("]", "input.truncated"),
+        ("],}", "file.damaged"),
+        ("] x", "file.damaged"),
+    ],
+)
+def test_what_follows_the_list_of_events_is_checked_to_the_end(stream, end, code):
+    found, read = stream(json.dumps({"traceEvents": EVENTS})[:-2] + end)
+    assert read == names(200)
+    assert codes(found) == [("error", code, 1)]
+    assert found.facts.get("baseTimeNanoseconds", 7) == 7
+    assert "base" not in end or found.facts
+
+
+def test_damage_before_the_list_of_events_is_reported(stream):
+    text = json.dumps({"distributedInfo": {"rank": 3}, "traceName": "x", "traceEvents": EVENTS})
+    found, read = stream(text.replace('"traceName": "x"', '"traceName": "x'))
+    assert (read, codes(found)) == (names(200), [("error", "file.damaged", 1)])
+    assert found.facts == {"distributedInfo": {"rank": 3}}
+
+
+def test_text_that_is_not_unicode_is_replaced_and_reported(stream):
+    text = json.dumps({"traceEvents": EVENTS}).encode()
+    found, read = stream(
+        text.replace(b'"e7"', b'"e7\xff"').replace(b'"e8"', rb'"\udc80 \ud83d\ude00 \\ud800"')
+    )
+    assert read[7:9] == ["e7\ufffd", "\ufffd \U0001f600 \\ud800"]
+    assert codes(found) == [("warning", "text.invalid", 1)]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -98,24 +168,22 @@ def test_an_event_nested_100000_deep_is_dropped_alone(stream):
     assert [row.count for row in found.diagnostics()] == [1]
 
 
-def test_an_unterminated_string_is_skipped_in_bounded_memory(stream, monkeypatch):
-    monkeypatch.setattr(trace_events, "MOST_EVENT_BYTES", 4096)
+def test_a_giant_event_is_skipped_in_bounded_memory(stream):
     giant = json.dumps({"name": "x" * 100_000})
-    found, read = stream('{"traceEvents": [{"name": "e0"}, ' + giant + ', {"name": "e1"}, {"name": "e2"}]}')
+    with limits_in_force({"string": 4096}):
+        found, read = stream(
+            '{"traceEvents": [{"name": "e0"}, ' + giant + ', {"name": "e1"}, {"name": "e2"}]}'
+        )
     assert read[0] == "e0"
     assert read[-1] == "e2"
     (error,) = found.diagnostics()
     assert (error.severity, "larger than" in error.message) == ("error", True)
 
 
-def test_a_gzip_bomb_is_abandoned_early(stream, monkeypatch):
-    monkeypatch.setattr(trace_events, "FREE_BYTES", 1 << 16)
-    monkeypatch.setattr(trace_events, "PIECE_BYTES", 1 << 16)
-    bomb = gzip.compress(b'{"traceEvents": [{"name": "e0"}, ' + b" " * (1 << 25))
-    found, _ = stream(bomb)
-    (error,) = found.diagnostics()
-    assert f"more than {trace_events.MOST_RATIO}x its size" in error.message
-    assert found._read_bytes < (1 << 16) + trace_events.MOST_RATIO * len(bomb) + (1 << 18)
+def test_a_file_that_expands_beyond_the_limits_is_refused(stream):
+    bomb = gzip.compress(b'{"traceEvents": [{"name": "e0"}, ' + b" " * (1 << 20))
+    with limits_in_force({"unpacked": 1 << 18}), pytest.raises(InputError, match="limit of 256 KiB"):
+        stream(bomb)
 
 
 def test_a_file_without_a_list_of_events_is_rejected(stream):

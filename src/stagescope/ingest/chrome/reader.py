@@ -7,6 +7,7 @@ state the rank; with one file per rank, the numbers in the file names are the ra
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.trace_json.recognition import is_chrome_trace, is_torch_trace
-from stagescope.ingest.trace_json.trace_events import EventStream
+from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.ingest.usable_files import read_usable
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
@@ -45,8 +46,8 @@ class Event(msgspec.Struct, gc=False):
 
     ph: str = ""
     name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float = nan
+    dur: float = nan
     pid: int | str = 0
     tid: int | str = 0
 
@@ -96,8 +97,11 @@ def _slices(path: Path) -> Slices:
     parts = [_event_table(piece) for piece in stream.pieces()]
     events = pl.concat([pl.DataFrame(schema=EVENTS_SCHEMA), *parts])
     diagnostics = stream.diagnostics()
-    base_ns = stream.facts.get("baseTimeNanoseconds")
-    complete = events.filter(pl.col("ph") == "X").with_columns(end="ts")
+    every = events.filter(pl.col("ph") == "X")
+    complete = every.unique(maintain_order=True).with_columns(end="ts")
+    if repeated := every.height - complete.height:
+        text = "events are in the trace more than once and were used once"
+        diagnostics.append(Diagnostic("error", text, str(path), count=repeated, code="events.repeated"))
     paired = _paired(events.filter(pl.col("ph").is_in(["B", "E"]))).with_columns(dur=0.0)
     columns = ["name", "process", "ts", "end", "dur"]
     found = pl.concat([complete.select(columns), paired.select(columns)])
@@ -105,9 +109,9 @@ def _slices(path: Path) -> Slices:
     latest = pl.col("end").abs() + pl.col("dur").abs()
     within = found.filter(pl.col("ts").abs() + latest < 4 * EPOCH_US)
     if stray := found.height - within.height:
-        text = "events have an impossible timestamp and were dropped"
+        text = "events have no timestamp, or an impossible one, and were dropped"
         diagnostics.append(Diagnostic("error", text, str(path), count=stray, code="events.out_of_range"))
-    offset_ns = base_ns if isinstance(base_ns, int) else 0
+    offset_ns = base_time_ns(stream.facts) or 0
     start_ns, end_ns, dur_ns = (nanoseconds(pl.col(us)) for us in ("ts", "end", "dur"))
     times = {"start_ns": offset_ns + start_ns, "end_ns": offset_ns + end_ns + dur_ns}
     has_epoch = bool(offset_ns) or bool((within["ts"].min() or 0) > EPOCH_US)  # type: ignore[operator] # a number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
+from stagescope.ingest.trace_json.trace_events import base_time_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,7 @@ def rank_facts(path: Path, facts: dict[str, Any]) -> RankFacts:
         _whole(distributed.get("world_size")),
         host if isinstance(host, str) else None,
         _device(facts.get("deviceProperties")),
-        isinstance(facts.get("baseTimeNanoseconds"), int),
+        base_time_ns(facts) is not None,
         tuple(_members(one) for one in groups) if isinstance(groups, list) else (),
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from math import nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ import polars as pl
 from stagescope.ingest.annotations.kernel_classes import kernel_class
 from stagescope.ingest.kineto.operator_classes import OTHER, operator_class, settle_operators
 from stagescope.ingest.microseconds import nanoseconds
-from stagescope.ingest.trace_json.trace_events import EventStream
+from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     },
     "flows": {"flow": pl.Int64, "is_start": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64},
 }  # fmt: skip
+
+UNIQUE = ("annotations", "device_annotations", "kernels")
+"""Tables in which equal rows are one event written twice: the same name or launch at the same time on one thread."""
 
 PIECES_TO_THIN = 32
 """Nested operators are dropped once per this many pieces, which is cheaper than once per piece."""
@@ -79,7 +83,7 @@ NO_TEXT = msgspec.Raw(b"{}")
 
 
 class TraceEvent(msgspec.Struct, gc=False):
-    """The relevant fields of one event; any may be absent, as in an empty object.
+    """The relevant fields of one event; any may be absent, as in an empty object. An absent time is NaN.
 
     The arguments stay undecoded: most events are operators, whose arguments are not used.
     """
@@ -87,8 +91,8 @@ class TraceEvent(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
     name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float = nan
+    dur: float = nan
     tid: int | str = 0
     id: Any = None
     args: msgspec.Raw = NO_TEXT
@@ -121,14 +125,18 @@ def read_tables(path: Path) -> TraceTables:
     with _no_collections():
         for piece in stream.pieces():
             collector.add(piece)
-    base_ns = stream.facts.get("baseTimeNanoseconds", 0)
-    tables = collector.tables(base_ns if isinstance(base_ns, int) else 0)
+    tables = collector.tables(base_time_ns(stream.facts) or 0)
     diagnostics = stream.diagnostics()
-    if collector.strays:
-        text = "events have an impossible timestamp and were dropped"
-        diagnostics.append(
-            Diagnostic("error", text, str(path), count=collector.strays, code="events.out_of_range")
-        )
+    for count, code, text in (
+        (
+            collector.strays,
+            "events.out_of_range",
+            "events have no timestamp, or an impossible one, and were dropped",
+        ),
+        (collector.repeated, "events.repeated", "events are in the trace more than once and were used once"),
+    ):
+        if count:
+            diagnostics.append(Diagnostic("error", text, str(path), count=count, code=code))
     return TraceTables(stream.facts, tables, diagnostics)
 
 
@@ -153,6 +161,7 @@ class Collector:
     operators: Numbered = field(default_factory=lambda: Numbered(operator_class))
     kernels: Numbered = field(default_factory=lambda: Numbered(kernel_class))
     strays: int = 0
+    repeated: int = 0
     thinned: int = 0
 
     def add(self, piece: Sequence[TraceEvent]) -> None:
@@ -186,6 +195,8 @@ class Collector:
         found = pl.DataFrame(
             {column: _joined([part[column] for part in parts]) for column in parts[0]}, strict=False
         )
+        if name in UNIQUE:
+            self.repeated += found.height - (found := found.unique(maintain_order=True)).height
         if "ts" in found.columns:
             within = pl.col("ts").abs() + pl.col("dur").abs() < MOST_US
             self.strays += found.height - (found := found.filter(within)).height
@@ -218,6 +229,10 @@ class Collector:
         parts = self.parts["operators"][self.thinned :]
         if parts:
             columns = {name: _joined([part[name] for part in parts]) for name in parts[0]}
+            known = np.isfinite(columns["ts"] + columns["dur"])
+            if not known.all():
+                self.strays += len(known) - int(known.sum())
+                columns = {name: column[known] for name, column in columns.items()}
             kept = columns["what"] != OTHER
             kept |= ~_is_inner(columns["thread"], columns["ts"], columns["dur"])
             self.parts["operators"][self.thinned :] = [
@@ -282,7 +297,8 @@ def _floats(events: Sequence[TraceEvent], name: str) -> Any:
 
 
 def _flow_columns(events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
-    return {"flow": [e.id for e in events], "is_start": [e.ph == "s" for e in events], **times}
+    starts = [e.ph == "s" for e in events]
+    return {"flow": [e.id for e in events], "is_start": starts, **times, "dur": np.zeros(len(events))}
 
 
 def _joined(parts: Sequence[Any]) -> Any:

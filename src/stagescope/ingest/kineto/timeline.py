@@ -125,9 +125,10 @@ def _begins_ns(trace: RankTrace) -> int:
 def _check_one_run(ranks: dict[int, RankTrace]) -> None:
     """Raise InputError if two traces cannot belong to one run."""
     first = next(iter(ranks.values()))
+    sized = next((trace for trace in ranks.values() if trace.facts.world_size is not None), first)
     for trace in ranks.values():
-        if trace.facts.world_size != first.facts.world_size:
-            sizes = f"{trace.facts.world_size} ranks, not {first.facts.world_size} as in {first.path}"
+        if trace.facts.world_size not in (None, sized.facts.world_size):
+            sizes = f"{trace.facts.world_size} ranks, not {sized.facts.world_size} as in {sized.path}"
             raise InputError.other_run(trace.path, f"its run had {sizes}")
         tolerance_ns = MOST_APART_NS["one host" if trace.facts.host == first.facts.host else "two hosts"]
         (since_ns, until_ns), (first_ns, last_ns) = _window(trace), _window(first)

@@ -2,8 +2,11 @@
 
 Source: the Trace Event Format document of the Chromium project, JSON object form (events in `traceEvents`) and array
 form. The list of events is split between events, and each piece is decoded as a list: a typed decode of one piece at a
-time is several times faster than decoding the whole file, and holds only one piece in memory. If the decoder rejects a
-piece, its events are decoded one by one (structure.py), and unreadable ones are counted.
+time is several times faster than decoding the whole file, and holds only one piece in memory.
+
+A file that is not valid JSON up to its end is never read in silence: events that cannot be read are dropped and counted
+(salvage.py), and damage of the fields around the list of events, bytes after the end, and a missing end are reported
+with their position.
 """
 
 from __future__ import annotations
@@ -15,12 +18,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from stagescope.ingest.streams import open_stream
-from stagescope.ingest.trace_json.structure import find_elements
+from stagescope.ingest.trace_json.repair import REFUSALS, as_utf8, decode, first_invalid, reason_of
+from stagescope.ingest.trace_json.salvage import SEPARATOR, salvage
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limit
+from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from stagescope.ingest.streams import ByteStream
@@ -30,33 +36,22 @@ Event = TypeVar("Event")
 PIECE_BYTES = 1 << 17
 """Size of a piece. It and its decoded events fit into the processor's caches; larger pieces are slower."""
 
-MOST_EVENT_BYTES = 64 << 20
-"""An event or a header larger than this is skipped."""
+MOST_FACT_BYTES = 1 << 20
+"""Larger fields next to the list of events are not kept: tables that no reader needs."""
 
-MOST_TAIL_BYTES = 1 << 20
-"""How much is read after the list of events: a few facts come first, then large tables that no reader needs."""
+MOST_BASE_NS = 4 * 10**18
+"""More than a century since the epoch: a later origin is invalid, and sums with it would not fit."""
 
-FREE_BYTES = 256 << 20
-MOST_RATIO = 60
-"""Beyond FREE_BYTES, a compressed file may unpack to at most this multiple of its size. Real traces reach about 30."""
+MOST_TAIL_BYTES = 64 << 20
+"""Of fields after the list of events that are larger together, only the end is checked."""
 
-MOST_UNPACKED_BYTES = 256 << 30
-
+CUT = "the trace is truncated; everything before the cut was read"
+MAYBE_CUT = "the trace may be truncated"
 NEAR_WINDOW, TAIL_WINDOW = 1 << 12, 1 << 16
 LIST_BEGINS = re.compile(rb'"traceEvents"\s*:\s*\[')
-SEPARATOR = re.compile(rb"\}\s*,\s*(?=\{)")
-"""The separator between two events. It may also occur inside an event; the decoder then rejects the piece, and its
-events are decoded one by one."""
-
-NO_NUMBERS = re.compile(rb"(?<=[:,\[])(\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
-BYTE = re.compile(r" \(byte \d+\)")
-"""The decoder's position within a piece, removed from messages because it is not a position in the file."""
-
-REFUSALS = (msgspec.DecodeError, RecursionError)
-
-
-class UnpackedTooFarError(Exception):
-    """A compressed file unpacks to more than any real trace would."""
+LONGEST_BEGINNING = 256
+BETWEEN = re.compile(rb"\A\s*,?\s*")
+FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass
@@ -71,48 +66,54 @@ class EventStream(Generic[Event]):
     decoder: msgspec.json.Decoder[list[Event]]
     facts: dict[str, Any] = field(default_factory=dict)
     lost: int = 0
-    first_lost: str = ""
-    is_cut: bool = False
-    damage: str | None = None
+    first_lost: tuple[str, int] = ("", 0)
+    invalid_text: list[int] = field(default_factory=list)
+    damages: list[tuple[str, int]] = field(default_factory=list)
+    cut: tuple[str, int, str] | None = None
     _read_bytes: int = 0
     _is_bare: bool = False
     _is_lost: bool = False
+    _try_bytes: int = 0
 
     def pieces(self) -> Iterator[list[Event]]:
         """Yield the events in the order of the file; raises InputError for a file without a list of events."""
         with open_stream(self.path) as stream:
-            try:
-                rest = self._open_list(stream)
-                yield from self._events(stream, rest)
-            except UnpackedTooFarError:
-                self.is_cut = True
-                self.damage = f"it unpacks to more than {MOST_RATIO}x its size"
-            self.damage = self.damage or stream.damage
+            yield from self._events(stream, self._open_list(stream))
+            if stream.damage and self.cut is None:
+                self.damages.append((stream.damage, self._read_bytes))
+            elif stream.damage and self.cut:
+                self.cut = (stream.damage, self.cut[1], "error")
 
     def diagnostics(self) -> list[Diagnostic]:
-        """Return an error for dropped events, and one for a file that ends before its list of events does."""
+        """Return what of the file is not valid: dropped events, other damage, a missing end, and replaced text."""
+        source = str(self.path)
         found = []
         if self.lost:
-            text = f"events cannot be read and were dropped: {self.first_lost}"
-            found.append(Diagnostic("error", text, str(self.path), count=self.lost, code="events.dropped"))
-        if self.is_cut:
-            reason = self.damage or "the list of events does not end"
-            text = f"the trace is truncated; everything before the cut was read: {reason}"
-            location = f"byte {self._read_bytes}"
-            found.append(Diagnostic("error", text, str(self.path), location=location, code="input.truncated"))
+            reason, at = self.first_lost
+            text = f"events cannot be read and were dropped: {reason}"
+            where = f"first at byte {at}"
+            found.append(
+                Diagnostic("error", text, source, location=where, count=self.lost, code="events.dropped")
+            )
+        for reason, at in self.damages:
+            text = f"the trace is not valid JSON, which may have cost a part of it: {reason}"
+            found.append(Diagnostic("error", text, source, location=f"byte {at}", code="file.damaged"))
+        if self.cut:
+            reason, at, severity = self.cut
+            cut = CUT if severity == "error" else MAYBE_CUT
+            text = f"{cut}: {reason}"
+            found.append(Diagnostic(severity, text, source, location=f"byte {at}", code="input.truncated"))
+        if self.invalid_text:
+            text = "parts of the trace have text that is not UTF-8; U+FFFD is in its place"
+            where, count = f"first at byte {self.invalid_text[0]}", len(self.invalid_text)
+            found.append(
+                Diagnostic("warning", text, source, location=where, count=count, code="text.invalid")
+            )
         return found
 
     def _next(self, stream: ByteStream) -> bytes:
-        """Return the next bytes; raises UnpackedTooFarError for a decompression bomb."""
         block = stream.read(PIECE_BYTES)
         self._read_bytes += len(block)
-        if self._read_bytes > FREE_BYTES:
-            size_bytes = max(self.path.stat().st_size, 1)
-            if (
-                self._read_bytes - FREE_BYTES > MOST_RATIO * size_bytes
-                or self._read_bytes > MOST_UNPACKED_BYTES
-            ):
-                raise UnpackedTooFarError
         return block
 
     def _open_list(self, stream: ByteStream) -> bytes:
@@ -120,89 +121,150 @@ class EventStream(Generic[Event]):
         buffer = self._next(stream).removeprefix(b"\xef\xbb\xbf").lstrip()
         if buffer.startswith(b"["):
             self._is_bare = True
-            return buffer[1:]
-        while (opened := LIST_BEGINS.search(buffer)) is None:
+            return buffer[1:].lstrip()
+        searched = 0
+        while (opened := LIST_BEGINS.search(buffer, searched)) is None:
             block = self._next(stream)
-            if not block or len(buffer) > MOST_EVENT_BYTES:
+            if not block or len(buffer) > limit("string"):
                 raise InputError.damaged(
                     self.path, "no list of events (traceEvents): it is not a Chrome trace"
                 )
+            searched = max(0, len(buffer) - LONGEST_BEGINNING)
             buffer += block
-        self._note(buffer[: opened.start()].rstrip().rstrip(b",") + b"}")
-        return buffer[opened.end() :]
+        header = buffer[: opened.start()].rstrip()
+        if header != b"{":
+            complete = header[:-1] + b"}" if header.endswith(b",") else header
+            self._note(complete, self._read_bytes - len(buffer))
+        return buffer[opened.end() :].lstrip()
 
-    def _note(self, text: bytes) -> None:
+    def _note(self, text: bytes, at: int, shift: int = 0) -> None:
+        """Record the fields of an object; `at` is the position of the text in the file, after `shift` added bytes."""
         try:
-            found = msgspec.json.decode(NO_NUMBERS.sub(rb"\1null", text))
-        except REFUSALS:
-            return
-        self.facts |= found if isinstance(found, dict) else {}
+            fields = decode(FIELDS.decode, text)
+        except REFUSALS as refusal:
+            reason, place = reason_of(refusal)
+            if place is None and at + len(text) - shift >= self._read_bytes:
+                self.cut = ("the fields after its list of events do not end", self._read_bytes, "error")
+            else:
+                self.damages.append((reason, at + max(0, (place or 0) - shift)))
+            fields = _complete_fields(text, place)
+        if "traceEvents" in fields:
+            self.damages.append(("a second list of events, which was not read", at))
+        small = {name: raw for name, raw in fields.items() if len(raw) <= MOST_FACT_BYTES}
+        self.facts |= {name: msgspec.json.decode(as_utf8(bytes(raw))) for name, raw in small.items()}
 
     def _events(self, stream: ByteStream, buffer: bytes) -> Iterator[list[Event]]:
         while block := self._next(stream):
             buffer = self._resumed(buffer + block)
-            cut = _last_end(buffer, len(block))
+            cut = None if len(buffer) < self._try_bytes else _last_end(buffer, len(block))
             if cut is None:
                 continue
+            piece = buffer[: cut[0]]
+            if not piece.isascii():
+                piece = self._valid_text(piece, len(buffer))
             try:
-                yield self.decoder.decode(b"[" + buffer[: cut[0]] + b"]")
+                yield self.decoder.decode(b"[" + piece + b"]")
                 buffer = buffer[cut[1] :]
             except REFUSALS:
-                events, buffer, ended = self._salvage(buffer)
+                events, rest, ended = self._salvage(piece, len(buffer))
                 yield events
+                buffer = rest + buffer[cut[0] :]
                 if ended:
                     return self._read_tail(stream, buffer)
-        events, buffer, ended = self._salvage(self._resumed(buffer))
+                buffer = BETWEEN.sub(b"", buffer, count=1)
+        yield from self._last_events(stream, self._resumed(buffer))
+
+    def _last_events(self, stream: ByteStream, buffer: bytes) -> Iterator[list[Event]]:
+        """Yield the events in what is left at the end of the file, and note whether it ends as it should."""
+        events, rest, ended = self._salvage(self._valid_text(buffer, len(buffer)), len(buffer))
         yield events
         if ended:
-            return self._read_tail(stream, buffer)
-        # The format allows a bare list to omit its closing bracket.
-        self.is_cut = not self._is_bare or bool(buffer.strip(b" \t\r\n,"))
-        return None
+            self._read_tail(stream, rest)
+        elif self._is_bare and not rest.strip(b" \t\r\n,"):
+            reason = "its list of events has no closing bracket, which the format allows"
+            self.cut = (reason, self._read_bytes, "warning")
+        else:
+            self.cut = ("the list of events does not end", self._read_bytes, "error")
 
-    def _salvage(self, buffer: bytes) -> tuple[list[Event], bytes, bool]:
-        """Return the readable events, the bytes after them, and whether the list ended."""
-        found = find_elements(buffer)
-        if len(found.starts) == 0:
-            return [], buffer[found.end or 0 :], found.end is not None
-        rest = buffer[found.rest if found.end is None else found.end :].lstrip(b" \t\r\n,")
-        try:
-            whole = self.decoder.decode(b"[" + buffer[found.starts[0] : found.stops[-1]] + b"]")
-        except REFUSALS:
-            whole = list(self._one_by_one(buffer, found.starts.tolist(), found.stops.tolist()))
-        return whole, rest, found.end is not None
+    def _salvage(self, text: bytes, from_end: int) -> tuple[list[Event], bytes, bool]:
+        """Return the readable events of `text`, the rest of it, and whether the list ended.
 
-    def _one_by_one(self, buffer: bytes, starts: list[int], stops: list[int]) -> Iterator[Event]:
-        for start, stop in zip(starts, stops, strict=True):
-            text = buffer[start:stop]
-            try:
-                yield self.decoder.decode(b"[" + text + b"]")[0]
-            except REFUSALS as reason:
-                try:
-                    yield self.decoder.decode(b"[" + NO_NUMBERS.sub(rb"\1null", text) + b"]")[0]
-                except REFUSALS:
-                    self._lose(BYTE.sub("", str(reason)).replace("$[0]", "event"))
+        `from_end` is how many of the bytes read so far follow the beginning of the text.
+        """
+        found = salvage(text, self.decoder.decode)
+        for loss in found.losses:
+            self._lose(loss.reason, self._read_bytes - from_end + loss.at, loss.events)
+        rest = text[found.used :]
+        # An event that does not end for long is decoded again only when it is twice as long.
+        self._try_bytes = 2 * len(rest) if rest and not found.events else 0
+        return found.events, rest, found.ended
 
-    def _lose(self, reason: str) -> None:
-        self.first_lost = self.first_lost or reason
-        self.lost += 1
+    def _valid_text(self, text: bytes, from_end: int) -> bytes:
+        """Return the text with all bytes that are not UTF-8 replaced, and note where the first is."""
+        place = first_invalid(text)
+        if place is None:
+            return text
+        self.invalid_text.append(self._read_bytes - from_end + place)
+        return as_utf8(text)
+
+    def _lose(self, reason: str, at: int, count: int = 1) -> None:
+        if not self.lost:
+            self.first_lost = reason, at
+        self.lost += count
 
     def _resumed(self, buffer: bytes) -> bytes:
         """Return the buffer, without the event at its beginning if that is larger than any event may be."""
-        if len(buffer) > MOST_EVENT_BYTES:
-            self._lose(f"one is larger than {MOST_EVENT_BYTES >> 20} MiB")
-            self._is_lost, buffer = True, buffer[-TAIL_WINDOW:]
+        if len(buffer) > limit("string"):
+            reason = f"one is larger than {size_text(limit('string'))} (--limit string=SIZE)"
+            self._lose(reason, self._read_bytes - len(buffer))
+            self._is_lost, self._try_bytes, buffer = True, 0, buffer[-TAIL_WINDOW:]
         if self._is_lost and (found := SEPARATOR.search(buffer)):
             self._is_lost, buffer = False, buffer[found.end() :]
         return buffer[-TAIL_WINDOW:] if self._is_lost else buffer
 
     def _read_tail(self, stream: ByteStream, rest: bytes) -> None:
-        """Record the fields after the list of events."""
-        while len(rest) < MOST_TAIL_BYTES and (block := stream.read(MOST_TAIL_BYTES)):
-            rest += block
-        text = rest.strip().lstrip(b",")
-        if text and text != b"}":
-            self._note(b"{" + text[:MOST_TAIL_BYTES])
+        """Record the fields after the list of events, up to the end of the file."""
+        parts, size, last = [rest], len(rest), rest
+        while block := stream.read(MOST_FACT_BYTES):
+            self._read_bytes += len(block)
+            size, last = size + len(block), block
+            if size <= MOST_TAIL_BYTES:
+                parts.append(block)
+        if size > MOST_TAIL_BYTES:
+            if not last.rstrip().endswith(b"}"):
+                self.cut = ("the fields after its list of events do not end", self._read_bytes, "error")
+            return
+        text = b"".join(parts)
+        self._note_tail(text.lstrip(), self._read_bytes - len(text.lstrip()))
+
+    def _note_tail(self, text: bytes, at: int) -> None:
+        """Record the fields of the text between the list of events and the end of the file."""
+        is_end = text.startswith(b"}") or (text.startswith(b",") and not text[1:].lstrip().startswith(b"}"))
+        if self._is_bare:
+            is_end = not text
+        if not text and not self._is_bare:
+            self.cut = ("it ends with its list of events", at, "error")
+        elif not is_end:
+            self.damages.append(("unexpected bytes after the list of events", at))
+        elif text:
+            self._note(b"{" + text.removeprefix(b","), at, shift=text.startswith(b"}"))
+
+
+def base_time_ns(facts: Mapping[str, Any]) -> int | None:
+    """Return the origin of a trace's timestamps in nanoseconds since the Unix epoch; None if it is not stated."""
+    base_ns = facts.get("baseTimeNanoseconds")
+    return base_ns if type(base_ns) is int and 0 <= base_ns < MOST_BASE_NS else None
+
+
+def _complete_fields(text: bytes, place: int | None) -> dict[str, msgspec.Raw]:
+    """Return the fields of an object with damage at `place`: all before it, as far as they are complete."""
+    before = text if place is None else text[: place - 1]
+    for candidate in (before, before[: before.rfind(b",")] + b"}"):
+        try:
+            return decode(FIELDS.decode, candidate)  # type: ignore[no-any-return]
+        except REFUSALS:  # noqa: PERF203 - two candidates
+            continue
+    return {}
 
 
 def _last_end(buffer: bytes, new_bytes: int) -> tuple[int, int] | None:
