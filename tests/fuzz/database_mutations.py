@@ -28,8 +28,8 @@ def _of_schema(change: Callable[[sqlite3.Connection, str, Random], None], *, is_
 
     def apply(path: Path, chance: Random) -> None:
         with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA synchronous = OFF")
             try:
+                connection.execute("PRAGMA synchronous = OFF")
                 names = [
                     name
                     for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

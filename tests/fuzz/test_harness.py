@@ -84,4 +84,6 @@ def test_the_table_counts_every_outcome():
     for number, kind in enumerate(("same", "refused", "hang", "silent")):
         summary.results["csv"].append(Result(number, kind, "", (), kind in ("hang", "silent")))
     assert summary.table().splitlines()[-1] == "| all | 4 | 1 | 0 | 1 | 0 | 2 |"
-    assert run(Plan(["csv"], 1, count=0), Path()).table().splitlines()[-1] == "| all | 0 | 0 | 0 | 0 | 0 | 0 |"
+    assert (
+        run(Plan(["csv"], 1, count=0), Path()).table().splitlines()[-1] == "| all | 0 | 0 | 0 | 0 | 0 | 0 |"
+    )

@@ -167,7 +167,7 @@ class Server:
         (self._folder / "applied").write_text(" ".join(names), encoding="utf-8")
         for mutator in mutators:
             mutator.apply(target, chance)
-        revealed = self._is_revealed(form, mutators, sample / target.relative_to(case), target)
+        revealed = is_revealed(form, mutators, sample / target.relative_to(case), target)
         paths = files if chance.random() < CHANCE_OF_FILES else [case]
         self._limit_memory()
         outcome = judge(paths, self._intact[form.name], is_revealed=revealed, thorough=thorough)
@@ -187,9 +187,6 @@ class Server:
             self._intact[form.name] = read_intact(case)
         return sample
 
-    def _is_revealed(self, form: Format, mutators: list[Mutator], before: Path, after: Path) -> bool:
-        return any(mutator.is_revealed for mutator in mutators) or form.reveals(before, after)
-
     def _limit_memory(self) -> None:
         """Forget the highest memory so far, and keep the process from exhausting the machine."""
         if not STATUS.exists():
@@ -208,6 +205,14 @@ class Server:
         if used > MEMORY_BYTES or "MemoryError" in outcome.details:
             return Result(number, "memory", f"{used >> 20} MiB\n{outcome.details}", names, True)
         return Result(number, outcome.kind, outcome.details, names, outcome.is_failure)
+
+
+def is_revealed(form: Format, mutators: list[Mutator], before: Path, after: Path) -> bool:
+    """Return whether the format shows the damage.
+
+    If only some mutators reveal themselves, another one may be what changes the result.
+    """
+    return all(mutator.is_revealed for mutator in mutators) or form.reveals(before, after)
 
 
 def _status(name: str) -> int:

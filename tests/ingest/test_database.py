@@ -5,10 +5,13 @@ import shutil
 import sqlite3
 from contextlib import closing
 
+import polars as pl
 import pytest
 
 from stagescope.ingest.database import Database, Fault, has_tables, is_database
+from stagescope.ingest.sqlite_access import Deadline
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limits_in_force
 
 NUMBERS = "SELECT t.rowid, t.a FROM N t"
 PAGE = 4096
@@ -22,6 +25,13 @@ def path(tmp_path):
         connection.executemany("INSERT INTO N VALUES (?, ?)", [(n, "x" * 100) for n in range(2_000)])
         connection.commit()
     return path
+
+
+def edit(path, *statements):
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
 
 
 def test_rows_omit_the_rowid(path):
@@ -91,7 +101,7 @@ def test_a_missing_file_is_rejected(tmp_path):
 
 
 def test_a_database_locked_by_a_writer_is_rejected(path, monkeypatch):
-    monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("stagescope.ingest.sqlite_access.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         with pytest.raises(InputError, match="SQLite cannot read it: database is locked"):
@@ -139,6 +149,73 @@ def test_invalid_utf_8_does_not_hide_other_rows(tmp_path):
         connection.commit()
     with Database(path) as database:
         assert database.rows("S", "SELECT t.rowid, t.value FROM S t") == [("\ufffdA",), ("fine",)]
+
+
+ENDLESS = (
+    "CREATE VIEW V AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS a FROM n"
+)
+
+
+def test_views_are_not_read_because_they_may_be_infinite(path):
+    edit(path, ENDLESS, "CREATE VIRTUAL TABLE T USING fts5(a)")
+    with Database(path) as database:
+        assert database.frame("V", ("a",), {"a": pl.Int64}).is_empty()
+        assert not database.has("T")
+        assert [fault.table for fault in database.faults] == ["V", "T"]
+        assert "is a view or a virtual table" in database.faults[0].text
+
+
+def test_a_query_that_takes_too_long_ends_with_the_name_of_the_limit(path, monkeypatch):
+    endless = "t.a IN (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n)"
+    monkeypatch.setattr(Deadline, "is_past", lambda _: True)
+    with Database(path) as database, limits_in_force({"query": 7}), pytest.raises(InputError) as error:
+        database.rows("N", f"{NUMBERS} WHERE {endless}")
+    assert "table N: the time of one query of a database is more than the limit of 7 s" in str(error.value)
+    assert "--limit query=" in error.value.hint
+
+
+def test_values_of_other_types_and_impossible_times_are_null_and_recorded_as_fault(path):
+    edit(
+        path,
+        "UPDATE N SET a = CASE rowid WHEN 1 THEN 'x' WHEN 2 THEN x'00' WHEN 3 THEN 9e99 WHEN 4 THEN 1 << 62 END",
+    )
+    with Database(path) as database:
+        frame = database.frame("N", ("a", "b"), {"start_ns": pl.Int64, "b": pl.Int32})
+        assert frame["start_ns"].null_count() == 2_000
+        assert database.faults == [
+            Fault("N", "has 2004 values that do not fit, which were ignored (start_ns, b)")
+        ]
+        assert database.frame("N", ("a",), {"count": pl.Int64})["count"].drop_nulls().to_list() == [2**62]
+
+
+def test_rows_that_refer_to_missing_rows_are_counted(path):
+    edit(path, "CREATE TABLE M (id INTEGER PRIMARY KEY)", "INSERT INTO M SELECT a FROM N WHERE a >= 30")
+    with Database(path) as database:
+        database.check_references("N", "a", "M", "id")
+        database.check_references("N", "absent", "M", "id")
+        (fault,) = database.faults
+    assert (fault.severity, fault.code) == ("warning", "database.contradictory")
+    assert fault.text == "has 30 rows with a of rows that table M does not have"
+
+
+def test_tables_with_an_invalid_declaration_do_not_hide_the_others(path):
+    edit(
+        path, "CREATE TABLE M (a)", "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = 'nonsense' WHERE name = 'M'",
+    )  # fmt: skip
+    with Database(path) as database:
+        assert len(database.rows("N", NUMBERS)) == 2_000
+        assert "malformed database schema" in database.faults[0].text
+
+
+def test_tables_that_share_their_pages_are_not_read(path):
+    edit(
+        path, "CREATE TABLE M (a)", "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'N') WHERE name = 'M'",
+    )  # fmt: skip
+    with Database(path) as database:
+        assert database.rows("N", NUMBERS) == []
+        assert "shares its pages with another table" in database.faults[0].text
 
 
 def test_faults_become_error_diagnostics_of_the_rank(path):

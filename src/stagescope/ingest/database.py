@@ -7,15 +7,18 @@ A missing table or column reads as empty and damaged pages lose only their rows;
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
+import polars as pl
+
+from stagescope.ingest.sqlite_access import Deadline, Schema, connect
+from stagescope.ingest.typed_rows import typed_rows
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -26,15 +29,21 @@ WAL_VERSION = 2
 WAL_VERSION_AT = 18
 """Header byte that marks a database in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3)."""
 
-BUSY_SECONDS = 2.0
 Row = tuple[Any, ...]
 
 
 class Fault(NamedTuple):
-    """A part of one table that could not be read."""
+    """A part of one table that could not be read, or that contradicts another table."""
 
     table: str
     text: str
+    severity: str = "error"
+    code: str = "database.damaged"
+
+    def diagnostic(self, source: str, rank: int | None = None) -> Diagnostic:
+        """Return the fault of a database as a diagnostic."""
+        where = f"table {self.table}"
+        return Diagnostic(self.severity, f"{where} {self.text}", source, rank, where, code=self.code)
 
 
 class Database:
@@ -49,7 +58,10 @@ class Database:
         self.ignores_log = False
         """Whether rows that exist only in the write-ahead log are missing, because the directory is read-only."""
         _check_head(path)
-        self._connection, self._columns = self._open()
+        self._deadline = Deadline()
+        self._connection, self._schema = self._open()
+        if self._schema.fault:
+            self.note("sqlite_master", self._schema.fault)
 
     def __enter__(self) -> Self:
         """Return the open database."""
@@ -61,77 +73,132 @@ class Database:
         """Close the file."""
         self._connection.close()
 
-    def diagnostics(self, rank: int) -> list[Diagnostic]:
-        """Return one error of `rank` per part that could not be read."""
+    def diagnostics(self, rank: int | None = None) -> list[Diagnostic]:
+        """Return one diagnostic of `rank` per fault."""
         source = str(self.path)
-        found = [
-            Diagnostic(
-                "error",
-                f"table {fault.table} {fault.text}",
-                source,
-                rank,
-                f"table {fault.table}",
-                code="database.damaged",
-            )
-            for fault in self.faults
-        ]
+        found = [fault.diagnostic(source, rank) for fault in self.faults]
         if self.ignores_log:
             text = "the write-ahead log (-wal) cannot be read in a directory without write access; its rows are missing"
             found.append(Diagnostic("error", text, source, rank, code="database.log_skipped"))
         return found
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """The names of all tables, and of views in the place of tables."""
+        return frozenset({*self._schema.columns, *self._schema.refused})
+
     def has(self, table: str) -> bool:
-        """Return whether the database has a table."""
-        return table in self._columns
+        """Return whether the database has a table; anything else with its name becomes a fault."""
+        if table in self._schema.refused:
+            self.note(table, self._schema.refused[table])
+        return table in self._schema.columns
 
     def columns(self, table: str, alias: str, names: Sequence[str]) -> str:
         """Return a column list for a SELECT, with NULL in place of columns that the table lacks."""
-        present = self._columns.get(table, frozenset())
+        present = self._schema.columns.get(table, frozenset())
         missing = [name for name in names if name not in present]
-        if missing and present:
-            self._note(table, f"has no column {', '.join(missing)}")
+        if missing and table in self._schema.columns:
+            self.note(table, f"has no column {', '.join(missing)}")
         return ", ".join(f"{alias}.{name}" if name in present else "NULL" for name in names)
+
+    def frame(self, table: str, columns: Sequence[str], schema: Mapping[str, Any]) -> pl.DataFrame:
+        """Return `columns` of a table with the names and types of `schema`, in the same order.
+
+        Empty if there is no such table. Values that do not fit are null in the result, and become a fault.
+        """
+        if not self.has(table):
+            return pl.DataFrame(schema=dict(schema))
+        query = f"SELECT t.rowid, {self.columns(table, 't', columns)} FROM {table} t"  # noqa: S608 - declared
+        return self.typed(table, self.rows(table, query), schema)
+
+    def typed(self, table: str, rows: Sequence[Row], schema: Mapping[str, Any]) -> pl.DataFrame:
+        """Return rows of `table` with the names and types of `schema`; values that do not fit become a fault."""
+        found = typed_rows(rows, schema)
+        if found.misfits:
+            text = (
+                f"has {found.misfits} values that do not fit, which were ignored ({', '.join(found.columns)})"
+            )
+            self.note(table, text)
+        return found.frame
 
     def rows(self, table: str, query: str, parameters: Sequence[object] = ()) -> list[Row]:
         """Return the rows of a query over `table`, without the rowid.
 
         `query` must alias the table as t, select t.rowid first, and have no ORDER BY. If a page is damaged, the rows
-        before and after it are returned.
+        before and after it are returned; a row that is found several times is returned once. Raises InputError if the
+        query takes longer than the limit `query`.
         """
         if not self.has(table):
-            self._note(table, "is missing")
+            if table not in self._schema.refused:
+                self.note(table, "is missing")
             return []
         try:
-            return [row[1:] for row in self._connection.execute(query, parameters).fetchall()]
+            fetched = self.execute(query, parameters).fetchall()
         except sqlite3.DatabaseError as reason:
+            self.check_time(table)
             # Reading from both ends recovers everything but the damaged pages; the rowid removes duplicates.
-            found = self._until_damage(f"{query} ORDER BY t.rowid", parameters)
-            found |= self._until_damage(f"{query} ORDER BY t.rowid DESC", parameters)
-            self._note(table, f"cannot be read to its end ({reason}): {len(found)} rows were saved")
+            found = self._until_damage(table, f"{query} ORDER BY t.rowid", parameters)
+            found |= self._until_damage(table, f"{query} ORDER BY t.rowid DESC", parameters)
+            self.note(table, f"cannot be read to its end ({reason}): {len(found)} rows were saved")
             return [found[rowid] for rowid in sorted(found)]
+        once = {row[0]: row[1:] for row in fetched}
+        if len(once) < len(fetched):
+            self.note(table, f"has {len(fetched) - len(once)} rows several times, which were used once")
+        return list(once.values())
 
-    def _until_damage(self, query: str, parameters: Sequence[object]) -> dict[int, Row]:
+    def check_references(self, table: str, column: str, other: str, key: str) -> None:
+        """Add a fault if rows of a table have a value in `column` that no row of the table `other` has as `key`."""
+        if not (self._has_column(table, column) and self._has_column(other, key)):
+            return
+        query = (
+            f"SELECT 0, count(*) FROM {table} t WHERE t.{column} NOT IN "  # noqa: S608 - declared names
+            f"(SELECT o.{key} FROM {other} o WHERE o.{key} IS NOT NULL)"
+        )
+        try:
+            ((_, count),) = self.execute(query).fetchall()
+        except sqlite3.DatabaseError:  # damage is recorded where the tables are read
+            self.check_time(table)
+            return
+        if count:
+            text = f"has {count} rows with {column} of rows that table {other} does not have"
+            self.note(table, text, "warning", "database.contradictory")
+
+    def _has_column(self, table: str, column: str) -> bool:
+        return column in self._schema.columns.get(table, ())
+
+    def execute(self, query: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Return the cursor of a query, which ends with an error after the limit `query`."""
+        self._deadline.restart()
+        return self._connection.execute(query, parameters)
+
+    def _until_damage(self, table: str, query: str, parameters: Sequence[object]) -> dict[int, Row]:
         found: dict[int, Row] = {}
         try:
-            for row in self._connection.execute(query, parameters):
+            for row in self.execute(query, parameters):
                 found[row[0]] = row[1:]
         except sqlite3.DatabaseError:  # the caller records the fault
-            return found
+            self.check_time(table)
         return found
 
-    def _note(self, table: str, text: str) -> None:
-        fault = Fault(table, text)
+    def check_time(self, table: str) -> None:
+        """Raise InputError if the query that failed was interrupted, because it had taken too long."""
+        if self._deadline.is_past():
+            raise beyond("query", f"{self.path}, table {table}")
+
+    def note(self, table: str, text: str, severity: str = "error", code: str = "database.damaged") -> None:
+        """Add a fault, once."""
+        fault = Fault(table, text, severity, code)
         if fault not in self.faults:
             self.faults.append(fault)
 
-    def _open(self) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]]:
-        """Return a connection and the columns of every table.
+    def _open(self) -> tuple[sqlite3.Connection, Schema]:
+        """Return a connection and the schema.
 
         SQLite cannot read a write-ahead log in a read-only directory, because it has to write the log's index (-shm)
         there. In that case only the main file is read (`immutable=1`).
         """
         try:
-            return _connect(self.path, "mode=ro")
+            return connect(self.path, "mode=ro", self._deadline)
         except sqlite3.OperationalError as reason:
             if "unable to open" not in str(reason) or not _has_log(self.path):
                 raise _refusal(self.path, reason) from None
@@ -140,7 +207,7 @@ class Database:
         # In WAL mode an absent -wal file means that everything is in the main file, and nothing is missing.
         self.ignores_log = self.path.with_name(f"{self.path.name}-wal").exists()
         try:
-            return _connect(self.path, "mode=ro&immutable=1")
+            return connect(self.path, "mode=ro&immutable=1", self._deadline)
         except sqlite3.DatabaseError as reason:
             raise _refusal(self.path, reason) from None
 
@@ -177,29 +244,6 @@ def _head(path: Path) -> bytes:
 
 def _has_log(path: Path) -> bool:
     return _head(path)[WAL_VERSION_AT : WAL_VERSION_AT + 1] == bytes([WAL_VERSION])
-
-
-def _connect(path: Path, mode: str) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]]:
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{mode}", uri=True, timeout=BUSY_SECONDS)
-    connection.text_factory = _text
-    try:
-        tables = [
-            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        ]
-        return connection, {name: _columns_of(connection, name) for name in tables}
-    except sqlite3.DatabaseError:
-        connection.close()
-        raise
-
-
-def _columns_of(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    with closing(connection.execute("SELECT name FROM pragma_table_info(?)", (table,))) as found:
-        return frozenset(name for (name,) in found)
-
-
-def _text(value: bytes) -> str:
-    """Return text for any bytes: one name that is not valid UTF-8 must not make the other rows unreadable."""
-    return value.decode("utf-8", "replace")
 
 
 def _refusal(path: Path, reason: sqlite3.DatabaseError) -> InputError:

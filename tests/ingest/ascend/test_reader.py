@@ -366,7 +366,7 @@ def test_a_missing_column_is_reported(tmp_path):
 
 
 def test_a_locked_profile_is_reported_and_the_others_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("stagescope.ingest.sqlite_access.BUSY_SECONDS", 0.01)
     truth = write_cluster(tmp_path, Cluster())
     with closing(sqlite3.connect(truth.databases[0], isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")

@@ -106,7 +106,7 @@ def test_a_file_that_is_not_a_database_is_an_error_with_its_name(tmp_path, conte
 
 
 def test_a_report_locked_by_a_writer_is_an_error(run, monkeypatch):
-    monkeypatch.setattr("stagescope.ingest.database.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("stagescope.ingest.sqlite_access.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(run[0] / "rank0.sqlite")) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         with pytest.raises(InputError, match="locked"):

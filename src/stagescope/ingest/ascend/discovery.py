@@ -8,14 +8,17 @@ Ascend/msprof, docs/en/user_guide/profile_data_file_references_db.md.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
+
+from stagescope.ingest.ascend.metadata import read_json_object
 from stagescope.ingest.database import Database, has_tables, is_database
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import StagescopeError
+from stagescope.vocabulary.limits import limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,10 +30,7 @@ TIMESTAMP = re.compile(r"_(\d{17})_")
 TABLES = ("MSTX_EVENTS", "TASK", "STRING_IDS")
 """Tables that a database of any other name must have to be recognized as a profile with marks."""
 
-RANK_QUERIES = (
-    ("RANK_DEVICE_MAP", "SELECT t.rowid, t.rankId FROM RANK_DEVICE_MAP t"),
-    ("META_DATA", "SELECT t.rowid, t.value FROM META_DATA t WHERE t.name = 'distributed_args'"),
-)
+DISTRIBUTED_ARGS = "distributed_args"
 
 
 class Profile(NamedTuple):
@@ -71,14 +71,14 @@ def choose_profiles(paths: Sequence[Path]) -> tuple[list[Profile], list[Diagnost
 def _rank_in_name(path: Path) -> int | None:
     found = NAMES.fullmatch(path.name)
     digits = (found[1] or found[2]) if found else None
-    return None if digits is None else int(digits)
+    return int(digits) if digits is not None and int(digits) < limit("ranks") else None
 
 
 def _rank_in_content(path: Path, *, is_alone: bool) -> tuple[int | None, Diagnostic]:
     """Return the rank recorded in the database or in the files next to it, and a diagnostic on the source."""
     for place, ranks in (*_ranks_in_database(path), *_ranks_in_profiler_info(path)):
-        # A negative number is not a rank, and several different ranks do not identify one.
-        if len(set(ranks)) == 1 and ranks[0] >= 0:
+        # A negative or huge number is not a rank, and several different ranks do not identify one.
+        if len(set(ranks)) == 1 and 0 <= ranks[0] < limit("ranks"):
             text = f"the file name has no rank; rank {ranks[0]} is taken from {place}"
             return ranks[0], Diagnostic("info", text, str(path), ranks[0], code="rank.from_content")
     if is_alone:
@@ -92,20 +92,17 @@ def _ranks_in_database(path: Path) -> Iterable[tuple[str, list[int]]]:
     """Yield, per table that records the rank, its name and the ranks found in it."""
     try:
         with Database(path) as database:
-            for table, query in RANK_QUERIES:
-                values = [value for (value,) in database.rows(table, query)] if database.has(table) else []
-                yield table, [rank for rank in map(_as_rank, values) if rank is not None]
+            devices = database.frame("RANK_DEVICE_MAP", ("rankId",), {"rank": pl.Int64})
+            yield "RANK_DEVICE_MAP", devices["rank"].drop_nulls().to_list()
+            values = database.frame("META_DATA", ("name", "value"), {"name": pl.String, "value": pl.String})
+            declared = map(_as_rank, values.filter(pl.col("name") == DISTRIBUTED_ARGS)["value"])
+            yield "META_DATA", [rank for rank in declared if rank is not None]
     except StagescopeError:  # the fault is reported when the file is read
         return
 
 
-def _as_rank(value: object) -> int | None:
-    if isinstance(value, int):
-        return value
-    try:
-        recorded = json.loads(str(value)).get("rank")
-    except (ValueError, AttributeError):
-        return None
+def _as_rank(value: str | None) -> int | None:
+    recorded = read_json_object(value).get("rank")
     return recorded if isinstance(recorded, int) else None
 
 
@@ -129,11 +126,10 @@ def _age_key(path: Path) -> tuple[int, int, str]:
 def _session_start_ns(path: Path) -> int:
     try:
         with Database(path) as database:
-            query = "SELECT t.rowid, t.startTimeNs FROM SESSION_TIME_INFO t"
-            starts = database.rows("SESSION_TIME_INFO", query) if database.has("SESSION_TIME_INFO") else []
+            starts = database.frame("SESSION_TIME_INFO", ("startTimeNs",), {"start_ns": pl.Int64})["start_ns"]
     except StagescopeError:  # the fault is reported when the file is read
         return 0
-    return max((start for (start,) in starts if isinstance(start, int)), default=0)
+    return max(starts.drop_nulls(), default=0)
 
 
 def _older_profile(rank: int, path: Path, newest: Path) -> Diagnostic:

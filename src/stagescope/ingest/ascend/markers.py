@@ -17,9 +17,10 @@ import polars as pl
 
 from stagescope.ingest.ascend.pipeline_info import BACKWARD, FORWARD, OVERLAP, RAW_ACTIONS, WEIGHT
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.limits import limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from stagescope.ingest.database import Database
 
@@ -35,9 +36,11 @@ TEXT_PATTERNS = ("%forward%", "%backward%", "%WeightGradStore%", "%opName%")
 """SQL LIKE patterns of relevant texts. msprof-analyze takes every match of the first two for an action."""
 
 SHOWN_NAMES = 3
+LARGEST_NUMBER = 2**31 - 1
 MICROBATCH_KEYS = ("current_microbatch", "microbatch_id", "microbatch")
 CHUNK_KEYS = ("model_chunk_id", "chunk", "vpp_rank", "vpp")
 
+STRINGS = {"number": pl.Int64, "text": pl.String}
 MARKS = {
     "text": pl.Int64,
     "connection": pl.Int64,
@@ -84,11 +87,12 @@ def parse_message(text: str) -> MarkFields:
 
 def read_object(text: str) -> dict[str, Any]:
     """Return the object in a text of JSON or a Python dict literal, an empty dict for any other text."""
-    if not text.lstrip().startswith("{"):
+    # A syntax tree takes a hundred times the memory of its text.
+    if not text.lstrip().startswith("{") or len(text) > limit("name-length"):
         return {}
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             found = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -98,7 +102,8 @@ def read_object(text: str) -> dict[str, Any]:
 
 def _number(facts: dict[str, Any], keys: Iterable[str]) -> int | None:
     values = (facts[key] for key in keys if key in facts)
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    numbers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
+    return next((number for number in numbers if 0 <= number < LARGEST_NUMBER), None)
 
 
 def read_marks(database: Database, rank: int) -> Marks:
@@ -109,6 +114,7 @@ def read_marks(database: Database, rank: int) -> Marks:
     """
     # Texts first: marks store the number of their text, so only relevant marks are loaded.
     texts = _texts(database)
+    database.check_references("MSTX_EVENTS", "message", "STRING_IDS", "id")
     fields = {number: parse_message(text) for number, text in texts.items()}
     marks = _read(database, texts)
     timed, untimed = _on_device(database, marks)
@@ -129,7 +135,8 @@ def _texts(database: Database) -> dict[int, str]:
     columns = database.columns("STRING_IDS", "t", ("id", "value"))
     alike = " OR ".join("t.value LIKE ?" for _ in TEXT_PATTERNS)
     query = f"SELECT t.rowid, {columns} FROM STRING_IDS t WHERE {alike}"  # noqa: S608 - declared names
-    return {number: str(text) for number, text in database.rows("STRING_IDS", query, TEXT_PATTERNS)}
+    rows = database.rows("STRING_IDS", query, TEXT_PATTERNS)
+    return dict(database.typed("STRING_IDS", rows, STRINGS).drop_nulls().iter_rows())
 
 
 def _read(database: Database, texts: Iterable[int]) -> pl.DataFrame:
@@ -137,7 +144,8 @@ def _read(database: Database, texts: Iterable[int]) -> pl.DataFrame:
     chosen = "t.message IN (SELECT value FROM json_each(?))"
     query = f"SELECT t.rowid, {columns} FROM MSTX_EVENTS t WHERE {chosen}"  # noqa: S608 - declared names
     rows = database.rows("MSTX_EVENTS", query, [json.dumps(sorted(texts))])
-    return _frame(rows, MARKS).unique("connection", keep="first", maintain_order=True)
+    marks = database.typed("MSTX_EVENTS", rows, MARKS).drop_nulls("text")
+    return marks.unique("connection", keep="first", maintain_order=True)
 
 
 def _on_device(database: Database, marks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -156,13 +164,10 @@ def _on_device(database: Database, marks: pl.DataFrame) -> tuple[pl.DataFrame, p
     )
     wanted = json.dumps(connections.to_list())
     rows = database.rows("TASK", query, [connections.min(), connections.max(), wanted])
-    tasks = _frame(rows, TASKS).drop_nulls().group_by("connection").agg(pl.min("start_ns"), pl.max("end_ns"))
+    read = database.typed("TASK", rows, TASKS)
+    tasks = read.drop_nulls().group_by("connection").agg(pl.min("start_ns"), pl.max("end_ns"))
     timed = marks.join(tasks, on="connection", how="inner", maintain_order="left")
     return timed, marks.join(tasks, on="connection", how="anti")
-
-
-def _frame(rows: Sequence[tuple[object, ...]], schema: dict[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=schema, orient="row", strict=False)
 
 
 def _actions(marks: pl.DataFrame, fields: dict[int, MarkFields], rank: int) -> pl.DataFrame:
@@ -202,10 +207,8 @@ def _without_task(count: int, database: Database, rank: int) -> Iterable[Diagnos
 
 def read_step_times(database: Database, rank: int) -> pl.DataFrame:
     """Return the steps of a profile on the host: rank, step, host_start_ns, step_end_ns; empty if it records none."""
-    columns = database.columns("STEP_TIME", "t", ("id", "startNs", "endNs"))
-    query = f"SELECT t.rowid, {columns} FROM STEP_TIME t"  # noqa: S608 - declared names
-    rows = database.rows("STEP_TIME", query) if database.has("STEP_TIME") else []
-    return _frame(rows, STEP_TIMES).drop_nulls().with_columns(rank=pl.lit(rank, pl.Int32))
+    steps = database.frame("STEP_TIME", ("id", "startNs", "endNs"), STEP_TIMES)
+    return steps.drop_nulls().with_columns(rank=pl.lit(rank, pl.Int32))
 
 
 def without_nested(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

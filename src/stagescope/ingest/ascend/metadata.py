@@ -19,6 +19,7 @@ from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.layout import Layout, coordinates
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import StagescopeError
+from stagescope.vocabulary.limits import limit
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
@@ -38,6 +39,7 @@ ORDER_KEYS = ("order", "rank_order")
 PP_BEFORE_DP = "tp-cp-ep-pp-dp"
 """Megatron's order under --use-tp-pp-dp-mapping."""
 
+DIGITS = re.compile(r"[0-9]{1,9}")
 PIPELINE_GROUPS = ("pp", "pipeline")
 """Names of the group along the pipeline in parallel_group_info (megatron/core/parallel_state.py: pp)."""
 
@@ -82,20 +84,21 @@ class Declared(NamedTuple):
 
 def read_facts(database: Database, rank: int) -> Facts:
     """Return the declarations of a profile; missing or invalid ones are None."""
-    metadata = {str(name): _object(value) for name, value in _rows(database, "META_DATA", ("name", "value"))}
+    texts = database.frame("META_DATA", ("name", "value"), {"name": pl.String, "value": pl.String})
+    metadata = {name: read_json_object(value) for name, value in texts.drop_nulls("name").iter_rows()}
     sizes = metadata.get("distributed_args", {})
-    hosts = [row for row in _rows(database, "HOST_INFO", ("hostUid", "hostName")) if any(row)]
+    named = database.frame("HOST_INFO", ("hostUid", "hostName"), {"uid": pl.String, "host": pl.String})
+    hosts = [row for row in named.iter_rows() if any(row)]
     uid, host = hosts[0] if hosts else (None, _worker(database.path))
+    mapped = database.frame("RANK_DEVICE_MAP", ("rankId", "deviceId"), {"rank": pl.Int64, "device": pl.Int64})
     # -1 is the recorded rank of a profile without a rank.
-    devices = {
-        one for own, one in _rows(database, "RANK_DEVICE_MAP", ("rankId", "deviceId")) if own in (rank, -1)
-    }
+    devices = mapped.filter(pl.col("rank").is_in([rank, -1]))["device"].drop_nulls().unique()
     return Facts(
         rank,
         str(database.path),
-        device=f"NPU:{devices.pop()}" if len(devices) == 1 else None,
-        host=str(host or uid) if host or uid else None,
-        machine=str(uid or host) if host or uid else None,
+        device=f"NPU:{devices[0]}" if len(devices) == 1 else None,
+        host=host or uid or None,
+        machine=uid or host or None,
         pipeline=_pipeline(metadata["pp_info"]) if "pp_info" in metadata else None,
         sizes={name: size for name, keys in SIZE_KEYS.items() if (size := _number(sizes, keys))},
         world_size=_number(sizes, ("world_size",)),
@@ -110,14 +113,7 @@ def _worker(path: Path) -> str | None:
     return found[1] if found else None
 
 
-def _rows(database: Database, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    if not database.has(table):
-        return []
-    query = f"SELECT t.rowid, {database.columns(table, 't', names)} FROM {table} t"  # noqa: S608 - declared names
-    return database.rows(table, query)
-
-
-def _object(value: object) -> dict[str, Any]:
+def read_json_object(value: str | None) -> dict[str, Any]:
     """Return the JSON object in a text; torch_npu's add_metadata nests JSON in a JSON string."""
     found: object = value
     # Once for JSON, twice for JSON in a JSON string.
@@ -125,15 +121,16 @@ def _object(value: object) -> dict[str, Any]:
         if isinstance(found, str):
             try:
                 found = json.loads(found)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return {}
     return found if isinstance(found, dict) else {}
 
 
 def _number(facts: Mapping[str, Any], keys: Iterable[str]) -> int | None:
     values = (facts[key] for key in keys if key in facts)
-    numbers = (int(value) for value in values if str(value).isdecimal())
-    return next((number for number in numbers if number > 0), None)
+    # No size of a run is larger than the largest number of ranks; longer texts are not even converted.
+    numbers = (int(value) for value in values if DIGITS.fullmatch(str(value)))
+    return next((number for number in numbers if 0 < number <= limit("ranks")), None)
 
 
 def _order(sizes: Mapping[str, Any]) -> str | None:
@@ -153,7 +150,9 @@ def _groups(listed: Mapping[str, Any]) -> dict[str, Group]:
     found = {}
     for name, group in listed.items():
         ranks = group.get("global_ranks") if isinstance(group, dict) else None
-        if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
+        if isinstance(ranks, list) and all(
+            isinstance(rank, int) and 0 <= rank < limit("ranks") for rank in ranks
+        ):
             found[name] = Group(str(group.get("group_name", "")), tuple(ranks))
     return found
 

@@ -22,6 +22,7 @@ from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.transfer_spans import name_transfers
 from stagescope.ingest.ascend.transfers import marked_transfers, read_transfers, with_peers
 from stagescope.ingest.database import Database
+from stagescope.ingest.missing_tables import Tables, missing_tables
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from stagescope.ingest.ascend.metadata import Facts
 
 
+COMPARED_TABLES = (
+    "META_DATA", "STEP_TIME", "COMMUNICATION_OP", "COMMUNICATION_TASK_INFO", "RANK_DEVICE_MAP", "HOST_INFO",
+)  # fmt: skip
+"""Tables that a profile may lack, but not if other profiles of the run have them."""
+
+
 class _Content(NamedTuple):
     """Content of one profile."""
 
@@ -45,6 +52,7 @@ class _Content(NamedTuple):
     steps: pl.DataFrame
     transfers: pl.DataFrame
     notes: list[Diagnostic]
+    tables: Tables
 
 
 def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
@@ -71,6 +79,7 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
         options.done(path)
     if not any(content.actions.height for content in contents):
         raise refused[0] if refused and not contents else errors.no_marks(paths[0], len(paths))
+    notes += missing_tables([content.tables for content in contents], COMPARED_TABLES)
     return _timeline(contents, options).with_diagnostics(notes)
 
 
@@ -89,7 +98,8 @@ def _read(profile: Profile) -> _Content:
             text = "no mark of a forward or backward with a task on the device"
             source = str(profile.path)
             notes.append(Diagnostic("error", text, source, profile.rank, code="marks.none"))
-        return _Content(facts, marks.actions, steps, transfers, notes)
+        tables = Tables(str(profile.path), database.tables, profile.rank)
+        return _Content(facts, marks.actions, steps, transfers, notes, tables)
 
 
 def _timeline(contents: Sequence[_Content], options: ReadOptions) -> Timeline:

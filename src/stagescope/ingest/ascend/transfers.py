@@ -50,6 +50,9 @@ RAW_TRANSFERS = {
 
 OPS = {"op": pl.Int64, "name": pl.String, "group": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64}
 LINKS = {"op": pl.Int64, "own": pl.Int64, "local_peer": pl.Int64, "bytes": pl.Int64}
+NUMBERED_OPS = {"op": pl.Int64, "name": pl.Int64, "group": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
+TASKS = {**LINKS, "kind": pl.Int64}
+STRINGS = {"number": pl.Int64, "text": pl.String}
 ELEMENT_BYTES = {
     "int8": 1, "uint8": 1, "fp16": 2, "bfp16": 2, "int16": 2, "uint16": 2, "fp32": 4, "int32": 4, "uint32": 4,
     "fp64": 8, "int64": 8, "uint64": 8,
@@ -59,36 +62,75 @@ ELEMENT_BYTES = {
 def read_transfers(database: Database, facts: Facts) -> pl.DataFrame:
     """Return the operations of a profile between two ranks as RAW_TRANSFERS; bytes are those of the copy tasks."""
     if not database.has("COMMUNICATION_OP"):
+        if database.has("COMMUNICATION_TASK_INFO"):
+            database.note("COMMUNICATION_OP", "is missing, although COMMUNICATION_TASK_INFO has its tasks")
         return pl.DataFrame(schema=RAW_TRANSFERS)
-    ops = pl.DataFrame(_ops(database), schema=OPS, orient="row", strict=False)
-    links = pl.DataFrame(_links(database, ops["op"].to_list()), schema=LINKS, orient="row", strict=False)
+    database.check_references("COMMUNICATION_OP", "opName", "STRING_IDS", "id")
+    database.check_references("COMMUNICATION_TASK_INFO", "opId", "COMMUNICATION_OP", "opId")
+    ops = _ops(database)
+    links = _links(database, ops["op"].drop_nulls().to_list())
     found = ops.join(_peers(ops, links, facts), on="op", how="left", maintain_order="left")
     return _raw(found.drop_nulls(["start_ns", "end_ns"]), facts.rank)
 
 
-def _ops(database: Database) -> list[tuple[object, ...]]:
-    columns = database.columns("COMMUNICATION_OP", "t", ("opId",))
-    times = database.columns("COMMUNICATION_OP", "t", ("startNs", "endNs"))
-    alike = " OR ".join("n.value LIKE ?" for _ in OPERATIONS)
+def _ops(database: Database) -> pl.DataFrame:
+    """Return the operations between two ranks as OPS."""
+    # The names are joined here and not in SQL: with repeated ids, a join in SQL may have any number of rows.
+    names = _strings(database, [f"{prefix}%" for prefix, _ in OPERATIONS])
+    columns = database.columns("COMMUNICATION_OP", "t", ("opId", "opName", "groupName", "startNs", "endNs"))
     query = (
-        f"SELECT t.rowid, {columns}, n.value, g.value, {times} FROM COMMUNICATION_OP t "  # noqa: S608 - declared names
-        f"JOIN STRING_IDS n ON n.id = t.opName LEFT JOIN STRING_IDS g ON g.id = t.groupName WHERE {alike}"
+        f"SELECT t.rowid, {columns} FROM COMMUNICATION_OP t "  # noqa: S608 - declared names
+        "WHERE t.opName IN (SELECT value FROM json_each(?))"
     )
-    return database.rows("COMMUNICATION_OP", query, [f"{prefix}%" for prefix, _ in OPERATIONS])
+    rows = database.rows("COMMUNICATION_OP", query, [json.dumps(names["number"].to_list())])
+    ops = database.typed("COMMUNICATION_OP", rows, NUMBERED_OPS)
+    groups = _strings_of(database, ops["group"].drop_nulls().unique().to_list())
+    return (
+        ops.rename({"name": "number", "group": "group_number"})
+        .join(names.rename({"text": "name"}), on="number", how="left", maintain_order="left")
+        .join(groups.rename({"number": "group_number", "text": "group"}), on="group_number", how="left",
+              maintain_order="left")
+        .select(list(OPS))
+    )  # fmt: skip
 
 
-def _links(database: Database, ops: list[int]) -> list[tuple[object, ...]]:
-    """Return the tasks of operations that record a rank at the other end."""
-    if not ops or not database.has("COMMUNICATION_TASK_INFO"):
-        return []
-    columns = database.columns("COMMUNICATION_TASK_INFO", "t", ("opId", "srcRank", "dstRank"))
+def _strings(database: Database, patterns: list[str]) -> pl.DataFrame:
+    """Return the strings that match a pattern of SQL, by number."""
+    alike = " OR ".join("t.value LIKE ?" for _ in patterns)
+    return _unique_strings(database, alike, patterns)
+
+
+def _strings_of(database: Database, numbers: list[int]) -> pl.DataFrame:
+    """Return the strings with some numbers."""
+    return _unique_strings(database, "t.id IN (SELECT value FROM json_each(?))", [json.dumps(numbers)])
+
+
+def _unique_strings(database: Database, condition: str, parameters: list[str]) -> pl.DataFrame:
+    columns = database.columns("STRING_IDS", "t", ("id", "value"))
+    query = f"SELECT t.rowid, {columns} FROM STRING_IDS t WHERE {condition}"  # noqa: S608 - declared names
+    rows = database.rows("STRING_IDS", query, parameters)
+    return (
+        database.typed("STRING_IDS", rows, STRINGS)
+        .drop_nulls()
+        .unique("number", keep="first", maintain_order=True)
+    )
+
+
+def _links(database: Database, ops: list[int]) -> pl.DataFrame:
+    """Return the tasks of operations that record a rank at the other end as LINKS."""
+    table = "COMMUNICATION_TASK_INFO"
+    if not ops or not database.has(table):
+        return pl.DataFrame(schema=LINKS)
+    columns = database.columns(table, "t", ("opId", "srcRank", "dstRank", "size", "taskType"))
+    query = (
+        f"SELECT t.rowid, {columns} FROM {table} t "  # noqa: S608 - declared names
+        "WHERE t.opId IN (SELECT value FROM json_each(?))"
+    )
+    tasks = database.typed(table, database.rows(table, query, [json.dumps(ops)]), TASKS)
     # Notify tasks only synchronize; their recorded size is not a payload.
-    size = "CASE WHEN k.value LIKE 'Notify%' THEN 0 ELSE t.size END"
-    query = (
-        f"SELECT t.rowid, {columns}, {size} FROM COMMUNICATION_TASK_INFO t "  # noqa: S608 - declared names
-        "LEFT JOIN STRING_IDS k ON k.id = t.taskType WHERE t.opId IN (SELECT value FROM json_each(?))"
-    )
-    return database.rows("COMMUNICATION_TASK_INFO", query, [json.dumps(ops)])
+    notify = _strings(database, ["Notify%"])["number"]
+    is_notify = pl.col("kind").is_in(notify.implode()).fill_null(value=False)
+    return tasks.select("op", "own", "local_peer", bytes=pl.when(is_notify).then(0).otherwise("bytes"))
 
 
 def _peers(ops: pl.DataFrame, links: pl.DataFrame, facts: Facts) -> pl.DataFrame:

@@ -42,6 +42,7 @@ class ProcessTrace(NamedTuple):
     steps: pl.DataFrame
     is_numbered: bool
     diagnostics: list[Diagnostic]
+    tables: frozenset[str]
 
 
 class Unmarked(NamedTuple):
@@ -64,10 +65,7 @@ def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | 
             names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
             return Unmarked(path, ranges.height, names, [f"{one.table} {one.text}" for one in report.faults])
         projected = project(report, EnclosingRanges(actions))
-        damage = [
-            Diagnostic("error", f"table {fault.table} {fault.text}", str(path), code="database.damaged")
-            for fault in report.faults
-        ]
+        damage = report.diagnostics()
     if still_open:
         text = "ranges were still open when the report ended, and were dropped"
         damage.append(Diagnostic("warning", text, str(path), count=still_open, code="ranges.open"))
@@ -76,7 +74,9 @@ def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | 
     numbers = np.unique(process_of(actions["thread"].to_numpy())).tolist()
     traces = [_process_trace(number, spans, steps) for number in numbers]
     return [
-        ProcessTrace(path, facts, number, *trace, [*damage, *notes] if number == numbers[0] else [])
+        ProcessTrace(
+            path, facts, number, *trace, [*damage, *notes] if number == numbers[0] else [], report.tables
+        )
         for number, trace in zip(numbers, traces, strict=True)
     ]
 

@@ -10,15 +10,13 @@ the years: `textId` in 2019, `eventClass` and the `globalPid` of kernels in 2020
 from __future__ import annotations
 
 import sqlite3
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stagescope.ingest.database import Database
-from stagescope.vocabulary.errors import InputError
+from stagescope.ingest.typed_rows import MAX_NS, integer_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +34,15 @@ BLOCK_ROWS = 1 << 16
 THREAD_BITS = 24
 ABSENT = -1
 
+SESSION, ENVIRONMENT, GPUS = "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_GPU"
+STRINGS, STRING_COLUMNS = "StringIds", ("id", "value")
+STRINGS_SCHEMA = {"number": pl.Int64, "text": pl.String}
+TIMES = ("start", "end")
+EVENTS = {
+    "text": "text", "textId": "number", "globalTid": "thread", "start": "start_ns", "end": "end_ns",
+    "eventType": "type",
+}  # fmt: skip
+EVENT_TYPES = (pl.String, pl.Int64, pl.Int64, pl.Int64, pl.Int64, pl.Int64)
 RANGES_SCHEMA = {"name": pl.String, "thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}
 
 
@@ -48,121 +55,102 @@ class ReportFacts(NamedTuple):
 
 
 class Report(Database):
-    """A report that is open for reading; raises InputError like Database, but also opens truncated files."""
-
-    def _open(self) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]]:
-        try:
-            return super()._open()
-        except InputError:
-            opened = _open_cut(self.path)
-            if opened is None:
-                raise
-        self._note("sqlite_master", "describes a larger file: it is truncated")
-        return opened
+    """A report that is open for reading; raises InputError like Database."""
 
     def facts(self) -> ReportFacts:
         """Return the facts about the report's machine."""
-        began = self._first("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "1")
-        host = self._first("TARGET_INFO_SYSTEM_ENV", "value", "name = 'Hostname'")
-        gpus = self._rows_of("TARGET_INFO_GPU", ("id", "name"))
+        began = self.frame(SESSION, ("utcEpochNs",), {"began_ns": pl.Int64})["began_ns"].drop_nulls()
+        environment = self.frame(ENVIRONMENT, ("name", "value"), {"name": pl.String, "value": pl.String})
+        hosts = environment.filter(pl.col("name") == "Hostname")["value"].drop_nulls()
+        gpus = self.frame(GPUS, ("id", "name"), {"id": pl.Int64, "name": pl.String}).drop_nulls()
         return ReportFacts(
-            host if isinstance(host, str) and host else None,
-            began if isinstance(began, int) and began > 0 else None,
-            {number: name for number, name in gpus if isinstance(number, int) and isinstance(name, str)},
+            hosts[0] or None if len(hosts) else None,
+            began[0] if len(began) and began[0] > 0 else None,
+            dict(gpus.iter_rows()),
         )
 
     def ranges(self) -> tuple[pl.DataFrame, int]:
         """Return the NVTX ranges (RANGES_SCHEMA), and the number of ranges still open when the report ended."""
-        if not self.has(RANGES):
-            return pl.DataFrame(schema=RANGES_SCHEMA), 0
-        names = dict(self._rows_of("StringIds", ("id", "value")))
-        columns = ("text", "textId", "globalTid", "start", "end", "eventType")
-        rows = [
-            (text if isinstance(text, str) else names.get(number), *map(_whole, (thread, start, end)))
-            for text, number, thread, start, end, kind in self._rows_of(RANGES, columns)
-            if kind in (PUSHED, STARTED, None)
-        ]
-        whole = pl.DataFrame(rows, RANGES_SCHEMA, orient="row", strict=False)
-        if lost := whole.height - whole.drop_nulls(["name", "start_ns"]).height:
-            self._note(RANGES, f"has {lost} ranges without a name or a start, which were dropped")
-        named = whole.drop_nulls(["name", "start_ns"]).with_columns(pl.col("thread").fill_null(ABSENT))
-        return named.drop_nulls("end_ns").sort("start_ns"), named["end_ns"].null_count()
+        every = self.frame(RANGES, list(EVENTS), dict(zip(EVENTS.values(), EVENT_TYPES, strict=True)))
+        events = every.filter(pl.col("type").is_in([PUSHED, STARTED]) | pl.col("type").is_null())
+        numbered = events.filter(pl.col("text").is_null())["number"].drop_nulls().unique()
+        names = self._strings().filter(pl.col("number").is_in(numbered.implode())) if len(numbered) else None
+        named = events.with_columns(name="text") if names is None else _with_names(events, names)
+        known = named.drop_nulls(["name", "start_ns"])
+        if lost := named.height - known.height:
+            self.note(RANGES, f"has {lost} ranges without a name or a start, which were dropped")
+        known = known.with_columns(pl.col("thread").fill_null(ABSENT)).select(list(RANGES_SCHEMA))
+        return known.drop_nulls("end_ns").sort("start_ns"), known["end_ns"].null_count()
 
     def names_like(self, word: str) -> dict[int, str]:
         """Return the strings that contain a word, by id."""
-        if not self.has("StringIds"):
+        if not self.has(STRINGS):
             return {}
-        query = "SELECT t.rowid, t.id, t.value FROM StringIds t WHERE t.value LIKE ?"
-        return dict(self.rows("StringIds", query, (f"%{word}%",)))
+        query = f"SELECT t.rowid, {self.columns(STRINGS, 't', STRING_COLUMNS)} FROM {STRINGS} t WHERE t.value LIKE ?"  # noqa: S608 - ours
+        found = self.typed(STRINGS, self.rows(STRINGS, query, (f"%{word}%",)), STRINGS_SCHEMA)
+        return dict(found.drop_nulls().iter_rows())
 
     def blocks(self, table: str, names: Sequence[str]) -> Iterator[dict[str, Numbers]]:
         """Yield the columns of a table as integers (ABSENT for null), BLOCK_ROWS rows at a time.
 
-        Reading stops at a damaged page, which is recorded as a fault.
+        Reading stops at a damaged page, which is recorded as a fault. So are values that are no integers, which are
+        ABSENT, and rows with an impossible `start` or `end`, which are dropped.
         """
         if not self.has(table):
             return
         wanted = self.columns(table, "t", names).split(", ")
-        query = ", ".join(f"ifnull(CAST({column} AS INTEGER), {ABSENT})" for column in wanted)
-        cursor = None
-        count = 0
-        while True:
-            try:
-                cursor = cursor or self._connection.execute(f"SELECT {query} FROM {table} t")  # noqa: S608 - ours
-                rows = cursor.fetchmany(BLOCK_ROWS)
-            except sqlite3.DatabaseError as reason:
-                self._note(table, f"cannot be read to its end ({reason}): {count} rows were read")
-                return
-            if not rows:
-                return
-            count += len(rows)
-            flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(names))
-            matrix = flat.reshape(-1, len(names)).T
-            yield dict(zip(names, matrix, strict=True))
+        absent = {name: MAX_NS if name in TIMES else ABSENT for name in names}
+        columns = ", ".join(
+            f"ifnull({column}, {absent[name]})" for column, name in zip(wanted, names, strict=True)
+        )
+        # Without an index, rows come in the order of their ids: a page that is read twice shows.
+        query = f"SELECT t.rowid, {columns} FROM {table} t NOT INDEXED"  # noqa: S608 - names of ours
+        last, count = ABSENT, 0
+        try:
+            cursor = self.execute(query)
+            while rows := cursor.fetchmany(BLOCK_ROWS):
+                count += len(rows)
+                block, misfits = integer_block(rows, {"rowid": ABSENT, **absent})
+                if misfits:
+                    self.note(table, f"has values that do not fit, which were ignored ({', '.join(misfits)})")
+                if block["rowid"][0] <= last or (np.diff(block["rowid"]) <= 0).any():
+                    self.note(table, "has rows several times")
+                last = block.pop("rowid")[-1]
+                yield self._plausible(table, block)
+        except sqlite3.DatabaseError as reason:
+            self.check_time(table)
+            self.note(table, f"cannot be read to its end ({reason}): {count} rows were read")
 
-    def _rows_of(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        if not self.has(table):
-            return []
-        columns = self.columns(table, "t", names)
-        return self.rows(table, f"SELECT t.rowid, {columns} FROM {table} t")  # noqa: S608 - names of ours
+    def _plausible(self, table: str, block: dict[str, Numbers]) -> dict[str, Numbers]:
+        """Return a block without rows with an impossible start or end."""
+        start = block.get("start")
+        if start is None:
+            return block
+        end = block.get("end", start)
+        is_right = (start > -MAX_NS) & (start <= end) & (end < MAX_NS)
+        if is_right.all():
+            return block
+        self.note(table, "has rows without a possible start and end, which were dropped")
+        return {name: values[is_right] for name, values in block.items()}
 
-    def _first(self, table: str, name: str, condition: str) -> object:
-        if not self.has(table):
-            return None
-        column = self.columns(table, "t", [name])
-        found = self.rows(table, f"SELECT t.rowid, {column} FROM {table} t WHERE {condition}")  # noqa: S608
-        return found[0][0] if found else None
+    def _strings(self) -> pl.DataFrame:
+        """Return the strings by number."""
+        found = self.frame(STRINGS, STRING_COLUMNS, STRINGS_SCHEMA)
+        return found.drop_nulls().unique("number", keep="first", maintain_order=True)
 
 
-def _whole(value: object) -> int | None:
-    """Return an integer; None for anything else, because SQLite columns may hold values of any type."""
-    return value if isinstance(value, int) else None
-
-
-def _open_cut(path: Path) -> tuple[sqlite3.Connection, dict[str, frozenset[str]]] | None:
-    """Return a connection to a file that is shorter than its header states, and its tables; None for any other fault.
-
-    SQLite opens such a file only with `PRAGMA writable_schema`, which is meant for repairs (btree.c, lockBtree).
-    """
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=0)
-    connection.text_factory = lambda value: value.decode("utf-8", "replace")
-    columns = "SELECT m.name, p.name FROM sqlite_master m, pragma_table_info(m.name) p WHERE m.type = 'table'"
-    found: dict[str, set[str]] = {}
-    try:
-        connection.execute("PRAGMA writable_schema = ON")
-        for table, column in connection.execute(columns):
-            found.setdefault(table, set()).add(column)
-    except sqlite3.DatabaseError:
-        connection.close()
-        return None
-    return connection, {table: frozenset(names) for table, names in found.items()}
+def _with_names(events: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+    """Return events with the column `name`: their text, or the string that they refer to."""
+    found = names.rename({"text": "string"})
+    joined = events.join(found, on="number", how="left", maintain_order="left")
+    return joined.with_columns(name=pl.coalesce("text", "string"))
 
 
 def is_report(path: Path) -> bool:
     """Return whether a database is an nsys export: it has the table of strings and some collected data."""
     with Report(path) as report:
-        some = (RANGES, LAUNCHES, KERNELS, "TARGET_INFO_SESSION_START_TIME")
-        return report.has("StringIds") and any(map(report.has, some))
+        some = (RANGES, LAUNCHES, KERNELS, SESSION)
+        return report.has(STRINGS) and any(map(report.has, some))
 
 
 def process_of(thread: Numbers) -> Numbers:

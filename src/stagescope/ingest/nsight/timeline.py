@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
+from stagescope.ingest.missing_tables import Tables, missing_tables
 from stagescope.ingest.nsight.errors import no_ranges, no_ranges_in_damaged
 from stagescope.ingest.nsight.process_trace import ProcessTrace, Unmarked
+from stagescope.ingest.nsight.report import ENVIRONMENT, GPUS, KERNELS, LAUNCHES, SESSION
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_FAULTS = 2
+COMPARED_TABLES = (LAUNCHES, KERNELS, SESSION, ENVIRONMENT, GPUS)
 CLOCK_METHOD = "wall time at which nsys began the session"
 
 
@@ -41,6 +44,8 @@ def timeline_of_reports(reports: Sequence[list[ProcessTrace] | Unmarked]) -> Tim
         text = "; ".join(["no NVTX range in the report is named like an action of a pipeline", *found.faults])
         diagnostics.append(Diagnostic("error", text, str(found.path), code="actions.none"))
     ranks = _by_rank(traces, diagnostics)
+    tables = {trace.path: Tables(str(trace.path), trace.tables, rank) for rank, trace in ranks.items()}
+    diagnostics += missing_tables(list(tables.values()), COMPARED_TABLES)
     for rank, trace in ranks.items():
         diagnostics += _rank_diagnostics(rank, trace)
     return Timeline(
