@@ -112,6 +112,14 @@ def test_warns_if_nothing_was_recorded_and_removes_the_directory(tmp_path):
     assert not (tmp_path / "rec").exists()
 
 
+def test_an_end_without_notice_is_named_as_a_reason_for_missing_spans(tmp_path):
+    action = "with record.forward(microbatch=0, stage=0): pass"
+    code = f"import os, stagescope.record as record\n{action}\nos._exit(0)"
+    done = stagescope("run", "-o", tmp_path / "rec", "--", sys.executable, "-c", code)
+    reason = "or it was killed or called os._exit within half a second after its first action"
+    assert (reason in done.stderr) != ("1 action" in done.stderr)  # a busy machine may take half a second
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -363,6 +363,12 @@ def test_equal_names_share_one_number(recorder):
     assert recorder.name_id("x" * 10_000) == recorder.name_id("x" * 10_000) == 3
 
 
+def test_half_of_a_surrogate_pair_is_stored_as_its_escape(recorder, tmp_path):
+    recorder.emit(FORWARD, 1, 2, name=recorder.name_id("\ud800 é"))
+    recorder.stop("test")
+    assert only_contents(tmp_path).names[1] == "\\ud800 é"
+
+
 def test_concurrent_names_match_the_string_table(recorder, tmp_path):
     def work():
         for number in range(300):

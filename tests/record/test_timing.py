@@ -53,6 +53,26 @@ def test_host_timer_reads_the_clock_directly(recorder):
     assert recorder.timer.begin is now_ns
 
 
+def test_signal_handler_that_records_during_the_search_for_a_device_is_timed_on_the_host(
+    recorder, tmp_path, monkeypatch, capsys
+):
+    searches = []
+
+    def find(reported):
+        searches.append(reported)
+        action(recorder, 9)  # as a handler that interrupts the import of a module of a device
+        recorder.timer.look_for_device()
+
+    monkeypatch.setattr(devices, "find_device", find)
+    action(recorder, 0)
+    assert len(searches) == 1
+    recorder.timer.look_for_device()
+    assert len(searches) == 2
+    recorder.stop("test")
+    assert sorted(only_contents(tmp_path).spans["microbatch"].tolist()) == [0, 9, 9]
+    assert capsys.readouterr().err == ""
+
+
 def test_host_moments_are_resolved_immediately(recorder):
     resolved = []
     recorder.timer.resolve(lambda *times_ns: resolved.append(times_ns), 1, 2)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 SUPPORTED = (
     "the schedules of torch, Megatron-core, DeepSpeed, Paddle, MindSpeed, FlagScale, Primus and ColossalAI"
 )
+CUT_SHORT = ", or it was killed or called os._exit within half a second after its first action"
+NO_ACTION = f"no process completed an action of a pipeline schedule{CUT_SHORT}"
+"""A process stores what it has recorded every half second. Nothing runs at an end without notice."""
+
 MOST_LINES = 8
 """Ranks that recorded different amounts; more of them are summarized in one line."""
 
@@ -41,7 +45,7 @@ def print_summary(directory: Path, recordings: set[Path], ended: Ended, steps: s
     elif ended.exit_code:
         _print(f"stagescope: the command failed with exit code {ended.exit_code}")
     if not recordings:
-        _print("stagescope: nothing was recorded: no process completed an action of a pipeline schedule")
+        _print(f"stagescope: nothing was recorded: {NO_ACTION}")
         _print(f"  supported: {SUPPORTED}, and marked actions")
         if ended.exit_code:
             return
@@ -60,7 +64,9 @@ def print_summary(directory: Path, recordings: set[Path], ended: Ended, steps: s
     for reason in refusals:
         _print(f"  not recorded: {printable(reason)}")
     if contents and not refusals and not any(process.counts["actions"] for process in contents):
-        _print("  no forward or backward was recorded: no process ran a supported schedule")
+        is_whole = all(process.has_end for process in contents)
+        reason = "no process ran a supported schedule" + ("" if is_whole else CUT_SHORT)
+        _print(f"  no forward or backward was recorded: {reason}")
         _print(MARKING)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stagescope.record.format import HEADER, SPAN, SPAN_FIELDS, SPANS, Frame, scan_frames
+from stagescope.record.format import END, HEADER, SPAN, SPAN_FIELDS, SPANS, Frame, scan_frames
 from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, STEP_CODE, TRANSFERS
 
 if TYPE_CHECKING:
@@ -31,11 +31,15 @@ _CODES = {
 
 @dataclass
 class Contents:
-    """What one process recorded: how often each of `actions`, `transfers` and so on, and collectives only counted."""
+    """What one process recorded: how often each of `actions`, `transfers` and so on, and collectives only counted.
+
+    `has_end` is whether it ended regularly, so that nothing is missing at the end.
+    """
 
     rank: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     counted_collectives: int = 0
+    has_end: bool = False
 
 
 def count_contents(recordings: Iterable[Path]) -> list[Contents]:
@@ -58,6 +62,8 @@ def _count(data: bytes, process: Contents) -> None:
             kinds = bytes(frame.payload[_KIND_OFFSET :: SPAN.size])
             for name, codes in _CODES.items():
                 process.counts[name] += sum(map(kinds.count, codes))
+        elif frame.type == END:
+            process.has_end = True
         elif frame.type == HEADER:
             _read_header(bytes(frame.payload), process)
 

@@ -44,11 +44,12 @@ class Timer:
     are known, on the host immediately.
     """
 
-    __slots__ = ("_memory", "_recorder", "_reported", "begin", "device", "end", "resolve")
+    __slots__ = ("_is_looking", "_memory", "_recorder", "_reported", "begin", "device", "end", "resolve")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._reported: str | None = None
+        self._is_looking = False
         self.device: DeviceTimer | None = None
         self.begin: Callable[[], Any]
         self.end: Callable[..., None]
@@ -71,7 +72,14 @@ class Timer:
             self.look_for_device()
 
     def look_for_device(self) -> None:
-        """Use the device's clock if the training has started to use a device, otherwise the host's."""
+        """Use the device's clock if the training has started to use a device, otherwise the host's.
+
+        A signal handler that records a span may interrupt this in the middle of an import. Its own span is timed on
+        the host: importing the same module again would find it incomplete.
+        """
+        if self._is_looking:
+            return
+        self._is_looking = True
         try:
             self._choose()
         except Exception as error:  # noqa: BLE001  # an unknown build of a framework must not stop the training
@@ -79,6 +87,8 @@ class Timer:
             self._recorder.warn(
                 f"cannot time actions on the device; they show their launch on the host instead: {error!r}"
             )
+        finally:
+            self._is_looking = False
 
     def _choose(self) -> None:
         from stagescope.record.devices import find_device  # not needed before the first action
@@ -133,6 +143,7 @@ class Timer:
 
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.device))
         self._reported = None
+        self._is_looking = False
         self._wait_for_first_action()
 
     def _wait_for_first_action(self) -> None:
