@@ -128,8 +128,9 @@ class ByteStream:
             unpacked += len(block)
             if self._is_packed and unpacked > limit("unpacked"):
                 raise beyond("unpacked", self.path)
-            if self._is_packed and unpacked > ANY_RATIO_BYTES:
-                require("ratio", unpacked / self._file.tell(), self.path)
+            allowed = max(ANY_RATIO_BYTES, limit("ratio") * self._file.tell())
+            if self._is_packed and unpacked > allowed:
+                raise beyond("ratio", self.path)
             yield block
 
     def _unpacked(self, magic: bytes) -> Iterator[bytes]:

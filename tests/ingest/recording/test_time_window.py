@@ -72,6 +72,17 @@ def test_wrong_or_missing_anchors_cost_no_span(tmp_path, anchors):
     assert read(tmp_path, anchors=anchors).spans.height == 20
 
 
+def test_an_anchor_of_another_wall_clock_is_dropped(tmp_path):
+    frames = recording_frames(SPANS, process_start_ns=BEGAN_NS)
+    times = [(BEGAN_NS + n * SECOND_NS, 10**18 + n * SECOND_NS, 100) for n in range(3)]
+    frames[2] = (fmt.CLOCK, b"".join(anchor_record(*time) for time in [*times, (BEGAN_NS + 5, 7, 1)]))
+    path = tmp_path / "a.sscope"
+    path.write_bytes(encode(frames))
+    timeline = api.read(path)
+    assert timeline.clocks["offset_ns"].to_list() == [10**18 - BEGAN_NS]
+    assert [count for _, _, count in implausible(timeline)] == [1]
+
+
 def test_a_killed_process_may_have_been_stuck_after_its_last_anchor(tmp_path):
     late = BEGAN_NS + 1_800 * SECOND_NS
     more = [span_record(start_ns=late, end_ns=late + 5)]

@@ -67,8 +67,9 @@ def test_only_so_many_versions_are_kept(live, source):
     assert len(kept) == VERSIONS_KEPT
 
 
-def test_unreadable_files_keep_the_last_version_and_set_the_problem(live, source):
-    source.fingerprint, source.error = "2", InputError("gone")
+@pytest.mark.parametrize("error", [InputError("gone"), TypeError("gone")])
+def test_unreadable_files_keep_the_last_version_and_set_the_problem(live, source, error):
+    source.fingerprint, source.error = "2", error
     look(live)
     assert live.current.version == "v1"
     assert "gone" in live.problem

@@ -39,7 +39,7 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
     A wait outside of it becomes unknown, and the span is kept.
     """
     spans = contents.spans
-    anchors = contents.anchors[_are_sane(contents.anchors, ("monotonic_ns", "realtime_ns"))]
+    anchors = _consistent(contents.anchors[_are_sane(contents.anchors, ("monotonic_ns", "realtime_ns"))])
     moments = [
         spans["start_ns"], spans["end_ns"], anchors["monotonic_ns"], contents.device_anchors["monotonic_ns"],
         contents.raw_anchors["monotonic_ns"], contents.counters["time_ns"],
@@ -75,6 +75,13 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
         if count
     ]
     return replace(contents, spans=kept, **tables), notes  # type: ignore[arg-type]  # arrays of those fields
+
+
+def _consistent(anchors: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Return the anchors without those at which the wall clock was on another day than at most others."""
+    offsets_ns = anchors["realtime_ns"] - anchors["monotonic_ns"]
+    consistent: npt.NDArray[np.void] = anchors[plausible_interval(offsets_ns).contains(offsets_ns)]
+    return consistent
 
 
 def _are_inside(window: Interval, spans: Columns) -> npt.NDArray[np.bool_]:
