@@ -24,7 +24,10 @@ COLUMNS = ("same", "with a diagnostic", "refused", "changed")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: formats, seed, mutations per format (None: until the time is up), seconds, processes."""
+    """What to run: formats, seed, mutations per format (None: until the time is up), seconds, processes.
+
+    Of the mutations, one in `thorough_every` is analyzed and shown as well, none if it is 0.
+    """
 
     formats: Sequence[str]
     seed: int
@@ -32,6 +35,11 @@ class Plan:
     seconds: float | None = None
     workers: int = 1
     only: int | None = None
+    thorough_every: int = THOROUGH_EVERY
+
+    def is_thorough(self, number: int) -> bool:
+        """Return whether a mutation is analyzed and shown as well."""
+        return self.only is not None or bool(self.thorough_every and number % self.thorough_every == 0)
 
 
 @dataclass
@@ -79,8 +87,8 @@ def run(plan: Plan, keep: Path, *, shows_progress: bool = False) -> Summary:
         try:
             for name, numbers in rounds:
                 for number in numbers:
-                    thorough = plan.only is not None or number % THOROUGH_EVERY == 0
-                    summary.results[name].append(worker.run(name, plan.seed, number, thorough=thorough))
+                    found = worker.run(name, plan.seed, number, thorough=plan.is_thorough(number))
+                    summary.results[name].append(found)
                 if shows_progress:
                     _progress(summary, time.monotonic() - began)
         finally:

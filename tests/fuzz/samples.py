@@ -107,8 +107,8 @@ def nsight_reports(folder: Path) -> None:
 
 
 def ascend_profiles(folder: Path) -> None:
-    """Write the databases of torch_npu's profiler for four ranks."""
-    write_cluster(folder, Cluster(microbatches=4, steps=2, pp=4))
+    """Write the databases of torch_npu's profiler for three ranks."""
+    write_cluster(folder, Cluster(microbatches=3, steps=2, pp=3))
 
 
 def monitored_ascend_profiles(folder: Path) -> None:

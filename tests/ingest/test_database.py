@@ -208,6 +208,23 @@ def test_tables_with_an_invalid_declaration_do_not_hide_the_others(path):
         assert "malformed database schema" in database.faults[0].text
 
 
+def test_an_index_that_contradicts_its_table_is_recorded_as_fault(path, monkeypatch):
+    edit(path, "CREATE INDEX I ON N (a)")
+    with Database(path) as database:
+        database.check()
+        assert database.faults == []
+    content = path.read_bytes()
+    place = content.index(b"x" * 100) - 1  # the last byte of the integer before the first text
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    with Database(path) as database:
+        database.check()
+        assert [fault.sentence.partition(":")[0] for fault in database.faults] == ["the database is damaged"]
+        monkeypatch.setattr("stagescope.ingest.database.CHECKED_BYTES", 0)
+    with Database(path) as database:
+        database.check()
+        assert database.faults == []
+
+
 def test_tables_that_share_their_pages_are_not_read(path):
     edit(
         path, "CREATE TABLE M (a)", "PRAGMA writable_schema = ON",

@@ -29,21 +29,33 @@ WAL_VERSION = 2
 WAL_VERSION_AT = 18
 """Header byte that marks a database in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3)."""
 
+CHECKED_BYTES, CHECK_SECONDS = 32 << 20, 3.0
+"""SQLite checks about 250 MiB in a second."""
+
 Row = tuple[Any, ...]
 
 
 class Fault(NamedTuple):
-    """A part of one table that could not be read, or that contradicts another table."""
+    """A part of one table that could not be read or contradicts another table; of the whole if `table` is empty."""
 
     table: str
     text: str
     severity: str = "error"
     code: str = "database.damaged"
 
+    @property
+    def where(self) -> str:
+        """The table, or the database."""
+        return f"table {self.table}" if self.table else "the database"
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, and where."""
+        return f"{self.where} {self.text}"
+
     def diagnostic(self, source: str, rank: int | None = None) -> Diagnostic:
         """Return the fault of a database as a diagnostic."""
-        where = f"table {self.table}"
-        return Diagnostic(self.severity, f"{where} {self.text}", source, rank, where, code=self.code)
+        return Diagnostic(self.severity, self.sentence, source, rank, self.where, code=self.code)
 
 
 class Database:
@@ -145,6 +157,23 @@ class Database:
         if len(once) < len(fetched):
             self.note(table, f"has {len(fetched) - len(once)} rows several times, which were used once")
         return list(once.values())
+
+    def check(self) -> None:
+        """Add a fault if SQLite finds the database damaged, also where the damaged part would be read without an error.
+
+        It compares every page, and every index with its table. Large databases, for which this would take longer than
+        to read what is needed of them, are not checked.
+        """
+        if self._schema.fault or self.path.stat().st_size > CHECKED_BYTES:
+            return
+        self._deadline.restart(CHECK_SECONDS)
+        try:
+            self._connection.execute("PRAGMA ignore_check_constraints = ON")
+            ((found,),) = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
+        except sqlite3.DatabaseError as reason:
+            found = "ok" if self._deadline.is_past() else str(reason)
+        if found != "ok":
+            self.note("", f"is damaged: SQLite's check reports {found.splitlines()[-1]!r}")
 
     def check_references(self, table: str, column: str, other: str, key: str) -> None:
         """Add a fault if rows of a table have a value in `column` that no row of the table `other` has as `key`."""

@@ -48,10 +48,10 @@ class Deadline:
     def __init__(self) -> None:
         self._at = float("inf")
 
-    def restart(self) -> None:
-        """Begin a query."""
-        longest = limit("query")
-        self._at = float("inf") if longest == UNLIMITED else time.monotonic() + longest
+    def restart(self, longest: float | None = None) -> None:
+        """Begin a query that may take `longest` seconds, by default the limit `query`."""
+        seconds = limit("query") if longest is None else longest
+        self._at = float("inf") if seconds == UNLIMITED else time.monotonic() + seconds
 
     def is_past(self) -> bool:
         """Return whether the query has taken too long; SQLite interrupts it if this returns True."""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.ingest.plausible_times import MAX_NS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
-
-MAX_NS = 2**62
-"""146 years: differences of larger timestamps do not fit 64 bits."""
 
 BITS = {pl.Int8: 8, pl.Int32: 32, pl.Int64: 64}
 

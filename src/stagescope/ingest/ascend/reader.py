@@ -28,7 +28,7 @@ from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform, in_order
 from stagescope.schedules.spellings import known_schedule
-from stagescope.vocabulary.errors import StagescopeError
+from stagescope.vocabulary.errors import InputError, StagescopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +42,9 @@ COMPARED_TABLES = (
     "META_DATA", "STEP_TIME", "COMMUNICATION_OP", "COMMUNICATION_TASK_INFO", "RANK_DEVICE_MAP", "HOST_INFO",
 )  # fmt: skip
 """Tables that a profile may lack, but not if other profiles of the run have them."""
+
+
+MOST_FAULTS = 2
 
 
 class _Content(NamedTuple):
@@ -78,14 +81,24 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
     for path in sorted({*paths} - {profile.path for profile in profiles}):
         options.done(path)
     if not any(content.actions.height for content in contents):
-        raise refused[0] if refused and not contents else errors.no_marks(paths[0], len(paths))
+        raise refused[0] if refused and not contents else _no_marks(paths, contents)
     notes += missing_tables([content.tables for content in contents], COMPARED_TABLES)
     return _timeline(contents, options).with_diagnostics(notes)
+
+
+def _no_marks(paths: Sequence[Path], contents: Sequence[_Content]) -> InputError:
+    """Return the error for profiles without a mark, with what was damaged."""
+    for content in contents:
+        faults = [note.message for note in content.notes if note.code == "database.damaged"]
+        if faults:
+            return errors.no_marks_in_damaged(content.tables.source, faults[:MOST_FAULTS])
+    return errors.no_marks(paths[0], len(paths))
 
 
 def _read(profile: Profile) -> _Content:
     """Return the content of one profile; raises InputError where it cannot be opened."""
     with Database(profile.path) as database:
+        database.check()
         facts = read_facts(database, profile.rank)
         marks = read_marks(database, profile.rank)
         steps = read_step_times(database, profile.rank)

@@ -27,5 +27,4 @@ def no_ranges(path: str | os.PathLike[str], ranges: int, names: Sequence[str]) -
 
 def no_ranges_in_damaged(path: str | os.PathLike[str], faults: Sequence[str]) -> InputError:
     """Return the error for a report without an action in its readable part, with the `faults` of its tables."""
-    damage = "; ".join(f"table {fault}" for fault in faults)
-    return InputError.damaged(path, f"no pipeline action in its readable part: {damage}")
+    return InputError.damaged(path, f"no pipeline action in its readable part: {'; '.join(faults)}")

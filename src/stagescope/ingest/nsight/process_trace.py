@@ -58,12 +58,13 @@ def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | 
     """Return the processes of a report that ran actions; raises InputError for a file that SQLite cannot read."""
     # Faults are collected while reading, so they are turned into diagnostics only after the last query.
     with Report(path) as report:
+        report.check()
         facts = report.facts()
         ranges, still_open = report.ranges()
         actions = _actions(ranges, NamePattern(pattern) if pattern else None)
         if actions.is_empty():
             names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
-            return Unmarked(path, ranges.height, names, [f"{one.table} {one.text}" for one in report.faults])
+            return Unmarked(path, ranges.height, names, [fault.sentence for fault in report.faults])
         projected = project(report, EnclosingRanges(actions))
         damage = report.diagnostics()
     if still_open:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 def recognize_report(path: Path, head: bytes) -> bool:
-    """Return whether a file is an exported report: by its tables, or by its name if it cannot be opened."""
+    """Return whether a file is an exported report: by its tables, or by its name if it is damaged or empty."""
+    is_named = path.suffix == ".sqlite"
     if not is_database(head):
-        return False
+        return is_named
     try:
         return is_report(path)
     except InputError:
-        return path.suffix == ".sqlite"
+        return is_named
 
 
 def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:

@@ -16,7 +16,9 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.database import Database
-from stagescope.ingest.typed_rows import MAX_NS, integer_block
+from stagescope.ingest.plausible_times import MAX_NS
+from stagescope.ingest.typed_rows import integer_block
+from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,8 +86,6 @@ class Report(Database):
 
     def names_like(self, word: str) -> dict[int, str]:
         """Return the strings that contain a word, by id."""
-        if not self.has(STRINGS):
-            return {}
         query = f"SELECT t.rowid, {self.columns(STRINGS, 't', STRING_COLUMNS)} FROM {STRINGS} t WHERE t.value LIKE ?"  # noqa: S608 - ours
         found = self.typed(STRINGS, self.rows(STRINGS, query, (f"%{word}%",)), STRINGS_SCHEMA)
         return dict(found.drop_nulls().iter_rows())
@@ -135,6 +135,8 @@ class Report(Database):
 
     def _strings(self) -> pl.DataFrame:
         """Return the strings by number."""
+        if STRINGS not in self.tables:
+            self.note(STRINGS, "is missing")
         found = self.frame(STRINGS, STRING_COLUMNS, STRINGS_SCHEMA)
         return found.drop_nulls().unique("number", keep="first", maintain_order=True)
 
@@ -147,10 +149,16 @@ def _with_names(events: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
 
 
 def is_report(path: Path) -> bool:
-    """Return whether a database is an nsys export: it has the table of strings and some collected data."""
+    """Return whether a file is an nsys export: it has a table of collected data.
+
+    Raises InputError if that cannot be known, because the file or its schema is damaged.
+    """
     with Report(path) as report:
-        some = (RANGES, LAUNCHES, KERNELS, SESSION)
-        return report.has(STRINGS) and any(map(report.has, some))
+        if any(name in report.tables for name in (RANGES, LAUNCHES, KERNELS, SESSION)):
+            return True
+        if report.faults:
+            raise InputError.damaged(path, report.faults[0].text)
+        return False
 
 
 def process_of(thread: Numbers) -> Numbers:
