@@ -20,3 +20,10 @@ def read_first_and_hang(path, _):
     if path.name == "rank0.json":
         raise ZeroDivisionError
     time.sleep(600)
+
+
+def read_or_die(path, _):
+    """Read any file but that of rank 1, which ends the worker."""
+    if "rank1" in path.name:
+        os._exit(9)
+    return path.name

@@ -4,9 +4,12 @@ import errno
 import gzip
 import os
 import socket
+import tarfile
+import zipfile
 
 import pytest
 
+from stagescope.api import READERS
 from stagescope.ingest.discover import find_inputs
 from stagescope.ingest.reader import Reader
 from stagescope.ingest.registry import Registry
@@ -158,6 +161,23 @@ def test_a_file_that_is_replaced_by_a_pipe_while_it_is_opened_is_an_error(tmp_pa
     monkeypatch.setattr(type(tmp_path), "stat", lambda *_, **__: regular)
     with pytest.raises(InputError, match="it is a pipe"):
         open_stream(tmp_path / "a.r")
+
+
+@pytest.mark.parametrize("name", ["run.tar", "run.tar.gz", "run.zip"])
+def test_archives_are_refused_and_never_unpacked(tmp_path, name):
+    inner = tmp_path / "rank-00000.sscope"
+    inner.write_bytes(b"content")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.write(inner, "../outside.sscope")
+    else:
+        with tarfile.open(folder / name, "w:gz" if name.endswith(".gz") else "w") as archive:
+            archive.add(inner, "../outside.sscope")
+    with pytest.raises(InputError, match="is not a recording or trace in a supported format"):
+        find_inputs([folder / name], Registry(READERS, ()))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(["folder", name, inner.name])
 
 
 def test_a_name_that_is_not_utf_8_is_an_error_and_skipped_in_a_directory(folder):

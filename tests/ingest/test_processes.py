@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ingest.failing_reads import read_and_die, read_and_fail, read_first_and_hang
+from ingest.failing_reads import read_and_die, read_and_fail, read_first_and_hang, read_or_die
 from ingest.kineto.planted_traces import mark, write_trace
 from nsight_reports import Planted, write_report
 from stagescope.ingest import processes
@@ -104,6 +104,17 @@ def test_any_other_error_in_a_worker_keeps_its_type(monkeypatch, paths):
 def test_a_killed_worker_is_an_input_error(monkeypatch, paths):
     with pytest.raises(InputError, match="a worker process that was reading traces was killed"):
         read(monkeypatch, paths[:2], 2, function=read_and_die)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_file_that_kills_its_worker_is_named_and_the_others_are_read(monkeypatch, paths):
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "_cores", lambda: 2)
+    seen = []
+    found, (refused,) = read_each(read_or_die, paths, seen.append)
+    assert found == [paths[0].name, paths[2].name]
+    assert (refused.code, refused.source) == ("file.unreadable", str(paths[1]))
+    assert sorted(seen) == paths
     assert multiprocessing.active_children() == []
 
 

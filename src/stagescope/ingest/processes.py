@@ -41,8 +41,8 @@ def read_each(
     """Return `read(path, pattern)` for each usable path, in the order of `paths`, and an error for each refused one.
 
     `on_read` is called after each file. `read` must be a module-level function with a result that can be pickled.
-    Raises the refusal if no file is usable, anything else that `read` raises, also from a worker, and InputError if a
-    worker process is killed.
+    A file whose worker is killed, as by a lack of memory, is read again alone, and refused if that happens again.
+    Raises the refusal if no file is usable, and anything else that `read` raises, also from a worker.
     """
     large = [path for path in paths if path.stat().st_size >= LARGE_BYTES]
     workers = min(len(large), _cores()) if _can_spawn() else 0
@@ -60,10 +60,25 @@ def read_each(
             path = running[future]
             try:
                 outcomes[path] = future.result()
-            except BrokenProcessPool:
-                raise InputError.worker_killed(path) from None
+            except BrokenProcessPool:  # one file may have killed the workers of all others
+                continue
+            on_read(path)
+    for path in paths:
+        if path not in outcomes:
+            outcomes[path] = _outcome_alone(read, path, pattern)
             on_read(path)
     return usable((path, outcomes[path]) for path in paths)
+
+
+def _outcome_alone(
+    read: Callable[[Path, str | None], Found], path: Path, pattern: str | None
+) -> Found | InputError | TableError:
+    """Return the outcome of one file in a worker of its own, which it may kill."""
+    with _workers(1) as pool, _main_hidden():
+        try:
+            return pool.submit(outcome_of, read, path, pattern).result()
+        except BrokenProcessPool:
+            return InputError.worker_killed(path)
 
 
 def _cores() -> int:

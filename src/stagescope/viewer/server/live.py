@@ -69,7 +69,7 @@ class LiveRun:
                 self._fingerprint, self.problem = fingerprint, None
         except (StagescopeError, PolarsError, OSError, ValueError) as error:
             self.problem = str(error)
-        except Exception as error:  # noqa: BLE001 - the pages keep the last version, and are told why
+        except Exception as error:  # noqa: BLE001 - the pages keep the last version and show why
             self.problem = f"internal error: {type(error).__name__}: {error}"
         finally:
             took_s = time.monotonic() - began_s
