@@ -62,6 +62,7 @@ check: $(DEV_READY) ## check format, lint, types, vocabulary, architecture and d
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python tools/check_platforms.py
 	@if [ -x web/node_modules/.bin/biome ]; then cd web && npm run --silent check; \
 	else echo 'skipped the check of web/: run make web once, which needs Node'; fi
 	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_docs.py

@@ -90,6 +90,24 @@ MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 5
 MAX_NESTING = 3
 
+RECORDING = ("record", "demo")
+"""Parts that need Linux; people look at recordings of a cluster on laptops with other systems."""
+
+POSIX_MODULES = frozenset(
+    {"curses", "fcntl", "grp", "posix", "pwd", "readline", "resource", "syslog", "termios"}
+)
+POSIX_NAMES = {
+    "os": "chown fchown fdatasync fork forkpty getegid geteuid getgid getpgid getuid kill killpg mkfifo nice "
+    "posix_fadvise posix_fallocate pread preadv pwrite pwritev sched_getaffinity setsid statvfs sysconf uname wait "
+    "waitpid O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK",
+    "signal": "SIGALRM SIGCHLD SIGCONT SIGHUP SIGKILL SIGPIPE SIGQUIT SIGSTOP SIGTSTP SIGUSR1 SIGUSR2 SIGWINCH alarm "
+    "pthread_kill pthread_sigmask setitimer sigpending sigtimedwait sigwait sigwaitinfo",
+    "socket": "AF_UNIX SO_REUSEPORT",
+    "time": "CLOCK_MONOTONIC CLOCK_MONOTONIC_RAW CLOCK_REALTIME clock_getres clock_gettime clock_gettime_ns tzset",
+    "select": "epoll kqueue poll",
+}
+POSIX_USES = frozenset(f"{module}.{name}" for module, names in POSIX_NAMES.items() for name in names.split())
+
 PRINTING_PARTS = ("cli", "demo")
 CONSOLE = "cli/console.py"
 """The only module of the command line that prints: it replaces control characters."""
@@ -355,6 +373,22 @@ def _comment(line: str) -> bool:
     return len(re.findall(r"[^\W\d_]{2,}", words)) > 1
 
 
+def only_the_recorder_needs_linux(module: Module) -> Iterator[Finding]:
+    """Yield imports and uses of what macOS or Windows do not have, except in recording."""
+    if module.part in RECORDING:
+        return
+    for line, target, typing_only in imports(module):
+        if target.split(".")[0] in POSIX_MODULES and not typing_only:
+            yield Finding(module.path, target, line, f"{target} is not available on every system")
+    for node in ast.walk(module.tree):
+        # Not by ast.unparse, which takes a second for all attributes of the package.
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+            continue
+        name = f"{node.value.id}.{node.attr}"
+        if name in POSIX_USES:
+            yield Finding(module.path, name, node.lineno, f"{name} is not available on every system")
+
+
 Rule = Callable[[Module], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     imports_point_downwards,
@@ -369,4 +403,5 @@ RULES: tuple[Rule, ...] = (
     only_the_front_end_prints,
     the_command_line_prints_in_one_place,
     broad_handlers_give_a_reason,
+    only_the_recorder_needs_linux,
 )

@@ -149,6 +149,19 @@ def test_arguments_that_are_names_of_files_are_printed_without_control_character
         assert printed(*words)[0] in (1, 2)
 
 
+def test_a_name_that_is_not_utf_8_is_an_error_and_printable(printed, tmp_path):
+    folder = write_hostile_recording(tmp_path / "run\udcff\x9b")
+    write_worker_logs(folder, PaddleRun(devices=2, microbatches=2, steps=1))
+    for words in (
+        ("show",),
+        ("open",),
+        ("export", "-o", "out.svg"),
+        ("pp-chart", "-d"),
+        ("paddle", "--log_dir"),
+    ):
+        assert printed(*words, folder)[0] == 1
+
+
 def test_colored_text_keeps_its_styles_and_no_escape_sequence(monkeypatch):
     stream = io.StringIO()
     stream.isatty = lambda: True

@@ -10,6 +10,7 @@ from stagescope.api.formats import READERS
 from stagescope.clocks import ClockReport, align_clocks, clock_line
 from stagescope.clocks import report_json as clock_json
 from stagescope.ingest import Inputs, find_inputs, read_inputs
+from stagescope.ingest.discover import require_text_name
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.merge import WALL_CLOCK_CODE, merge_timelines
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
@@ -209,5 +210,7 @@ def read_paddle_logs(
         raise InputError.no_attempt(options.attempt, 1)
     with limits_in_force(checked_limits(facts.get("limits"))):
         logs = find_worker_logs(Path(log_dir), devices, multi_machine=multi_machine)
+        for log in logs:
+            require_text_name(log.path)
         timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
     return place_stages(with_schedule(timeline, options.schedule), options.layout)

@@ -54,6 +54,8 @@ def command(schedule: str, microbatches: int, output: Path, *, force: bool) -> i
     Four local processes train with torch.distributed.pipelining. Every stage computes by sleeping, so the picture
     matches the textbook even on two cores. Step 0 is not recorded, because it sets up connections.
     """
+    if sys.platform != "linux":
+        raise CommandError.needs_linux("the demo", sys.platform)
     if find_spec("torch") is None:
         raise CommandError.missing_library("torch", "the demo", "pip install 'stagescope[demo]'")
     _prepare(output, force=force)

@@ -43,6 +43,6 @@ def write_json(data: object, path: Path, *, force: bool = False) -> None:
 
     Raises OutputError if the file exists and `force` is not set, and if it cannot be written.
     """
-    text = json_text(data)
+    content = json_text(data).encode()  # as bytes, because text has other line ends on Windows
     with new_file(path, force=force) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_bytes(content)

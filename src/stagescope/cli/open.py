@@ -97,4 +97,6 @@ def warn_partial(meta: Mapping[str, Any]) -> None:
 
 def _has_display() -> bool:
     """Return whether a browser would open in a window; a text browser would take over this terminal."""
-    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import click
 
 from stagescope.cli.console import echo, echo_exactly
 from stagescope.cli.run_summary import print_summary
-from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.errors import CommandError, OutputError
 from stagescope.vocabulary.steps import parse_step_range
 
 
@@ -98,6 +99,8 @@ def command(
     With srun or mpirun, each rank may be a command of its own: commands of one launch record into one DIR. If DIR has
     another run, or cannot be written, COMMAND runs unrecorded, with one line on standard error.
     """
+    if sys.platform != "linux":
+        raise CommandError.needs_linux("recording", sys.platform)
     from stagescope.record import launch
     from stagescope.record.mirrors import parse_profilers
     from stagescope.record.process_facts import launcher_rank

@@ -98,8 +98,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
     """Return the reader that recognizes the content of a file."""
-    if not _is_text(path):
-        raise InputError.name_not_text(path)
+    require_text_name(path)
     with open_stream(path) as file:
         head = file.read(HEAD_BYTES)
     for reader in readers:
@@ -108,13 +107,12 @@ def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
     raise InputError.not_recognized(path, (reader.name for reader in readers), head)
 
 
-def _is_text(path: Path) -> bool:
-    """Return whether a path can be stored in a table: the system allows names of arbitrary bytes, UTF-8 does not."""
+def require_text_name(path: Path) -> None:
+    """Raise InputError for a path that no table can store: the system allows names of any bytes, UTF-8 does not."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise InputError.name_not_text(path) from None
 
 
 def _by_reader(found: dict[Path, Reader]) -> dict[Reader, tuple[Path, ...]]:

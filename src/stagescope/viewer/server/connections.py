@@ -9,14 +9,15 @@ closed here instead. Each open connection costs memory and a file descriptor, of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+resource: Any
 try:
     import resource
 except ImportError:  # Windows limits sockets differently, far above MOST_CONNECTIONS
-    resource = None  # type: ignore[assignment]
+    resource = None
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,7 +109,7 @@ def most_connections() -> int:
     """Return how many connections may be open, fewer if the process may open few files (``ulimit -n``)."""
     if resource is None:
         return MOST_CONNECTIONS
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
     return max(LEAST_CONNECTIONS, min(MOST_CONNECTIONS, limit - RESERVED_DESCRIPTORS))

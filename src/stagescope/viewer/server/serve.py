@@ -140,7 +140,9 @@ def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traver
 def _bind(host: str, port: int) -> socket.socket:
     bound = socket.socket(LOOPBACK[host], socket.SOCK_STREAM)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # On Windows, SO_REUSEADDR would let another program take over the port.
+        option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+        bound.setsockopt(socket.SOL_SOCKET, option, 1)
         bound.bind(("127.0.0.1" if host == "localhost" else host, port))
         bound.listen(BACKLOG)  # a browser that connects now waits for the first response
     except OSError as reason:

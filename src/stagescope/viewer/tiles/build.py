@@ -113,7 +113,7 @@ def build_levels(
     for name, parts in indexes.items():
         save_index(join_indexes(parts), folder / f"{name}.index")
     shape = Shape(FORMAT, extent.row_count, span_count, extent.end, exponents, extent.has_facts, extent.names)
-    (folder / SHAPE_FILE).write_text(json.dumps(asdict(shape)), encoding="utf-8")
+    (folder / SHAPE_FILE).write_bytes(json.dumps(asdict(shape)).encode())
     return shape
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ EDGE_BYTES = 4096
 MOST_BYTES = 20_000_000_000
 """Above this total size, the least recently used folders are removed when a new one is made."""
 
+DAY_S = 86_400
 UNFINISHED = ".unfinished-"
 DIGITS = 24
 
@@ -30,7 +33,7 @@ def cache_folder() -> Path:
     """Return the folder of all levels: the user's cache directory (XDG Base Directory Specification 0.8)."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     # The specification requires relative paths to be ignored.
-    root = Path(named) if named.startswith("/") else Path.home() / ".cache"
+    root = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
     return root / "stagescope" / "levels"
 
 
@@ -39,7 +42,9 @@ def fingerprint_files(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         state = path.stat()
-        digest.update(f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+        digest.update(
+            f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0".encode(errors="surrogatepass")
+        )
     return digest.hexdigest()[:DIGITS]
 
 
@@ -50,9 +55,11 @@ def content_key(files: Iterable[Path], parameters: str) -> str:
     """
     place, content = hashlib.sha256(parameters.encode()), hashlib.sha256(parameters.encode())
     for path in files:
-        place.update(f"{path.resolve()}\0".encode())
+        place.update(f"{path.resolve()}\0".encode(errors="surrogatepass"))
         state = path.stat()
-        content.update(f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+        content.update(
+            f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0".encode(errors="surrogatepass")
+        )
         content.update(_edges(path, state.st_size))
     return f"{place.hexdigest()[:DIGITS]}-{content.hexdigest()[:DIGITS]}"
 
@@ -103,7 +110,7 @@ def _evict(root: Path, newest: Path) -> None:
         if folder == newest:
             kept_bytes += _size(folder)
         elif folder.name.startswith(UNFINISHED):
-            if not _is_running(folder.name.removeprefix(UNFINISHED).partition("-")[0]):
+            if _is_abandoned(folder):
                 discard(folder)
         elif folder.name.startswith(f"{place}-") or kept_bytes + _size(folder) > MOST_BYTES:
             discard(folder)
@@ -123,6 +130,13 @@ def _size(folder: Path) -> int:
         return sum(file.stat().st_size for file in folder.iterdir())
     except OSError:
         return 0  # same
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Return whether the process that made an unfinished folder has ended; on Windows, whether it is a day old."""
+    if sys.platform == "win32":  # os.kill would end the process, or send Ctrl-C to a group of them
+        return time.time() - _last_used(folder) > DAY_S
+    return not _is_running(folder.name.removeprefix(UNFINISHED).partition("-")[0])
 
 
 def _is_running(process_id: str) -> bool:

@@ -7,6 +7,7 @@ Objects are immutable once opened and may be used by several threads.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +62,18 @@ class Placed(NamedTuple):
         return Placed(self.records[wanted], self.track[wanted], self.place[wanted])
 
 
+_SEEKING = threading.Lock()
+
+
+def _read_at(descriptor: int, size_bytes: int, offset: int) -> bytes:
+    """Return bytes of a file that several threads read; one after the other on Windows, which has no pread."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size_bytes, offset)
+    with _SEEKING:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, size_bytes)
+
+
 class RecordFile:
     """One file of records of the same size, open for reading, and the index of its tracks."""
 
@@ -68,7 +81,7 @@ class RecordFile:
         """Open the file. Raises OSError if that fails, ValueError if the file is incomplete."""
         self._dtype = dtype
         self.index = index
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         # Readers of an older version keep its files open after they are removed.
         weakref.finalize(self, os.close, self._descriptor)
         size = os.fstat(self._descriptor).st_size
@@ -83,7 +96,7 @@ class RecordFile:
     def read(self, begin: int, stop: int) -> Records:
         """Return the records from one place to another."""
         size = self._dtype.itemsize
-        data = os.pread(self._descriptor, (stop - begin) * size, begin * size)
+        data = _read_at(self._descriptor, (stop - begin) * size, begin * size)
         return np.frombuffer(data, self._dtype)
 
     def track_of(self, place: Ints) -> Ints:

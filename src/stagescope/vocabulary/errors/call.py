@@ -40,6 +40,13 @@ class CommandError(StagescopeError):
         return error
 
     @classmethod
+    def needs_linux(cls, what: str, system: str) -> Self:
+        """Return the error for recording on another system; `system` is that of `sys.platform`."""
+        error = cls(f"{what} needs Linux, and this is {system}", "recordings of a cluster can be read here")
+        error.exit_code = 126
+        return error
+
+    @classmethod
     def cannot_listen(cls, host: str, port: int, reason: OSError) -> Self:
         """Return the error for an address on which no server can listen."""
         error = cls(
