@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-THOROUGH_EVERY = 8
+THOROUGH_EVERY = 16
 """Analyses cost ten times as much as reading: one in so many mutations is analyzed and shown as well."""
 
 ROUND = 20

@@ -261,6 +261,7 @@ def is_damaged(path: Path) -> bool:
     """Return whether SQLite itself finds that a database is damaged."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
-            return connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]
+            connection.text_factory = bytes  # names in a damaged schema need not be text
+            return connection.execute("PRAGMA integrity_check(1)").fetchall() != [(b"ok",)]
     except sqlite3.Error:
         return True

@@ -208,6 +208,17 @@ def test_tables_with_an_invalid_declaration_do_not_hide_the_others(path):
         assert "malformed database schema" in database.faults[0].text
 
 
+def test_a_schema_whose_names_are_not_text_does_not_hide_the_tables(path):
+    edit(
+        path, "CREATE TABLE MMMM (a)", "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = 'nonsense' WHERE name = 'MMMM'",
+    )  # fmt: skip
+    path.write_bytes(path.read_bytes().replace(b"MMMM", b"\xff\xfe\xc9M"))
+    with Database(path) as database:
+        assert len(database.rows("N", NUMBERS)) == 2_000
+        assert "malformed database schema (\ufffd" in database.faults[0].text
+
+
 def test_an_index_that_contradicts_its_table_is_recorded_as_fault(path, monkeypatch):
     edit(path, "CREATE INDEX I ON N (a)")
     with Database(path) as database:

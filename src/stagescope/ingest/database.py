@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from stagescope.ingest.sqlite_access import Deadline, Schema, connect
+from stagescope.ingest.sqlite_access import FAILURES, Deadline, Schema, connect, failure_text
 from stagescope.ingest.typed_rows import typed_rows
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
@@ -146,12 +146,12 @@ class Database:
             return []
         try:
             fetched = self.execute(query, parameters).fetchall()
-        except sqlite3.DatabaseError as reason:
+        except FAILURES as reason:
             self.check_time(table)
             # Reading from both ends recovers everything but the damaged pages; the rowid removes duplicates.
             found = self._until_damage(table, f"{query} ORDER BY t.rowid", parameters)
             found |= self._until_damage(table, f"{query} ORDER BY t.rowid DESC", parameters)
-            self.note(table, f"cannot be read to its end ({reason}): {len(found)} rows were saved")
+            self.note(table, f"cannot be read to its end ({failure_text(reason)}): {len(found)} rows were saved")
             return [found[rowid] for rowid in sorted(found)]
         once = {row[0]: row[1:] for row in fetched}
         if len(once) < len(fetched):
@@ -170,8 +170,8 @@ class Database:
         try:
             self._connection.execute("PRAGMA ignore_check_constraints = ON")
             ((found,),) = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
-        except sqlite3.DatabaseError as reason:
-            found = "ok" if self._deadline.is_past() else str(reason)
+        except FAILURES as reason:
+            found = "ok" if self._deadline.is_past() else failure_text(reason)
         if found != "ok":
             self.note("", f"is damaged: SQLite's check reports {found.splitlines()[-1]!r}")
 
@@ -185,7 +185,7 @@ class Database:
         )
         try:
             ((_, count),) = self.execute(query).fetchall()
-        except sqlite3.DatabaseError:  # damage is recorded where the tables are read
+        except FAILURES:  # damage is recorded where the tables are read
             self.check_time(table)
             return
         if count:
@@ -205,7 +205,7 @@ class Database:
         try:
             for row in self.execute(query, parameters):
                 found[row[0]] = row[1:]
-        except sqlite3.DatabaseError:  # the caller records the fault
+        except FAILURES:  # the caller records the fault
             self.check_time(table)
         return found
 
@@ -231,13 +231,13 @@ class Database:
         except sqlite3.OperationalError as reason:
             if "unable to open" not in str(reason) or not _has_log(self.path):
                 raise _refusal(self.path, reason) from None
-        except sqlite3.DatabaseError as reason:
+        except FAILURES as reason:
             raise _refusal(self.path, reason) from None
         # In WAL mode an absent -wal file means that everything is in the main file, and nothing is missing.
         self.ignores_log = self.path.with_name(f"{self.path.name}-wal").exists()
         try:
             return connect(self.path, "mode=ro&immutable=1", self._deadline)
-        except sqlite3.DatabaseError as reason:
+        except FAILURES as reason:
             raise _refusal(self.path, reason) from None
 
 
@@ -275,5 +275,5 @@ def _has_log(path: Path) -> bool:
     return _head(path)[WAL_VERSION_AT : WAL_VERSION_AT + 1] == bytes([WAL_VERSION])
 
 
-def _refusal(path: Path, reason: sqlite3.DatabaseError) -> InputError:
-    return InputError.damaged(path, f"SQLite cannot read it: {reason}")
+def _refusal(path: Path, reason: Exception) -> InputError:
+    return InputError.damaged(path, f"SQLite cannot read it: {failure_text(reason)}")

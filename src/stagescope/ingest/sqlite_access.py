@@ -34,6 +34,15 @@ TRUNCATED = "describes a larger file: it is truncated"
 SHARED_PAGES = "shares its pages with another table: the schema is damaged"
 
 
+FAILURES = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What a query may raise: Python also decodes the message of an error, which may quote bytes of the file."""
+
+
+def failure_text(reason: Exception) -> str:
+    """Return the message of one of FAILURES."""
+    return reason.object.decode("utf-8", "replace") if isinstance(reason, UnicodeDecodeError) else str(reason)
+
+
 class Schema(NamedTuple):
     """The columns of every table, why other objects with the name of a table are not read, and a fault of the whole."""
 
@@ -59,7 +68,7 @@ class Deadline:
 
 
 def connect(path: Path, mode: str, deadline: Deadline) -> tuple[sqlite3.Connection, Schema]:
-    """Return a connection, whose queries `deadline` interrupts, and the schema. Raises sqlite3.DatabaseError.
+    """Return a connection, whose queries `deadline` interrupts, and the schema. Raises one of FAILURES.
 
     Of a file that is shorter than its header states, or whose schema is partly invalid, the rest is opened with
     `PRAGMA writable_schema`, which is meant for repairs (SQLite, btree.c: lockBtree, prepare.c: corruptSchema).
@@ -71,11 +80,11 @@ def connect(path: Path, mode: str, deadline: Deadline) -> tuple[sqlite3.Connecti
             return connection, _schema(connection)
         except sqlite3.OperationalError:  # busy, or the system refuses: not damage
             raise
-        except sqlite3.DatabaseError as reason:
+        except FAILURES as reason:
             connection.execute("PRAGMA writable_schema = ON")
-            fault = TRUNCATED if is_truncated(path) else f"is damaged ({reason})"
+            fault = TRUNCATED if is_truncated(path) else f"is damaged ({failure_text(reason)})"
             return connection, _schema(connection)._replace(fault=fault)
-    except sqlite3.DatabaseError:
+    except FAILURES:
         connection.close()
         raise
 

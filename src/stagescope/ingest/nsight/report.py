@@ -9,7 +9,6 @@ the years: `textId` in 2019, `eventClass` and the `globalPid` of kernels in 2020
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import polars as pl
 
 from stagescope.ingest.database import Database
 from stagescope.ingest.plausible_times import MAX_NS
+from stagescope.ingest.sqlite_access import FAILURES, failure_text
 from stagescope.ingest.typed_rows import integer_block
 from stagescope.vocabulary.errors import InputError
 
@@ -117,9 +117,9 @@ class Report(Database):
                     self.note(table, "has rows several times")
                 last = block.pop("rowid")[-1]
                 yield self._plausible(table, block)
-        except sqlite3.DatabaseError as reason:
+        except FAILURES as reason:
             self.check_time(table)
-            self.note(table, f"cannot be read to its end ({reason}): {count} rows were read")
+            self.note(table, f"cannot be read to its end ({failure_text(reason)}): {count} rows were read")
 
     def _plausible(self, table: str, block: dict[str, Numbers]) -> dict[str, Numbers]:
         """Return a block without rows with an impossible start or end."""
