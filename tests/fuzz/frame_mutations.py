@@ -18,6 +18,15 @@ HEAD = struct.Struct("<4sIIB3xI")
 Frame = tuple[int, int, bytes]
 """Sequence number, type and payload."""
 
+LAYOUTS = {
+    fmt.SPANS: fmt.SPAN,
+    fmt.CLOCK: fmt.ANCHOR,
+    fmt.DEVICE_CLOCK: fmt.DEVICE_ANCHOR,
+    fmt.RAW_CLOCK: fmt.RAW_ANCHOR,
+    fmt.COUNTERS: fmt.COUNTER,
+}
+CHANCE_OF_ALL_RECORDS = 0.2
+
 ODD_INTEGERS = (0, 1, -1, 2**31 - 1, -(2**31), 2**32 - 1, 2**62, 2**63 - 1, -(2**63), 2**63, 2**64 - 1)
 
 
@@ -139,6 +148,44 @@ def odd_integer(frames: list[Frame], chance: Random) -> list[Frame]:
     return _payload(frames, place, bytes(payload))
 
 
+def odd_field(frames: list[Frame], chance: Random) -> list[Frame]:
+    """Set a field of one record, or of all records of a frame, to an integer that may be impossible."""
+    records = [place for place, frame in enumerate(frames) if frame[1] in LAYOUTS and frame[2]]
+    if not records:
+        return frames
+    place = chance.choice(records)
+    layout = LAYOUTS[frames[place][1]]
+    if len(frames[place][2]) % layout.size:
+        return frames
+    rows = list(layout.iter_unpack(frames[place][2]))
+    column, value = chance.randrange(len(rows[0])), chance.choice(ODD_INTEGERS)
+    chosen = range(len(rows)) if chance.random() < CHANCE_OF_ALL_RECORDS else [chance.randrange(len(rows))]
+    for row in chosen:
+        rows[row] = _with_field(layout, rows[row], column, value)
+    return _payload(frames, place, b"".join(layout.pack(*row) for row in rows))
+
+
+def _with_field(layout: struct.Struct, row: tuple[float, ...], column: int, value: int) -> tuple[float, ...]:
+    """Return a record with one field replaced by the part of a value that fits it."""
+    for fitting in (value, value & 0x7FFFFFFF, value & 0x7FFF, value & 0x7F):
+        changed = (*row[:column], type(row[column])(fitting), *row[column + 1 :])
+        try:
+            layout.pack(*changed)
+        except struct.error:
+            continue
+        return changed
+    return row
+
+
+def reorder_renumbered(frames: list[Frame], chance: Random) -> list[Frame]:
+    """Move a frame elsewhere, or delete it, and number all frames again."""
+    place = chance.randrange(len(frames))
+    rest = frames[:place] + frames[place + 1 :]
+    if chance.random() < 0.5:
+        rest.insert(chance.randrange(len(rest) + 1), frames[place])
+    return [(number, kind, payload) for number, (_, kind, payload) in enumerate(rest)]
+
+
 FRAMES = (
     *(
         _of_frames(one, is_revealed=True)
@@ -146,7 +193,7 @@ FRAMES = (
     ),
     *(
         _of_frames(one, is_revealed=False)
-        for one in (other_sequence, other_kind, other_payload, odd_json, odd_json)
+        for one in (other_sequence, other_kind, other_payload, odd_json, odd_json, odd_field, odd_field)
     ),
-    *(_of_frames(one, is_revealed=False) for one in (odd_json, odd_integer, odd_integer)),
+    *(_of_frames(one, is_revealed=False) for one in (odd_json, odd_integer, reorder_renumbered)),
 )

@@ -53,6 +53,12 @@ def segmented_recording(folder: Path) -> None:
             frames = recordings.recording_frames(
                 half, end=bool(number), pid=50 + rank, version=fmt.FORMAT_VERSION, **facts
             )
+            readings = b"".join(fmt.RAW_ANCHOR.pack(at, at + 5, 9) for at in range(0, 10 * MS, MS))
+            values = b"".join(fmt.COUNTER.pack(at, at / MS, 0, 0, 0, 1) for at in range(0, 10 * MS, MS))
+            device = b"".join(fmt.DEVICE_ANCHOR.pack(at, at, 9, 100) for at in range(0, 10 * MS, MS))
+            more = [(fmt.RAW_CLOCK, readings), (fmt.COUNTERS, values), (fmt.DEVICE_CLOCK, device)]
+            clock = b"".join(recordings.anchor_record(at, at + 10**18) for at in range(0, 10 * MS, MS))
+            frames[2:3] = [(fmt.CLOCK, clock), *more]
             if number:
                 total = {"spans": len(spans), "dropped_spans": 0, "reason": "exit"}
                 frames[-1] = (fmt.END, json.dumps(total).encode())

@@ -8,6 +8,7 @@ import numpy as np
 
 from stagescope.ingest.recording.coverage import MAX_NAMED, coverage_of
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.kinds import BY_CODE, COMPUTE, LANE_CODES, STEP_CODE
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
         )
     if contents.end is None:
         text = "no end frame: the process was killed or is still running; its last half second may be missing"
-        yield Diagnostic("warning", text, source, rank, code="recording.no_end")
+        yield Diagnostic("warning", text, source, rank, _last_record(contents), code="recording.no_end")
     elif (lost := contents.end.get("spans", 0) - len(contents.spans)) > 0:
         yield Diagnostic("error", STORED_MISSING, source, rank, count=lost, code="spans.missing")
     elif lost < 0:
@@ -75,6 +76,18 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
             "there are more spans than the process had stored: some may be there twice, or belong elsewhere"
         )
         yield Diagnostic("error", text, source, rank, count=-lost, code="spans.surplus")
+
+
+def _last_record(contents: Contents) -> str | None:
+    """Return up to where a process recorded: its last span, with the step and the time since the start."""
+    spans = contents.spans
+    if not len(spans):
+        return None
+    last = int(spans["end_ns"].argmax())
+    began_ns = int(contents.header.get("process_start_ns", spans["start_ns"].min()))
+    since_start = duration_text(max(0, int(spans["end_ns"][last]) - began_ns))
+    step = int(spans["step"][last])
+    return f"last span{f' in step {step}' if step >= 0 else ''}, {since_start} after the start"
 
 
 def _wrong_facts(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
