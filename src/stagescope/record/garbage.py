@@ -51,7 +51,7 @@ class GarbageCollections:
             self._kept.append((self._start_ns, end_ns, facts.get("generation", 0), recorder.step))
 
     def _record(self) -> None:
-        if self._recorder.path is None:  # a process that has recorded nothing else trains nothing
+        if not self._recorder.has_recorded:  # a process that has recorded nothing else trains nothing
             self._kept.clear()
             return
         for _ in range(len(self._kept)):

@@ -114,6 +114,11 @@ class Recorder(Emitter):
         """Path of the recording file, None before the first span."""
         return self._recording.path
 
+    @property
+    def has_recorded(self) -> bool:
+        """Whether any span has been recorded since the process started, written or not."""
+        return self._had_spans or self.seen.spans
+
     def keep_without_spans(self) -> None:
         """Create the recording even if no span is ever recorded, for what its header states."""
         self._recording.keeps_without_spans = True
@@ -161,7 +166,7 @@ class Recorder(Emitter):
     def forget_spans(self) -> bool:
         """Clear `has_spans`; return whether any span has been recorded since the process started."""
         # A guard such as `profile_range` needs to know about spans before the previous one, too.
-        self._had_spans |= self.seen.spans
+        self._had_spans = self.has_recorded
         self.seen.spans = False
         return self._had_spans
 

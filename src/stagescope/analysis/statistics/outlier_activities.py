@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 LEAST_FRACTION = 0.5
 """An activity explains an outlier if it takes at least this part of its excess."""
 
+MOST = 0.5
+"""Several outliers are explained by an activity that explains more than this part of them."""
+
 PLACE = ["rank", "step"]
 
 
@@ -53,10 +56,18 @@ def _activities(spans: pl.DataFrame, outliers: pl.DataFrame) -> pl.DataFrame:
 
 
 def common_activity_text(rows: pl.DataFrame) -> str:
-    """Return what several rows of OUTLIER_ACTIONS have in common; empty if they do not."""
-    names = rows["activity"].unique()
-    is_common = rows.height > 1 and len(names) == 1 and names[0] is not None
-    return f"during {names[0]}" if is_common else ""
+    """Return what most of several rows of OUTLIER_ACTIONS have in common; empty if no activity explains most of them.
+
+    >>> common_activity_text(pl.DataFrame({"activity": ["data loading", "data loading", None]}))
+    '2 of them during data loading'
+    """
+    named = rows.drop_nulls("activity").group_by("activity").len().sort("len", "activity")
+    if rows.height == 1 or named.is_empty():
+        return ""
+    activity, count = named.row(-1)
+    if count <= MOST * rows.height:
+        return ""
+    return f"{'' if count == rows.height else f'{count} of them '}during {activity}"
 
 
 def activity_text(row: Mapping[str, object]) -> str:
