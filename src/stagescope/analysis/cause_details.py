@@ -164,11 +164,20 @@ def _rank_text(explanation: Explanation, added: pl.DataFrame) -> str | None:
 
 def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> str | None:
     """Return what the time precedes of which nothing was recorded: actions of a rank, or the next step."""
-    added = _with_outside(explanation, pipelines, "unattributed")
-    iterations = explanation.iterations.filter(pl.col("pipeline").is_in(list(pipelines)))
-    late = _late(explanation, added, "unattributed")
+    late = _late(explanation, _with_outside(explanation, pipelines, "unattributed"), "unattributed")
     if late is not None:
         return late
+    place, hint = unrecorded_place(explanation, pipelines)
+    return ": ".join(filter(None, [f"nothing recorded {place}", hint])) if place else None
+
+
+def unrecorded_place(explanation: Explanation, pipelines: Collection[int]) -> tuple[str, str]:
+    """Return before what most of the time is of which nothing was recorded, and what it may be.
+
+    Both are empty if it is in several places. Loading of data is no explanation where it was recorded.
+    """
+    added = _with_outside(explanation, pipelines, "unattributed")
+    iterations = explanation.iterations.filter(pl.col("pipeline").is_in(list(pipelines)))
     by_place = (
         added.group_by("kind", "is_between").agg(pl.sum("added_ns")).sort("added_ns", "kind", descending=True)
     )
@@ -176,16 +185,16 @@ def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> s
     if by_place["added_ns"].sum() <= 0 or by_place["added_ns"][0] < DOMINANT * int(
         iterations["unattributed_ns"].sum()
     ):
-        return None
+        return "", ""
     kind, is_between = by_place.select("kind", "is_between").row(0)
     if is_between:
-        return "nothing recorded before a collective between steps"
+        return "before a collective between steps", ""
     place = added.filter(pl.col("kind").eq_missing(kind), ~pl.col("is_between"))
     largest = _largest(place, ["rank"])
     ranks = [largest["rank"]] if largest else place.filter(pl.col("added_ns") > 0)["rank"].unique().to_list()
     stages = _stages(explanation, ranks)
     if largest is None and len(stages) != 1:
-        return None
+        return "", ""
     who = f"rank {largest['rank']}" if largest else f"stage {stages[0]}"
     where = (
         f"before {kind.replace('_', ' ')}s of {who}"
@@ -193,8 +202,8 @@ def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> s
         else f"before the first forward of {who} in each step"
     )
     # Only a first stage reads data. Where others load labels, their forwards wait for activations anyway.
-    is_loading = 0 in stages and kind in (None, "forward")
-    return f"nothing recorded {where}" + (": often data loading" if is_loading else "")
+    may_load = 0 in stages and kind in (None, "forward") and "data_loading_ns" in explanation.unrecorded
+    return where, "often data loading" if may_load else ""
 
 
 def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 import polars.selectors as cs
 
+from stagescope.analysis.cause_details import unrecorded_place
 from stagescope.analysis.collectives.late_ranks import find_late_ranks
 from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.counters.lengths import lengths_sentence_part
@@ -16,7 +17,7 @@ from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.iteration.culprits import find_outside_culprits
-from stagescope.analysis.iteration.last_pipeline import measure_losses
+from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
@@ -74,17 +75,17 @@ class Explanation:
     stage_costs: pl.DataFrame
     stage_work: pl.DataFrame
     overlap: pl.DataFrame
-    critical_path: pl.DataFrame
     stragglers: Stragglers
     trends: StepTrends
     replicas: Replicas
-    improvements: pl.DataFrame
     clock_notes: dict[int, str]
     lengths_note: str | None
     unrecorded: frozenset[str]
-    diagnostics: tuple[Diagnostic, ...]
     late_ranks: pl.DataFrame
     steps_per_iteration: int = 1
+    improvements: pl.DataFrame = field(default_factory=pl.DataFrame)
+    critical_path: pl.DataFrame = field(default_factory=pl.DataFrame)
+    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def explain(
@@ -116,12 +117,7 @@ def explain(
     outliers = find_outlier_actions(
         actions, intermediates.basis, ledger.classes.length_of_action, steps, counted.spans
     )
-    is_incomplete = bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics}
-    evidence = Evidence(stragglers.table, outliers, ledger, iterations, counted.spans, layers, is_incomplete)
-    # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
-    improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
-    found = (actions, ledger, ideal, stragglers, trends, replicas, improvements)
-    return Explanation(
+    explained = Explanation(
         ledger=replace(
             ledger,
             steps=ledger.steps.filter(chosen),
@@ -142,7 +138,6 @@ def explain(
         stage_costs=measure_stage_costs(counted.spans),
         stage_work=stragglers.stage_work,
         overlap=measure_overlap(timeline.spans, windows, busy, actions),
-        critical_path=intermediates.critical_path.filter(chosen),
         stragglers=stragglers,
         trends=trends,
         replicas=replicas,
@@ -150,8 +145,39 @@ def explain(
         lengths_note=lengths_sentence_part(
             actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
         ),
-        improvements=_of_iterations(improvements.table, lost_time),
         steps_per_iteration=size,
+    )
+    return _with_improvements(explained, intermediates, counted.spans, steps, layers)
+
+
+def _with_improvements(
+    explained: Explanation,
+    intermediates: Intermediates,
+    spans: pl.DataFrame,
+    steps: Collection[int],
+    layers: tuple[int, ...],
+) -> Explanation:
+    """Return an explanation with its improvements, then its critical path; `spans` are those of its steps."""
+    actions, ideal, size = intermediates.actions, explained.ideal, explained.steps_per_iteration
+    evidence = Evidence(
+        explained.stragglers.table,
+        explained.outliers,
+        explained.late_ranks.with_columns(pl.col("lost_ns") / size),
+        intermediates.ledger,
+        explained.iterations,
+        spans,
+        unrecorded_place(explained, last_pipelines(explained)),
+        layers,
+        bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
+    )
+    # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
+    improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
+    statistics = (explained.stragglers, explained.trends, explained.replicas)
+    found = (actions, intermediates.ledger, ideal, *statistics, improvements)
+    return replace(
+        explained,
+        improvements=_of_iterations(improvements.table, explained.lost_time),
+        critical_path=intermediates.critical_path.filter(pl.col("step").is_in(list(steps))),
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
     )
 

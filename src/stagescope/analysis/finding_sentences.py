@@ -145,10 +145,12 @@ def late_rank_text(row: Mapping[str, object]) -> str:
 
 def late_place_text(row: Mapping[str, object]) -> str:
     """Return what a late rank did, and between what."""
-    what = f"{row['activity'] or 'unrecorded time'}"
-    if row["before"] == f"the {row['operation']}":
-        return f"{what} after {row['after']}"
-    return f"{what} between {row['after']} and {row['before']}"
+    what, meeting, after = row["activity"] or "unrecorded time", f"the {row['operation']}", row["after"]
+    if after == meeting:  # as the last of several of one name
+        after = f"the previous {row['operation']}"
+    return (
+        f"{what} after {after}" if row["before"] == meeting else f"{what} between {after} and {row['before']}"
+    )
 
 
 def outlier_actions_sentence(outliers: pl.DataFrame, pattern: OutlierPattern) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 KINDS = ("dp", "tp", "cp", "ep", "pp")
+DATA_PARALLEL = KINDS[0]
 WORLD = "world"
 WORDS: Mapping[str, tuple[str, ...]] = {
     "dp": ("dp", "data", "fsdp", "hsdp", "shard", "replicate", "zero"),

@@ -6,6 +6,7 @@ import pytest
 from explained_runs import explained, schedule_run, with_wrong_clock
 from places import DATA
 from stagescope import api
+from stagescope.analysis.collectives.late_ranks import LATE_RANKS
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.intermediates import intermediates_of
@@ -21,6 +22,7 @@ def improvements(timeline, schedule="1f1b"):
     evidence = Evidence(
         STRAGGLERS.empty(),
         OUTLIER_ACTIONS.empty(),
+        LATE_RANKS.empty(),
         build_ledger(actions),
         intermediates_of(timeline).iterations,
         timeline.spans,

@@ -100,6 +100,8 @@ def _label() -> pl.Expr:
         .then(pl.coalesce("name", pl.lit("other work")))
         .when(is_action)
         .then(pl.lit("an evaluation"))
+        .when(kind == "optimizer")
+        .then(pl.lit("the optimizer step"))
         .otherwise(plain)
     )
 

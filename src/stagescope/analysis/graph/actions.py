@@ -17,9 +17,11 @@ import polars as pl
 from stagescope.analysis.graph.action_cells import codes_of
 from stagescope.analysis.graph.causality import LARGE, UNALIGNED, find_contradictions
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
+from stagescope.analysis.graph.inner_waits import find_inner_waits
 from stagescope.analysis.graph.reduction_waits import (
     HeldMessages,
     ReductionWaits,
+    Waits,
     find_held_messages,
     find_reduction_waits,
     no_reduction_waits,
@@ -122,7 +124,8 @@ class Actions:
     """The tables ACTIONS, NEEDS and PARTNERS of a timeline, and diagnostics for what they leave out.
 
     `has_transfers` is False if messages between ranks are needed, but the arrival of none was recorded. `reductions` is
-    when ranks waited for reductions of gradients.
+    when ranks waited for reductions of gradients, `inside` when they waited for data-parallel collectives inside of
+    actions.
     """
 
     table: pl.DataFrame
@@ -131,6 +134,18 @@ class Actions:
     diagnostics: tuple[Diagnostic, ...]
     has_transfers: bool = True
     reductions: ReductionWaits = field(default_factory=no_reduction_waits)
+    inside: ReductionWaits = field(default_factory=no_reduction_waits)
+
+    @cached_property
+    def inner(self) -> Waits:
+        """How long the rank of every action did not compute within it, but waited for data-parallel collectives."""
+        start_ns, end_ns = (self.table[name].to_numpy() for name in ("start_ns", "end_ns"))
+        return self.inside.in_intervals(self.table["rank"], start_ns, end_ns)
+
+    def duration_ns(self) -> NDArray[np.int64]:
+        """Return how long every action took, with these waits."""
+        duration_ns: NDArray[np.int64] = (self.table["end_ns"] - self.table["start_ns"]).to_numpy()
+        return duration_ns
 
     @cached_property
     def held(self) -> HeldMessages:
@@ -179,7 +194,8 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     # A simulation without transfers has ones that take no time.
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
     diagnostics = (*excluded, *found.diagnostics, *early)
-    return Actions(table, needs, partners, diagnostics, has_transfers, find_reduction_waits(spans))
+    reductions, inside = find_reduction_waits(spans), find_inner_waits(spans, timeline.ranks)
+    return Actions(table, needs, partners, diagnostics, has_transfers, reductions, inside)
 
 
 def _is_placed() -> pl.Expr:

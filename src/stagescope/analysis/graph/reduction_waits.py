@@ -100,10 +100,14 @@ def no_reduction_waits() -> ReductionWaits:
 
 def find_reduction_waits(spans: pl.DataFrame) -> ReductionWaits:
     """Return when the ranks of a spans table waited for reductions of gradients."""
-    reductions = spans.lazy().filter(pl.col("kind") == "grad_reduce").collect()
-    if reductions.is_empty():
+    return find_collective_waits(spans.lazy().filter(pl.col("kind") == "grad_reduce").collect(), spans)
+
+
+def find_collective_waits(collectives: pl.DataFrame, spans: pl.DataFrame) -> ReductionWaits:
+    """Return when the ranks waited for some of the collectives of a spans table."""
+    if collectives.is_empty():
         return no_reduction_waits()
-    waits = _with_waits(reductions, spans)
+    waits = _with_waits(collectives, spans)
     # A rank has come when it has issued all parts of the reduction: one span may cover several buckets.
     came_ns = pl.col("entered_ns")
     is_matched = pl.col("pair").is_not_null() & pl.col("name").is_not_null()

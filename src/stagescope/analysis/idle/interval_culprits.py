@@ -70,12 +70,13 @@ MOST_MOVES = 1_000
 class _Parts(NamedTuple):
     """What every action waited for (NO_ACTION: the start), and its own time by cause, by the place of the cause.
 
-    `is_held`: its input was late because of a reduction of gradients more than it was itself. `late_ns` is its own time
-    after the input was there.
+    `is_sent`: its input traveled for longer than it waited for collectives inside. `is_held`: its input was late
+    because of a reduction of gradients more than it was itself. `late_ns` is its own time after the input was there.
     """
 
     source: Integers
     is_input: NDArray[np.bool_]
+    is_sent: NDArray[np.bool_]
     is_held: NDArray[np.bool_]
     own_ns: dict[int, Floats]
     late_ns: dict[int, Floats]
@@ -115,7 +116,8 @@ def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
     source = np.where(is_input, inputs.producer, previous)
     ready_ns = np.minimum(np.where(is_input, inputs.there_ns, free_ns), start_ns)
     ready_ns = np.where(source == NO_ACTION, start_ns, ready_ns)
-    fitted_ns, duration_ns = classes.fitted_ns(), (end_ns - start_ns).astype(np.float64)
+    fitted_ns, inner = classes.fitted_ns(), actions.inner
+    duration_ns = (end_ns - start_ns - inner.total_ns).astype(np.float64)
     balanced_ns, peer_ns, stage_ns = (
         classes.costs_ns(f"{name}_ns") for name in ("balanced", "peer", "stage")
     )
@@ -130,7 +132,7 @@ def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
         "straggler": balanced_ns - peer_ns,
         "data_imbalance": fitted_ns - balanced_ns,
         "jitter": duration_ns - fitted_ns,
-        "exposed_communication": lag_ns - held.total_ns + delays.sends_ns,
+        "exposed_communication": lag_ns - held.total_ns + delays.sends_ns + inner.reduction_ns,
         **{name: getattr(delays, f"{name}_ns") for name in EXPLAINED},
     }
     explained_ns = delays.sends_ns + sum(named[name] for name in EXPLAINED)
@@ -139,8 +141,9 @@ def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
     late_ns = {number: own_ns[number] for number in map(NAMES.index, DELAYS)}
     is_held = held.total_ns > delays.gradient_reduction_ns + delays.data_parallel_wait_ns
     own_ns[REDUCTION] = own_ns[REDUCTION] + held.reduction_ns
-    own_ns[REPLICAS] = own_ns[REPLICAS] + held.replicas_ns
-    return _Parts(source, is_input, is_held, own_ns, late_ns)
+    own_ns[REPLICAS] = own_ns[REPLICAS] + held.replicas_ns + inner.replicas_ns
+    is_sent = is_input & (lag_ns - held.total_ns >= inner.reduction_ns)
+    return _Parts(source, is_input, is_sent, is_held, own_ns, late_ns)
 
 
 def _ways(idle: pl.DataFrame, actions: Actions) -> _Ways:
@@ -251,8 +254,14 @@ def _last_replicas(
     """Return the ranks, and instead of those that wait in a reduction the replica that came to it last."""
     if not is_waiting.any():
         return ranks
-    known = actions.reductions.last.sort("end_ns").select("last_rank", by="rank", moment_ns="end_ns")
-    rows = pl.DataFrame({"by": ranks, "moment_ns": actions.table["start_ns"].gather(of)}).with_row_index()
+    last = pl.concat([actions.reductions.last, actions.inside.last])
+    known = last.sort("end_ns").select("last_rank", by="rank", moment_ns="end_ns")
+    # A wait for a reduction ends before the action, one for a collective inside of it.
+    waits_inside = pl.Series(actions.inner.replicas_ns > 0)
+    moment_ns = pl.select(
+        pl.when(waits_inside).then(actions.table["end_ns"]).otherwise(actions.table["start_ns"])
+    )
+    rows = pl.DataFrame({"by": ranks, "moment_ns": moment_ns.to_series().gather(of)}).with_row_index()
     waited = rows.filter(pl.Series(is_waiting) & pl.col("moment_ns").is_not_null()).sort("moment_ns")
     found = waited.join_asof(known, on="moment_ns", by="by", check_sortedness=False)
     named = rows.join(found.select("index", "last_rank"), on="index", how="left", maintain_order="left")
@@ -265,7 +274,7 @@ def _named(
     table = actions.table
     has = culprit != NO_ACTION
     # A transfer is caused by its link: its sender is named, and so is who reduced gradients before it sent them.
-    sends = np.append(parts.is_input, False)[culprit] & (cause == EXPOSED)
+    sends = np.append(parts.is_sent, False)[culprit] & (cause == EXPOSED)
     is_own = (idle["waiting_for"] == "reduction") & idle["waits_for_action"].is_null()
     sends |= np.append(parts.is_held, False)[culprit] & np.isin(cause, REDUCTIONS) & ~is_own.to_numpy()
     sends &= has

@@ -9,9 +9,10 @@ The measured order of every rank is replayed (`replay`) while one cause after th
     T7  no launch takes time
     T6  no send waits for its receiver: measured durations, transfers and reductions, and nothing else. If the sends
         of the run mostly waited for receivers, no send blocks its rank: with enough buffers, it would not
-    TW  no rank waits in a reduction of gradients for the last replica
+    TW  no rank waits in a reduction of gradients, or in a collective inside of an action, for the last replica
     T5  no gradients are reduced before a send or between two actions: measured durations and measured transfers
-    T4  transfers take no time, and no send blocks
+    T4  transfers take no time, no send blocks, and no action waits for a data-parallel collective inside of it, such
+        as the gathering of its parameters
     T3  every action takes the mean of its class (rank, stage, kind; in this step) times the length of its micro-batch
     T2  every micro-batch has the same length, and every pipeline the same amount of data
     T1  every class takes the median over the pipelines that do the same work in this step
@@ -39,7 +40,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -166,22 +167,21 @@ def build_ledger(
     states it. Transfers that were not recorded count as taking no time. Unless asked for, the tables of origins and
     orders are empty and the losses are those of the ledger.
     """
-    table = actions.table
-    duration_ns = (table["end_ns"] - table["start_ns"]).to_numpy()
+    table, measured = actions.table, split_durations(actions)
     groups = group_actions(table)
     basis = basis or find_replay_basis(actions)
-    classes = find_action_classes(actions, duration_ns)
-    costs = [duration_ns, classes.fitted_ns()]
+    classes = find_action_classes(actions, measured.computing_ns)
+    costs: list[Times] = [measured.computing_ns, classes.fitted_ns()]
     costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     no_lag = basis.free_ns
     delays = measure_delays(actions, basis, groups, spans)
-    *delayed, prompt, joined, apart = _delayed(duration_ns, delays)
+    *delayed, prompt, joined, apart = _delayed(measured, delays)
     replays = [ReplayCosts(cost_ns, basis.lag_ns) for cost_ns in delayed]
     replays += [ReplayCosts(prompt, basis.prompt_ns), ReplayCosts(joined, basis.joined_ns)]
     replays += [ReplayCosts(apart, basis.apart_ns)]
     replays += [ReplayCosts(cost_ns, no_lag) for cost_ns in costs]
     spans_ns = [groups.window_ns(table), *_replayed(basis, groups, replays)]
-    works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in costs]
+    works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in [*measured[:2], *costs]]
     peers = classes.table.group_by("pipeline", "step", maintain_order=True).agg(pl.min("peers"))
     steps = groups.steps.with_columns(peers=peers["peers"])
     steps = _with_causes(steps, spans_ns).with_columns(
@@ -195,8 +195,8 @@ def build_ledger(
     steps = _with_straggler_idle(steps).select(LEDGER.names)
     origins, orders, losses = ORIGINS.empty(), REMOVAL_ORDERS.empty(), steps
     if with_origins:
-        delayed_ns = (apart - duration_ns, delays.gradient_reduction_ns)
-        between = Between(duration_ns, *delayed_ns, spans_ns[-len(costs) - 2], spans_ns[-1])
+        delayed_ns = (apart - measured.computing_ns, delays.gradient_reduction_ns)
+        between = Between(measured.computing_ns, *delayed_ns, spans_ns[-len(costs) - 2], spans_ns[-1])
         losses = steps.with_columns(measure_step_losses(basis, groups, classes, between))
         removals = list_removals(replays, delays.unexplained_ns, spans_ns)
         origins = find_origins(actions, basis.plan, groups, removals, spans)
@@ -204,12 +204,29 @@ def build_ledger(
     return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays)
 
 
-def _delayed(duration_ns: Integers, delays: Delays) -> list[Integers]:
+class Durations(NamedTuple):
+    """Durations of actions: as measured, without waits for replicas in them, and without waits for collectives."""
+
+    measured_ns: Integers
+    joined_ns: Integers
+    computing_ns: Integers
+
+
+def split_durations(actions: Actions) -> Durations:
+    """Return the durations of actions with and without what they wait for inside."""
+    duration_ns, inner = actions.duration_ns(), actions.inner
+    joined_ns = duration_ns - inner.replicas_ns if inner.replicas_ns.any() else duration_ns
+    computing_ns = joined_ns - inner.reduction_ns if inner.reduction_ns.any() else joined_ns
+    return Durations(duration_ns, joined_ns, computing_ns)
+
+
+def _delayed(measured: Durations, delays: Delays) -> list[Integers]:
     """Return the durations with all explained delays, and with fewer and fewer of them, the last cause first."""
-    kept = [duration_ns + delays.sends_ns if delays.sends_ns.any() else duration_ns]
+    waits_ns = measured.measured_ns - measured.joined_ns
+    kept = [measured.joined_ns + delays.sends_ns if delays.sends_ns.any() else measured.joined_ns]
     for delay_ns in (
         delays.gradient_reduction_ns,
-        delays.data_parallel_wait_ns,
+        delays.data_parallel_wait_ns + waits_ns,
         delays.blocked_on_send_ns,
         delays.launch_overhead_ns,
         delays.data_loading_ns,
@@ -261,8 +278,9 @@ def _idle_ledger(
     groups: StepGroups, spans_ns: Sequence[Integers], works_ns: Sequence[Integers]
 ) -> pl.DataFrame:
     """Return the idle time of every rank by cause: the time of each replay in which the rank does not work."""
-    # All totals but the last four share the measured durations, so the work of a rank is the same in them.
-    works_ns = [*([works_ns[0]] * (len(spans_ns) - len(works_ns))), *works_ns]
+    # Until waits for replicas are removed, all totals have the measured durations; then two are without these waits.
+    measured, joined, *without = works_ns
+    works_ns = [*[measured] * (len(spans_ns) - len(without) - 2), joined, joined, *without]
     step = groups.step_of_rank
     idle_ns = [span_ns[step] - work_ns for span_ns, work_ns in zip(spans_ns, works_ns, strict=True)]
     return (

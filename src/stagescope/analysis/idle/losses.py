@@ -9,7 +9,7 @@ they are removed first, so that their part is what the step would have saved wit
         become shorter or longer in proportion
     S4  every kind takes the mean over the stages, likewise
     SR  no gradients are reduced before a send or between two actions
-    S3  transfers take no time, and no send blocks
+    S3  transfers take no time, no send blocks, and no action waits for a collective inside of it
     S2  every action takes the mean of its class times the length of its micro-batch
     T0  every micro-batch has the same length, and every pipeline the same amount of data: as in the ledger
 
@@ -55,8 +55,9 @@ REMOVED = (
 class Between(NamedTuple):
     """What the ledger has before and after these causes.
 
-    `duration_ns` are the durations of actions, `sends_ns` and `reduction_ns` how long sends and reductions delay them,
-    in TW; `before_ns` and `after_ns` the lengths of all steps in TW and T0.
+    `duration_ns` are the durations of actions without waits inside of them, `sends_ns` how long sends delay them and
+    collectives keep them waiting, and `reduction_ns` how long reductions delay them, in TW; `before_ns` and `after_ns`
+    are the lengths of all steps in TW and T0.
     """
 
     duration_ns: Integers

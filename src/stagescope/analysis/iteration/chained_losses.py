@@ -136,14 +136,15 @@ def _list_removals(
     actions: Actions, basis: ReplayBasis, ledger: Ledger, gaps: StepGaps
 ) -> list[tuple[ReplayCosts, tuple[str, ...]]]:
     """Return the costs of every replay, and the activities that its gaps consist of."""
-    delays, classes = ledger.delays, ledger.classes
-    duration_ns = (actions.table["end_ns"] - actions.table["start_ns"]).to_numpy()
+    delays, classes, inner = ledger.delays, ledger.classes, actions.inner
+    duration_ns = actions.duration_ns() - inner.total_ns
     # The delays of first actions are parts of the gaps.
     sends_ns, reduced_ns, replicas_ns, blocked_ns, launch_ns, loading_ns, other_ns = (
         each.copy() for each in delays[:-1]
     )
     for each in (sends_ns, reduced_ns, replicas_ns, blocked_ns, loading_ns, other_ns):
         each[gaps.first] = 0
+    sends_ns, replicas_ns = sends_ns + inner.reduction_ns, replicas_ns + inner.replicas_ns
     launch_ns[gaps.first] = gaps.before_ns["launch"]
     needed_ns = duration_ns + sends_ns + reduced_ns
     kept_ns = np.cumsum([needed_ns, blocked_ns, launch_ns, loading_ns, other_ns], axis=0)

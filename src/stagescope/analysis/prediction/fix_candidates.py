@@ -1,9 +1,10 @@
 """What could be fixed: one candidate per cause, and one per claimed rank, replica, machine and link.
 
 A candidate is made of evidence: a rank or link is normalized only if it is claimed to be slower than its peers, an
-action only if it is a claimed outlier, micro-batches only if their lengths differ beyond noise, and delays only
-if something was recorded that explains them. A stage that takes longer than the others has more work, which no fix
-takes away. The data-parallel wait is a consequence of the others.
+action only if it is a claimed outlier, micro-batches only if their lengths differ beyond noise, a rank comes earlier to
+a collective only if it is claimed to be late, and delays are left out only if something was recorded that explains
+them, or if most of what nothing explains is in one place. A stage that takes longer than the others has more work,
+which no fix takes away. The data-parallel wait is a consequence of the others.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.finding_sentences import late_place_text
 from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
 from stagescope.analysis.lost_time import reach_beyond_windows
+from stagescope.analysis.prediction.layer_layout import Unusual
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
 
 if TYPE_CHECKING:
@@ -41,24 +44,28 @@ PEERS = {"rank": "rank {} as fast as its replicas", "machine": "machine {} as fa
 class Evidence:
     """What candidates are made of.
 
-    `stragglers` is the table STRAGGLERS, `outliers` the table OUTLIER_ACTIONS, `iterations` the table ITERATIONS of the
-    steps in the totals; `spans` are the spans of these steps. `layers` are the layers of every stage or their total,
-    empty if not known. `is_incomplete` is whether ranks of a pipeline are or seem to be missing.
+    `stragglers` is the table STRAGGLERS, `outliers` the table OUTLIER_ACTIONS, `late_ranks` the table LATE_RANKS, with
+    times per step, `iterations` the table ITERATIONS of the steps in the totals; `spans` are the spans of these steps.
+    `unrecorded_place` is where most of the unattributed time is and what it may be, empty if that is not known.
+    `layers` are the layers of every stage or their total, empty if not known. `is_incomplete` is whether ranks of a
+    pipeline are or seem to be missing.
     """
 
     stragglers: pl.DataFrame
     outliers: pl.DataFrame
+    late_ranks: pl.DataFrame
     ledger: Ledger
     iterations: pl.DataFrame
     spans: pl.DataFrame
+    unrecorded_place: tuple[str, str] = ("", "")
     layers: tuple[int, ...] = ()
     is_incomplete: bool = False
 
     @property
-    def slow_ranks(self) -> tuple[int, ...]:
-        """Ranks that are claimed to be slower than their replicas."""
+    def unusual(self) -> Unusual:
+        """Ranks that are claimed to be slower than their replicas, and claimed outlier actions."""
         slow = self.stragglers.filter("is_claimed", pl.col("subject") == "rank", pl.col("finding") == "slow")
-        return tuple(slow["rank"].to_list())
+        return Unusual(tuple(slow["rank"].to_list()), tuple(self.outliers["row"].to_list()))
 
     @property
     def iteration_ns(self) -> float | None:
@@ -103,6 +110,8 @@ class Candidates:
             *self._lengths(),
             *self._transfers(),
             *self._delays(),
+            *self._late_ranks(),
+            *self._unrecorded(),
             *self._outside(),
         ]
 
@@ -225,6 +234,7 @@ class Candidates:
         yield Candidate(
             "exposed_communication",
             "all transfers hidden behind compute",
+            duration_ns=self.replay.duration_ns - self.actions.inner.reduction_ns,
             delay_ns=delay_ns,
             lag_ns=basis.reduced(basis.free_ns),
             is_bound=True,
@@ -260,6 +270,29 @@ class Candidates:
                 delay_ns=self._without(other),
                 outside_ns=outside_ns,
                 is_bound=True,
+            )
+
+    def _late_ranks(self) -> Iterator[Candidate]:
+        """Yield claimed late ranks that come as early as the others, apart from those that load data."""
+        late = self.evidence.late_ranks.filter("is_claimed", pl.col("cause") != LOADING)
+        for row in late.head(MOST_SUBJECTS).iter_rows(named=True):
+            yield Candidate(
+                row["cause"],
+                f"rank {row['rank']} as early as the others at the {row['operation']}, without {late_place_text(row)}",
+                outside_ns=row["lost_ns"],
+            )
+
+    def _unrecorded(self) -> Iterator[Candidate]:
+        """Yield no pauses of which nothing was recorded, if most of them are in one place."""
+        place, hint = self.evidence.unrecorded_place
+        if place:
+            yield Candidate(
+                "unattributed",
+                f"no unrecorded time {place}",
+                delay_ns=self._without(self.delays.unexplained_ns),
+                outside_ns=self._outside_ns("unattributed"),
+                is_bound=True,
+                condition=hint,
             )
 
     def _outside(self) -> Iterator[Candidate]:

@@ -3,7 +3,8 @@
 A stage is its layers and, at both ends of the model, what cannot move: the embedding, and the output layer with the
 loss (and multi-token prediction, if the model has it). Layers take as long as those of the median stage between the
 ends; what the first and the last stage cost more stays on them. Without a stage in between, the cheaper one is the
-measure. A rank that is slower than its replicas does not count: its layers are not longer than theirs.
+measure. A rank that is slower than its replicas does not count, and neither does an action that took far longer than
+usual, such as during a garbage collection: their layers are not longer than others.
 
 With the number of layers known, the split with the fastest slowest stage is proposed as a layout. Without it, only how
 much of its layers each stage should give or take is known; the range then reaches from what whole layers allow at
@@ -21,7 +22,7 @@ from stagescope.schedules.layers import split_layers
 from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
     from numpy.typing import NDArray
@@ -53,6 +54,16 @@ class StageParts(NamedTuple):
         return layers, fixed
 
 
+class Unusual(NamedTuple):
+    """What shows nothing about layers: ranks that are slower than their replicas, and outlier actions by `row`."""
+
+    ranks: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+
+
+NOTHING_UNUSUAL = Unusual()
+
+
 class LayoutPrediction(NamedTuple):
     """A change of the layout, its shortest and longest step, what the range assumes, and how to configure it."""
 
@@ -64,16 +75,15 @@ class LayoutPrediction(NamedTuple):
 
 
 def predict_layout(
-    measured: Measured, layers: Sequence[int] = (), slow_ranks: Collection[int] = ()
+    measured: Measured, layers: Sequence[int] = (), unusual: Unusual = NOTHING_UNUSUAL
 ) -> LayoutPrediction | None:
     """Return the best layout, None if stages were not recorded completely, or have only overlapped pairs.
 
     `layers` are the layers of every stage, or their total if every stage has the same number; empty: not known.
-    `slow_ranks` are slower than their replicas.
     """
     stages = measured.mean_costs.stages
     counts = layers_per_stage(layers, stages)
-    parts = _divide_stages(measured.mean_costs_without(slow_ranks).lasting_ns, stages, counts)
+    parts = _divide_stages(measured.mean_costs_without(*unusual).lasting_ns, stages, counts)
     if parts is None or stages == 1:
         return None
     if counts is None:

@@ -34,7 +34,7 @@ def find_redesigns(measured: Measured, schedule: str | None, evidence: Evidence)
     """
     step_ns = measured.step_ns(measured.groups.window_ns(measured.actions.table))
     predictions = predict_schedules(measured, schedule)
-    layout = predict_layout(measured, evidence.layers, evidence.slow_ranks)
+    layout = predict_layout(measured, evidence.layers, evidence.unusual)
     rows = [_row(step_ns, each) for each in predictions.found]
     if layout is not None:
         changed = {"change": layout.change, "method": "replay", "note": layout.note}

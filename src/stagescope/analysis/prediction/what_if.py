@@ -140,8 +140,9 @@ def predict_steps(
 class Measured:
     """The measurement in the form in which it is replayed; `counted` marks the steps that count.
 
-    `launch_delay_ns` is how long after it could have started each action did, for whatever reason but waits for
-    replicas; `reduction_ns` is the part of it in which its rank waited for a reduction. `lag_ns` are the lags of
+    `duration_ns` are the durations of actions, without waits for replicas. `launch_delay_ns` is how long after it could
+    have started each action did, for whatever reason but waits for replicas; `reduction_ns` is the part of it in which
+    its rank waited for a reduction. `lag_ns` are the lags of
     replays, as measured, without waits for replicas.
     """
 
@@ -191,6 +192,7 @@ class Measured:
             elif isinstance(change, EqualStages):
                 duration_ns = duration_ns * _balance(self.actions, duration_ns)
             elif isinstance(change, FreeTransfers):
+                duration_ns = duration_ns - self.actions.inner.reduction_ns
                 lag_ns = self.basis.reduced(self.basis.free_ns)
         return duration_ns, lag_ns
 
@@ -213,11 +215,12 @@ class Measured:
         """The measured mean costs; cached, because every simulated schedule needs them."""
         return self._mean_costs(self.duration_ns, self.lag_ns)
 
-    def mean_costs_without(self, ranks: Collection[int]) -> MeanCosts:
-        """Return the measured mean costs, without these ranks wherever others ran the same stage."""
-        if not ranks:
+    def mean_costs_without(self, ranks: Collection[int], rows: Collection[int] = ()) -> MeanCosts:
+        """Return the measured mean costs without these ranks and actions, by `row`, where others ran the same stage."""
+        if not ranks and not rows:
             return self.mean_costs
-        kept = ~self.actions.table["rank"].is_in(list(ranks)).to_numpy()
+        table = self.actions.table
+        kept = (~(table["rank"].is_in(list(ranks)) | table["row"].is_in(list(rows)))).to_numpy()
         others = self._mean_costs(self.duration_ns, self.lag_ns, kept)
         lasting_ns = {
             letter: {**each, **others.lasting_ns.get(letter, {})}
@@ -246,6 +249,7 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
     table = actions.table
     groups = group_actions(table)
     start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    inner = actions.inner
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
     # An action without a predecessor could have started when the step began.
     ready_ns = np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns)
@@ -256,7 +260,7 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
         basis.plan,
         groups,
         every if steps is None else groups.steps["step"].is_in(list(steps)),
-        (end_ns - start_ns).astype(np.float64),
+        (end_ns - start_ns - inner.replicas_ns).astype(np.float64),
         (np.maximum(start_ns - ready_ns, 0) - waits.replicas_ns).astype(np.float64),
         waits.reduction_ns,
         basis.without_replicas(basis.lag_ns),

@@ -44,7 +44,7 @@ OUTLIER_ACTIONS = Table(
         Column("microbatch", pl.Int32, "", "Micro-batch."),
         Column("row", pl.UInt32, "", "Row in the spans of the run."),
         Column("start_ns", pl.Int64, "ns", "Start."),
-        Column("duration_ns", pl.Int64, "ns", "Duration."),
+        Column("duration_ns", pl.Int64, "ns", "Duration, without waits for data-parallel collectives inside of it."),
         Column("usual_ns", pl.Float64, "ns", "What it usually takes, for the length of its micro-batch."),
         Column("excess_ns", pl.Float64, "ns", "duration_ns - usual_ns."),
         Column("deviations", pl.Float64, "", "Robust deviations of its logarithm above the median of its class."),
@@ -95,7 +95,7 @@ def find_outlier_actions(
     `lengths` has the length of the micro-batch of every action, relative to the mean. Classes of fewer than eight
     actions have no outliers: it is unknown what is usual.
     """
-    outliers = _unusual(actions.table, lengths, steps)
+    outliers = _unusual(actions, lengths, steps)
     if outliers.is_empty():
         return OUTLIER_ACTIONS.empty()
     groups = group_actions(actions.table)
@@ -108,11 +108,13 @@ def find_outlier_actions(
     return outliers.with_columns(costs, *activities).select(OUTLIER_ACTIONS.names)
 
 
-def _unusual(table: pl.DataFrame, lengths: NDArray[np.float64], steps: Collection[int]) -> pl.DataFrame:
+def _unusual(actions: Actions, lengths: NDArray[np.float64], steps: Collection[int]) -> pl.DataFrame:
     """Return the rows of actions that took unusually long, with what is usual, the largest excess first."""
+    table = actions.table
+    duration_ns = pl.Series(actions.duration_ns() - actions.inner.total_ns)
     every = (
         table.lazy()
-        .with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"), length=pl.Series(lengths))
+        .with_columns(duration_ns=duration_ns, length=pl.Series(lengths))
         .filter((pl.col("duration_ns") > 0) & pl.col("step").is_in(list(steps)))
         .with_columns(value=(pl.col("duration_ns") / pl.col("length")).log())
     )
