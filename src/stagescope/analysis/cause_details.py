@@ -13,6 +13,7 @@ import polars as pl
 from stagescope.analysis.finding_sentences import (
     action_text,
     changing_rank_text,
+    costliest_outlier,
     instead_text,
     late_rank_text,
     several_actions_text,
@@ -85,6 +86,9 @@ def _straggler(explanation: Explanation, pipelines: Collection[int]) -> str | No
 
 def _links(explanation: Explanation, pipelines: Collection[int]) -> str | None:
     origins = _origins(explanation, pipelines, "exposed_communication")
+    inside = _collectives_inside(explanation, origins)
+    if inside is not None:
+        return inside
     largest = _largest(origins, ["rank", "peer"])
     if largest is not None:
         peer = largest["peer"]
@@ -94,6 +98,15 @@ def _links(explanation: Explanation, pipelines: Collection[int]) -> str | None:
     if not added:
         return None
     return "all links" if max(added) < EVEN_RATIO * sum(added) / len(added) else "several links"
+
+
+def _collectives_inside(explanation: Explanation, origins: pl.DataFrame) -> str | None:
+    """Return the stage that waits for data-parallel collectives inside of its actions, if that is most of the time."""
+    of_ranks = origins.filter(pl.col("peer").is_null(), pl.col("rank").is_in(explanation.waits_inside))
+    if of_ranks["added_ns"].sum() < DOMINANT * float(origins["added_ns"].sum()) or of_ranks.is_empty():
+        return None
+    stage = _largest(of_ranks, ["stage"])
+    return "data-parallel collectives inside of actions" + (f" of stage {stage['stage']}" if stage else "")
 
 
 def _sender(explanation: Explanation, pipelines: Collection[int]) -> str | None:
@@ -242,7 +255,7 @@ def _outliers(explanation: Explanation, pipelines: Collection[int]) -> str | Non
     least_ns = DOMINANT * int(explanation.ledger.steps.filter(is_chosen)["jitter_ns"].sum())
     if outliers.is_empty() or int(outliers["cost_ns"].sum()) < least_ns:
         return None
-    longest = outliers.row(0, named=True)
+    longest = costliest_outlier(outliers).row(0, named=True)
     if (longest["cost_ns"] or 0) >= least_ns:
         return f"{action_text(longest)} took {instead_text(longest)}"
     if pattern.text:

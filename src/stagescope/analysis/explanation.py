@@ -56,8 +56,8 @@ class Explanation:
     the actions), `ideal` (the schedule that ran),
     `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
     `improvements` (IMPROVEMENTS, fixes first), `clock_notes` (what counters show of slow clocks, by rank),
-    `lengths_note` (how the lengths of micro-batches relate to their sizes, None if unknown), and `unrecorded`, the
-    `improvements` (IMPROVEMENTS, fixes first), `late_ranks` (LATE_RANKS), `steps_per_iteration`, and `unrecorded`, the
+    `lengths_note` (how the lengths of micro-batches relate to their sizes, None if unknown), `late_ranks` (LATE_RANKS),
+    `steps_per_iteration`, `waits_inside` (ranks that wait for collectives inside of actions), and `unrecorded`, the
     columns of causes of which nothing was recorded (analysis/unrecorded.py); they are 0 in these tables, and null in
     those of the report.
     """
@@ -83,6 +83,7 @@ class Explanation:
     unrecorded: frozenset[str]
     late_ranks: pl.DataFrame
     steps_per_iteration: int = 1
+    waits_inside: tuple[int, ...] = ()
     improvements: pl.DataFrame = field(default_factory=pl.DataFrame)
     critical_path: pl.DataFrame = field(default_factory=pl.DataFrame)
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -146,6 +147,7 @@ def explain(
             actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
         ),
         steps_per_iteration=size,
+        waits_inside=tuple(actions.inside.every["rank"].unique().sort()),
     )
     return _with_improvements(explained, intermediates, counted.spans, steps, layers)
 

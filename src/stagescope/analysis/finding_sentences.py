@@ -154,15 +154,21 @@ def late_place_text(row: Mapping[str, object]) -> str:
 
 
 def outlier_actions_sentence(outliers: pl.DataFrame, pattern: OutlierPattern) -> str:
-    """Return the table OUTLIER_ACTIONS, which has a row, as a sentence: the pattern, or else the longest action."""
-    longest = outliers.row(0, named=True)
+    """Return the table OUTLIER_ACTIONS, which has a row, as a sentence: the pattern, or else the costliest action."""
+    first = costliest_outlier(outliers)
+    longest = first.row(0, named=True)
     if pattern.text:
         return f"{several_actions_text(pattern.rows)}, {pattern.text}{_cost(pattern.rows)}."
-    head = f"{action_text(longest)} took {instead_text(longest)}{_cost(outliers.head(1))}."
+    head = f"{action_text(longest)} took {instead_text(longest)}{_cost(first)}."
     others = outliers.height - 1
     return head + (
         f" {counted(others, 'other action')} took more than 1.5x as long as usual." if others else ""
     )
+
+
+def costliest_outlier(outliers: pl.DataFrame) -> pl.DataFrame:
+    """Return the row of OUTLIER_ACTIONS that made its step longest, of several or unknown costs the longest."""
+    return outliers.sort("cost_ns", descending=True, nulls_last=True, maintain_order=True).head(1)
 
 
 def several_actions_text(rows: pl.DataFrame) -> str:

@@ -104,7 +104,7 @@ def find_outlier_actions(
     ]
     outliers = outliers.filter(outliers["excess_ns"] >= LEAST_STEP_FRACTION * window_ns)
     costs = _costs(actions, basis, groups, outliers)
-    activities = name_activities_inside(outliers, spans)
+    activities = name_activities_inside(outliers, spans, actions.inside.last)
     return outliers.with_columns(costs, *activities).select(OUTLIER_ACTIONS.names)
 
 

@@ -20,12 +20,20 @@ MOST = 0.5
 PLACE = ["rank", "step"]
 
 
-def name_activities_inside(outliers: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def name_activities_inside(
+    outliers: pl.DataFrame, spans: pl.DataFrame, left_out: pl.DataFrame
+) -> pl.DataFrame:
     """Return the columns activity and activity_ns of every outlier: what explains it, and for how long.
 
-    `outliers` has rank, step, start_ns, end_ns and excess_ns. Of a collective, only the wait for it counts.
+    `outliers` has rank, step, start_ns, end_ns and excess_ns. Of a collective, only the wait for it counts,
+    and not if it is in `left_out` (rank, start_ns, end_ns), which durations of outliers are without.
     """
-    inside = _activities(spans, outliers).rename({"start_ns": "begin_ns", "end_ns": "until_ns"})
+    waits = left_out.select("rank", "start_ns", "end_ns")
+    inside = (
+        _activities(spans, outliers)
+        .join(waits, on=waits.columns, how="anti")
+        .rename({"start_ns": "begin_ns", "end_ns": "until_ns"})
+    )
     took_ns = pl.min_horizontal("end_ns", "until_ns") - pl.max_horizontal("start_ns", "begin_ns")
     rows = outliers.select(*PLACE, "start_ns", "end_ns", "excess_ns").with_row_index("outlier")
     found = (
