@@ -212,11 +212,18 @@ def unrecorded_place(explanation: Explanation, pipelines: Collection[int]) -> tu
     where = (
         f"before {kind.replace('_', ' ')}s of {who}"
         if kind
-        else f"before the first forward of {who} in each step"
+        else f"before the first forward of {who} {_in_steps(iterations)}"
     )
     # Only a first stage reads data. Where others load labels, their forwards wait for activations anyway.
     may_load = 0 in stages and kind in (None, "forward") and "data_loading_ns" in explanation.unrecorded
     return where, "often data loading" if may_load else ""
+
+
+def _in_steps(iterations: pl.DataFrame) -> str:
+    """Return in which steps most of the unattributed time is: in each, unless a single one has more than half of it."""
+    by_step = iterations.group_by("step").agg(pl.sum("unattributed_ns")).sort("unattributed_ns", "step")
+    most = by_step["unattributed_ns"][-1] > DOMINANT * int(by_step["unattributed_ns"].sum())
+    return f"in step {by_step['step'][-1]}" if most and by_step.height > 1 else "in each step"
 
 
 def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:

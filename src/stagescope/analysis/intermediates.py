@@ -22,7 +22,7 @@ from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_in
 from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basis
 from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
-from stagescope.analysis.idle.late_receivers import count_late_receivers
+from stagescope.analysis.idle.late_receivers import find_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.iteration.accumulation import Accumulation, find_accumulation
 from stagescope.analysis.iteration.activities import name_activities, shows_activity, without_waits
@@ -75,8 +75,9 @@ class Intermediates:
 
     @cached_property
     def basis(self) -> ReplayBasis:
-        """The result of find_replay_basis."""
-        return find_replay_basis(self.actions)
+        """The result of find_replay_basis, with what find_late_receivers returns."""
+        basis = find_replay_basis(self.actions)
+        return basis.with_late_receivers(find_late_receivers(self.actions, basis, self.timeline.spans))
 
     @cached_property
     def inputs(self) -> LatestInputs:
@@ -85,10 +86,8 @@ class Intermediates:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The result of build_ledger with origins and of count_late_receivers, for all steps."""
-        spans = self.timeline.spans
-        ledger = build_ledger(self.actions, self.basis, spans, with_origins=True)
-        return count_late_receivers(ledger, self.actions, self.basis.plan.sends, spans)
+        """The result of build_ledger with origins, for all steps."""
+        return build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
 
     @cached_property
     def unrecorded(self) -> frozenset[str]:

@@ -131,7 +131,9 @@ class Report:
     def idle(self) -> pl.DataFrame:
         """The table IDLE_INTERVALS: every idle interval of every rank, with cause, culprit and what it waited for."""
         known = self.intermediates
-        return name_interval_culprits(known.idle_intervals, known.actions, known.inputs, known.ledger)
+        return name_interval_culprits(
+            known.idle_intervals, known.actions, known.inputs, known.ledger, known.basis
+        )
 
     @property
     def critical_path(self) -> pl.DataFrame:

@@ -99,9 +99,9 @@ def measure_totals(
     If gradients are accumulated over several steps, an iteration is in the totals as a whole or not at all, as long as
     there is a whole one. `accumulation` is from find_accumulation; None: it is computed here.
 
-    The first of three or more steps, whatever its number, is not in the totals if it took more than 1.25 times the
-    median of the others: connections are set up and shapes are inferred in it. Incomplete steps are not, as long as
-    there are complete ones.
+    The first of three or more steps, whatever its number, is not in the totals if it, or its iteration, took more than
+    1.25 times the median of the others: connections are set up and shapes are inferred in it, and what the optimizer
+    step needs is imported. Incomplete steps are not, as long as there are complete ones.
     """
     accumulation = accumulation or find_accumulation(windows.bubbles["step"], timeline.spans)
     per_step = _per_step(windows.bubbles).join(accumulation.table, on="step", maintain_order="left")
@@ -112,7 +112,7 @@ def measure_totals(
     if incomplete and leaves_incomplete:
         is_complete &= ~pl.col("step").is_in(list(incomplete))
     complete = per_step.filter(is_complete)
-    slow_start = _slow_first_step(complete)
+    slow_start = _slow_first_step(complete, timeline.spans)
     in_totals = is_complete & (pl.col("step") != complete["step"].min()) if slow_start else is_complete
     steps, cut = _whole_iterations(per_step.with_columns(in_totals=in_totals), accumulation)
     counted = steps.filter("in_totals")["step"]
@@ -192,19 +192,36 @@ def _fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:
     return pl.when(window_ns > 0).then(idle_ns / window_ns).otherwise(0.0).alias("bubble_fraction")
 
 
-def _slow_first_step(per_step: pl.DataFrame) -> list[Diagnostic]:
+def _slow_first_step(per_step: pl.DataFrame, spans: pl.DataFrame) -> list[Diagnostic]:
     """Return why the first step is not in the totals; empty if it is."""
-    first, others = per_step.head(1), per_step.slice(1)
-    if others.height < FEWEST_OTHER_STEPS:
+    if per_step.height <= FEWEST_OTHER_STEPS:
         return []
-    first_ns, usual_ns = first["window_ns"][0], median(others["window_ns"])
+    follows = pl.col("step").shift(-1) == pl.col("step") + 1
+    # As iterations begin (iteration/boundaries.py): the first one with anything that was recorded of its step.
+    first = pl.col("step") == per_step["step"][0]
+    recorded_ns = spans.lazy().filter(first).select(pl.min("start_ns")).collect().item()
+    begins_ns = pl.when(first).then(pl.min_horizontal("start_ns", pl.lit(recorded_ns))).otherwise("start_ns")
+    until_next = pl.when(follows).then(pl.col("start_ns").shift(-1) - begins_ns)
+    for what, lengths in (("step", pl.col("window_ns")), ("the iteration of step", until_next)):
+        first_ns, *others = per_step.select(lengths).to_series()
+        others = [each for each in others if each is not None]
+        if first_ns is not None and len(others) >= FEWEST_OTHER_STEPS:
+            slow = _slow_first(f"{what} {per_step['step'][0]}", first_ns, median(others))
+            if slow is not None:
+                return [slow]
+    return []
+
+
+def _slow_first(what: str, first_ns: float, usual_ns: float) -> Diagnostic | None:
+    """Return why the first of several lengths is not in the totals; None if it is."""
     if first_ns <= FIRST_STEP_RATIO * usual_ns:
-        return []
+        return None
     ratio = first_ns / usual_ns if usual_ns else None
     took = "longer than all others"
     if ratio is not None:
         # Up to ten times, two decimals show how far it is from the limit.
         times = multiple_text(ratio) if ratio > LARGEST_PERCENT_RATIO else f"{ratio:.2f}x"
         took = f"{times} the median of the other steps"
-    message = f"step {first['step'][0]} took {took}; it is listed and left out of the totals"
-    return [Diagnostic("info", message, code="steps.slow_first")]
+    return Diagnostic(
+        "info", f"{what} took {took}; it is listed and left out of the totals", code="steps.slow_first"
+    )

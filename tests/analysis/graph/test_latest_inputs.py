@@ -18,7 +18,7 @@ def inputs_of(timeline) -> dict[tuple[int, str], tuple]:
     """Return per rank and kind what the action needed last: rank of its producer, made, there, timed, lost."""
     actions = find_actions(timeline)
     rank, kind = actions.table["rank"].to_list(), actions.table["kind"].to_list()
-    rows = zip(*(column.tolist() for column in find_latest_inputs(actions)[:-1]), strict=True)
+    rows = zip(*(column.tolist() for column in find_latest_inputs(actions)[:5]), strict=True)
     return {
         (rank[action], kind[action]): (rank[producer] if producer >= 0 else NO_ACTION, *facts)
         for action, (producer, *facts) in enumerate(rows)

@@ -28,7 +28,8 @@ class LatestInputs(NamedTuple):
     `producer` is the action that computed it, NO_ACTION if none was recorded or needed; `made_ns` its end. `there_ns`
     is the recorded arrival, or else the end of the producer; never before made_ns. `is_timed`: there_ns is known,
     because the arrival was recorded or no transfer was needed. `is_lost`: an input from a neighboring stage was needed
-    but not recorded. `held` is how long a wait for a reduction of gradients kept the input from being sent.
+    but not recorded. `held` is how long a wait for a reduction of gradients kept the input from being sent. `need` is
+    the row of the input in needs, NO_ACTION without one.
     """
 
     producer: Integers
@@ -37,6 +38,7 @@ class LatestInputs(NamedTuple):
     is_timed: Booleans
     is_lost: Booleans
     held: Waits
+    need: Integers
 
     @property
     def sent_ns(self) -> Integers:
@@ -61,7 +63,9 @@ def find_latest_inputs(actions: Actions) -> LatestInputs:
         np.ones(count, dtype=np.bool_),
         _lost(actions),
         _held(actions, latest),
+        np.full(count, NO_ACTION, dtype=np.int64),
     )
+    inputs.need[chosen] = latest
     inputs.producer[chosen] = producers[latest]
     inputs.made_ns[chosen] = made_ns[latest]
     inputs.there_ns[chosen] = there_ns[latest]

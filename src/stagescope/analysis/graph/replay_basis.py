@@ -1,7 +1,8 @@
 """The basis of every replay of measured actions: the plan of the replay, and how long results travel.
 
 What a result waits for before it leaves is not travel: the reduction of gradients that runs before its send, and the
-wait for the last replica in that reduction. Both are kept apart, by their rows among the lags.
+wait for the last replica in that reduction. Both are kept apart, by their rows among the lags. So is what a receiver
+does that begins its step late (idle/late_receivers.py), while its neighbor is blocked in a send to it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,34 @@ TRANSFER_QUANTILE = 0.1
 """A blocking send takes as long as the shortest tenth of its rank; the rest of a longer one waits for the receiver."""
 
 
+class LateReceivers(NamedTuple):
+    """What receivers did that had not posted their first receive of a step when a neighbor wanted to send to them.
+
+    All arrays have an entry per such send: its number in `sends`, the rank of the receiver, and for how long until it
+    posted the receive it loaded data, did other work, reduced gradients, waited for the last replica in that, and did
+    nothing that was recorded.
+    """
+
+    send: Integers
+    rank: Integers
+    data_loading_ns: Integers
+    other_work_ns: Integers
+    gradient_reduction_ns: Integers
+    data_parallel_wait_ns: Integers
+    unattributed_ns: Integers
+
+    @property
+    def total_ns(self) -> Integers:
+        """All of it."""
+        total: Integers = np.sum(self[2:], axis=0, dtype=np.int64)
+        return total
+
+
+def no_late_receivers() -> LateReceivers:
+    """Return none, for runs in which no one waits for a receiver that begins its step late."""
+    return LateReceivers(*(np.empty(0, dtype=np.int64) for _ in LateReceivers._fields))
+
+
 class ReplayBasis(NamedTuple):
     """The results of plan_replay and find_transfer_lags for the same actions, and the diagnostics of both.
 
@@ -40,6 +69,8 @@ class ReplayBasis(NamedTuple):
     well: `async_ns` if no send blocked its rank, `free_ns` if transfers took no time. Negative lags stay: overlapped
     pairs pass results on before they end. `travel_ns` is how long the result of every row of needs travels, without
     waiting for the receiver. `held` is what messages waited for before they left, at the rows `held_row` of the lags.
+    `late` is what senders waited for because receivers began their step late, until `with_late_receivers` nothing:
+    `prompt_ns` then has the reductions of these receivers, `joined_ns` without the waits for replicas in them.
     """
 
     plan: ReplayPlan
@@ -53,6 +84,37 @@ class ReplayBasis(NamedTuple):
     held_row: Integers
     held: Waits
     diagnostics: tuple[Diagnostic, ...]
+    late: LateReceivers
+
+    @property
+    def late_row(self) -> Integers:
+        """The rows of the lags of sends to late receivers."""
+        sends = len(self.plan.sends.need)
+        row: Integers = len(self.lag_ns) - 2 * sends + self.late.send
+        return row
+
+    def with_late_receivers(self, late: LateReceivers) -> ReplayBasis:
+        """Return the basis with what receivers do that begin their step late."""
+        if not len(late.send):
+            return self
+        row = self._replace(late=late).late_row
+        reduced_ns, replicas_ns = late.gradient_reduction_ns, late.data_parallel_wait_ns
+        return self._replace(
+            late=late,
+            prompt_ns=_with(self.prompt_ns, row, reduced_ns + replicas_ns),
+            joined_ns=_with(self.joined_ns, row, reduced_ns),
+        )
+
+    def without_late(self, lag_ns: Lags, *causes: str) -> Lags:
+        """Return measured lags without what late receivers did, by the names of the causes."""
+        for cause in causes:
+            lag_ns = _with(lag_ns, self.late_row, -getattr(self.late, f"{cause}_ns"))
+        return lag_ns
+
+    def unblocked(self, lag_ns: Lags) -> Lags:
+        """Return lags without waits for receivers as `reduced`, with late receivers as late as they were."""
+        late_ns = self.late.total_ns - self.late.data_parallel_wait_ns
+        return _with(self.reduced(lag_ns), self.plan.sends.need[self.late.send], late_ns)
 
     def reduced(self, lag_ns: Lags) -> Lags:
         """Return lags of transfers alone with the reductions before them, but without waits for replicas."""
@@ -60,11 +122,11 @@ class ReplayBasis(NamedTuple):
 
     def without_replicas(self, lag_ns: Lags) -> Lags:
         """Return measured lags without the waits for replicas."""
-        return _with(lag_ns, self.held_row, -self.held.replicas_ns)
+        return self.without_late(_with(lag_ns, self.held_row, -self.held.replicas_ns), "data_parallel_wait")
 
     def without_reductions(self, lag_ns: Lags) -> Lags:
-        """Return lags without the reductions before transfers."""
-        return _with(lag_ns, self.held_row, -self.held.reduction_ns)
+        """Return measured lags without the reductions before transfers, of the sender or of a late receiver."""
+        return self.without_late(_with(lag_ns, self.held_row, -self.held.reduction_ns), "gradient_reduction")
 
 
 def find_replay_basis(actions: Actions) -> ReplayBasis:
@@ -78,11 +140,10 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
         free_ns = np.minimum(lag_ns, 0) if (lag_ns > 0).any() else lag_ns
         joined_ns = _with(lag_ns, row, held.reduction_ns)
         every_ns = _with(joined_ns, row, held.replicas_ns)
-        return ReplayBasis(
-            plan, every_ns, every_ns, joined_ns, lag_ns, lag_ns, free_ns, lag_ns, row, held, diagnostics
-        )
+        lags_ns = (every_ns, every_ns, joined_ns, lag_ns, lag_ns, free_ns, lag_ns)
+        return ReplayBasis(plan, *lags_ns, row, held, diagnostics, no_late_receivers())
     of_needs = lags.lag_ns[: actions.needs.height]
-    transfer_ns = _transfer_times(actions, sends)
+    transfer_ns = transfer_times(actions, sends)
     travel_ns = of_needs.copy()
     routed = sends.is_only_path
     travel_ns[sends.need[routed]] += transfer_ns[routed]
@@ -105,6 +166,7 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
         row,
         held,
         diagnostics,
+        no_late_receivers(),
     )
 
 
@@ -128,7 +190,7 @@ def _with(lag_ns: Lags, row: Integers, part_ns: Integers) -> Lags:
     return changed
 
 
-def _transfer_times(actions: Actions, sends: BlockingSends) -> Integers:
+def transfer_times(actions: Actions, sends: BlockingSends) -> Integers:
     """Return how long every blocking send would have taken if it had waited for nothing."""
     rank = actions.table["rank"].gather(sends.after)
     usual = pl.col("lasting").quantile(TRANSFER_QUANTILE).over("rank").cast(pl.Int64)

@@ -59,7 +59,7 @@ def measure_delays(
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
     ready_ns = np.minimum(np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns), start_ns)
     delays = table.select("rank", window_start_ns=pl.Series(ready_ns), window_end_ns="start_ns")
-    loads, sends, reduces, waits, others = _covered(delays, spans, actions.reductions)
+    loads, sends, reduces, waits, others = cover_delays(delays, spans, actions.reductions)
     rest_ns = start_ns - ready_ns - loads - sends - reduces - waits - others
     launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * int(np.median(rest_ns))) if len(rest_ns) else rest_ns
     transfer_ns = _bare(np.minimum(sends, _transfer_time(table, spans))) if sends.any() else sends
@@ -75,10 +75,12 @@ def measure_delays(
     )
 
 
-def _covered(
+def cover_delays(
     delays: pl.DataFrame, spans: pl.DataFrame | None, reductions: ReductionWaits
 ) -> tuple[Integers, ...]:
     """Return how much of each delay its rank spent on what delays it, in the order in which spans are looked at.
+
+    `delays` has rank, window_start_ns and window_end_ns.
 
     These are loading of data, sends that block, reductions, waits for the last replica in them, and other recorded
     work.

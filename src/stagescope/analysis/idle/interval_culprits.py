@@ -23,6 +23,7 @@ import polars as pl
 from stagescope.analysis.graph.latest_inputs import NO_ACTION
 from stagescope.analysis.graph.reduction_waits import Waits
 from stagescope.analysis.idle.intervals import CauseType
+from stagescope.analysis.idle.send_parts import LATE, find_send_parts, limited
 from stagescope.vocabulary.causes import CAUSES
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.latest_inputs import LatestInputs
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.idle.ledger import Ledger
+    from stagescope.analysis.idle.send_parts import SendParts
 
     Integers = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -90,23 +93,50 @@ class _Ways(NamedTuple):
 
 
 def name_interval_culprits(
-    idle: pl.DataFrame, actions: Actions, inputs: LatestInputs, ledger: Ledger
+    idle: pl.DataFrame, actions: Actions, inputs: LatestInputs, ledger: Ledger, basis: ReplayBasis
 ) -> pl.DataFrame:
     """Return idle intervals (IDLE_INTERVALS) with their cause and culprit.
 
-    `inputs` is from find_latest_inputs, `ledger` from build_ledger, both for these actions.
+    `inputs` is from find_latest_inputs, `ledger` from build_ledger, `basis` has late receivers, all for these actions.
     """
     if idle.is_empty() or actions.table.is_empty():
         return idle
-    parts = _parts(actions, inputs, ledger)
+    sent = find_send_parts(actions, basis)
+    parts = _parts(actions, inputs, ledger, _Sends(sent, _unread(actions, inputs, basis)))
     ways = _ways(idle, actions)
     cause = _largest_causes(idle, parts, ways)
     culprit = _on_the_way(actions, parts, cause, ways)
     _of_local_waits(idle, parts, cause, culprit)
+    receiver = np.append(sent.receiver, NO_ACTION)[culprit]
+    by_receiver = (receiver != NO_ACTION) & np.isin(cause, [NAMES.index(name) for name in LATE])
+    culprit = np.where(by_receiver, receiver, culprit)
     return _named(idle, actions, parts, cause, culprit)
 
 
-def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
+class _Sends(NamedTuple):
+    """What find_send_parts returns, and for how long the input of every action was there before it was received."""
+
+    parts: SendParts
+    unread_ns: Floats
+
+
+def _unread(actions: Actions, inputs: LatestInputs, basis: ReplayBasis) -> Floats:
+    """Return how long the latest input of every action had traveled for more than it usually does.
+
+    Its receiver did something else before it posted the receive. What a blocking send carried was on its way.
+    """
+    carried = np.zeros(actions.needs.height + 1, dtype=np.bool_)
+    carried[basis.plan.sends.need] = True
+    usual_ns = np.append(np.maximum(basis.lag_ns[: actions.needs.height], 0), 0)
+    unread_ns: Floats = np.where(
+        (inputs.need == NO_ACTION) | carried[inputs.need],
+        0.0,
+        np.maximum(inputs.there_ns - inputs.made_ns - usual_ns[inputs.need], 0),
+    )
+    return unread_ns
+
+
+def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger, sends: _Sends) -> _Parts:
     table, classes, delays = actions.table, ledger.classes, ledger.delays
     start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
     previous = np.arange(-1, table.height - 1)
@@ -127,22 +157,32 @@ def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger) -> _Parts:
     sent_ns = np.where(is_input, np.maximum(inputs.sent_ns, free_ns), ready_ns)
     own = actions.reductions.in_intervals(table["rank"], sent_ns, ready_ns)
     lag_ns = np.where(own.total_ns > 0, np.maximum(lag_ns - own.total_ns, held.total_ns), lag_ns)
+    unread_ns = np.minimum(np.where(is_input, sends.unread_ns, 0.0), np.maximum(lag_ns - held.total_ns, 0))
+    before = limited(
+        {name: is_input * each for name, each in sends.parts.before.items()}, lag_ns - held.total_ns
+    )
+    waited_ns = unread_ns + sum(before.values())
+    travel_ns = lag_ns - held.total_ns - waited_ns
     named = {
         "stage_imbalance": peer_ns - stage_ns,
         "straggler": balanced_ns - peer_ns,
         "data_imbalance": fitted_ns - balanced_ns,
         "jitter": duration_ns - fitted_ns,
-        "exposed_communication": lag_ns - held.total_ns + delays.sends_ns + inner.reduction_ns,
+        "exposed_communication": travel_ns + delays.sends_ns + inner.reduction_ns,
         **{name: getattr(delays, f"{name}_ns") for name in EXPLAINED},
     }
     explained_ns = delays.sends_ns + sum(named[name] for name in EXPLAINED)
-    named["unattributed"] = np.maximum(start_ns - ready_ns - explained_ns, 0)
+    rest_ns = np.maximum(start_ns - ready_ns + unread_ns - explained_ns, 0)
+    after = limited(sends.parts.after, rest_ns)
+    named["unattributed"] = rest_ns - sum(after.values())
     own_ns = {NAMES.index(name): part_ns.astype(np.float64) for name, part_ns in named.items()}
+    for name, part_ns in [*after.items(), *before.items()]:
+        own_ns[NAMES.index(name)] = own_ns[NAMES.index(name)] + part_ns
     late_ns = {number: own_ns[number] for number in map(NAMES.index, DELAYS)}
     is_held = held.total_ns > delays.gradient_reduction_ns + delays.data_parallel_wait_ns
     own_ns[REDUCTION] = own_ns[REDUCTION] + held.reduction_ns
     own_ns[REPLICAS] = own_ns[REPLICAS] + held.replicas_ns + inner.replicas_ns
-    is_sent = is_input & (lag_ns - held.total_ns >= inner.reduction_ns)
+    is_sent = is_input & (travel_ns >= np.maximum(inner.reduction_ns, waited_ns))
     return _Parts(source, is_input, is_sent, is_held, own_ns, late_ns)
 
 
@@ -232,13 +272,15 @@ def _of_local_waits(idle: pl.DataFrame, parts: _Parts, cause: Integers, culprit:
     waiting = idle["waiting_for"].cast(pl.String)
     before = idle["before_action"].cast(pl.Int64).fill_null(NO_ACTION).to_numpy()
     is_transfer = (waiting == "transfer").to_numpy()
-    cause[is_transfer], culprit[is_transfer] = EXPOSED, before[is_transfer]
+    culprit[is_transfer] = before[is_transfer]
+    traveled = is_transfer & np.append(parts.is_sent, False)[before]
+    cause[traveled] = EXPOSED
     is_reduced = (waiting == "reduction").to_numpy()
     reduction_ns, replicas_ns = (np.append(parts.own_ns[each], 0)[before] for each in (REDUCTION, REPLICAS))
     cause[is_reduced] = np.where(reduction_ns >= replicas_ns, REDUCTION, REPLICAS)[is_reduced]
     culprit[is_reduced] = before[is_reduced]
     cause[(waiting == "other_work").to_numpy()] = OTHER_WORK
-    is_late = (~waiting.is_in([*CHAINED, "transfer", "reduction", "other_work"])).to_numpy()
+    is_late = (~waiting.is_in([*CHAINED, "reduction", "other_work"])).to_numpy() & ~traveled
     cause[is_late] = UNATTRIBUTED
     late = np.flatnonzero(is_late & (before != NO_ACTION))
     delays_ns = np.stack([part_ns[before[late]] for part_ns in parts.late_ns.values()])

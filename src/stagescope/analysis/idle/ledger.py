@@ -3,11 +3,13 @@
 The measured order of every rank is replayed (`replay`) while one cause after the other is removed:
 
     T   the window: first start to last end of the actions of a pipeline in one step
-    T10 measured durations, measured transfers, and the explained delays of actions (delays.py)
+    T10 measured durations, measured transfers, the explained delays of actions (delays.py), and what receivers did that
+        began the step late, while others were blocked in sends to them (late_receivers.py)
     T9  no other work delays an action
     T8  no loading of data delays an action
     T7  no launch takes time
-    T6  no send waits for its receiver: measured durations, transfers and reductions, and nothing else. If the sends
+    T6  no send waits for its receiver, unless that still reduces the gradients of the step before: measured durations,
+        transfers and reductions, and nothing else. If the sends
         of the run mostly waited for receivers, no send blocks its rank: with enough buffers, it would not
     TW  no rank waits in a reduction of gradients, or in a collective inside of an action, for the last replica
     T5  no gradients are reduced before a send or between two actions: measured durations and measured transfers
@@ -176,7 +178,7 @@ def build_ledger(
     no_lag = basis.free_ns
     delays = measure_delays(actions, basis, groups, spans)
     *delayed, prompt, joined, apart = _delayed(measured, delays)
-    replays = [ReplayCosts(cost_ns, basis.lag_ns) for cost_ns in delayed]
+    replays = [ReplayCosts(*each) for each in zip(delayed, _delayed_lags(basis), strict=True)]
     replays += [ReplayCosts(prompt, basis.prompt_ns), ReplayCosts(joined, basis.joined_ns)]
     replays += [ReplayCosts(apart, basis.apart_ns)]
     replays += [ReplayCosts(cost_ns, no_lag) for cost_ns in costs]
@@ -198,8 +200,9 @@ def build_ledger(
         delayed_ns = (apart - measured.computing_ns, delays.gradient_reduction_ns)
         between = Between(measured.computing_ns, *delayed_ns, spans_ns[-len(costs) - 2], spans_ns[-1])
         losses = steps.with_columns(measure_step_losses(basis, groups, classes, between))
-        removals = list_removals(replays, delays.unexplained_ns, spans_ns)
-        origins = find_origins(actions, basis.plan, groups, removals, spans)
+        every = ReplayCosts(replays[0].duration_ns + delays.unexplained_ns, basis.lag_ns)
+        removals = list_removals([every, *replays], spans_ns)
+        origins = find_origins(actions, basis, groups, removals, spans)
         orders = find_removal_orders(basis.plan, groups, removals, replays)
     return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays)
 
@@ -235,6 +238,14 @@ def _delayed(measured: Durations, delays: Delays) -> list[Integers]:
         # Most runs have few of these causes: the same durations take no memory and are not replayed again.
         kept.append(kept[-1] + delay_ns if delay_ns.any() else kept[-1])
     return kept[::-1]
+
+
+def _delayed_lags(basis: ReplayBasis) -> list[Integers]:
+    """Return the measured lags without what late receivers did, for the first of these durations."""
+    explained = basis.without_late(basis.lag_ns, "unattributed")
+    no_other = basis.without_late(explained, "other_work")
+    no_loading = basis.without_late(no_other, "data_loading")
+    return [explained, no_other, no_loading, no_loading]
 
 
 def _replayed(basis: ReplayBasis, groups: StepGroups, replays: Sequence[ReplayCosts]) -> list[Integers]:

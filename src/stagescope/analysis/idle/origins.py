@@ -6,7 +6,8 @@ transfer for its link. Two parts have no origin and no row: the schedule bubble,
 action whose transfers were not recorded. A rank that is faster than others has negative parts.
 
 The origin of a reduction of gradients is the rank that reduced them, whether it kept that rank from its next action or
-a message from leaving. Waits for the last replica in a reduction come from another pipeline and have no origin here.
+a message from leaving. What a receiver does that begins its step late has the receiver as its origin. Waits for the
+last replica in a reduction come from another pipeline and have no origin here.
 
 A rank that is blocked in a send waits for its receiver, which may itself be blocked in a send. The origin is the rank
 at the end of that chain, which computes.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.graph.replay import ReplayPlan
+    from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
 
     Integers = NDArray[np.int64]
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 CauseType = pl.Enum([cause.name for cause in CAUSES])
 BLOCKED, UNATTRIBUTED = "blocked_on_send", "unattributed"
 REDUCED, REPLICAS = "gradient_reduction", "data_parallel_wait"
+OF_RECEIVERS = (REDUCED, "data_loading", "other_work", UNATTRIBUTED)
+"""Causes for which a link has the rank that did something before it received."""
 
 ORIGINS = Table(
     "origins",
@@ -74,21 +77,14 @@ class Removal(NamedTuple):
     added_ns: Integers
 
 
-def list_removals(
-    replays: Sequence[ReplayCosts], unexplained_ns: Integers, spans_ns: Sequence[Integers]
-) -> list[Removal]:
-    """Return the causes that can be divided; `replays` and `spans_ns` are those of the ledger, the window first.
-
-    `unexplained_ns` are the parts of the delays that no cause explains.
-    """
+def list_removals(replays: Sequence[ReplayCosts], spans_ns: Sequence[Integers]) -> list[Removal]:
+    """Return the causes that can be divided; `replays` and `spans_ns` are those of the ledger, the window first."""
     names = [cause.name for cause in reversed(CAUSES)]
-    most = replays[0]
-    every = [ReplayCosts(most.duration_ns + unexplained_ns, most.lag_ns), *replays]
     whole_ns = int(spans_ns[0].sum())
     return [
         Removal(name, more, less, before - after)
         for name, (more, less), (before, after) in zip(
-            names, pairwise(every), pairwise(spans_ns), strict=False
+            names, pairwise(replays), pairwise(spans_ns), strict=False
         )
         if abs(int((before - after).sum())) > LEAST_FRACTION * whole_ns
     ]
@@ -96,19 +92,20 @@ def list_removals(
 
 def find_origins(
     actions: Actions,
-    plan: ReplayPlan,
+    basis: ReplayBasis,
     groups: StepGroups,
     removals: Sequence[Removal],
     spans: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return the table ORIGINS of the given causes; `spans` are those of the run, for who receives what was sent."""
-    parts = []
+    parts, plan = [], basis.plan
+    late = plan.sends.need[basis.late.send]
     for cause, more, less, added_ns in removals:
         if cause == REPLICAS:
             continue
         shares = share_makespan(plan, groups, more, less, added_ns)
         # Summed one by one: the shares of all causes at once would be the peak memory of a report.
-        parts.append(_summed(_part(actions, groups, cause, shares)))
+        parts.append(_summed(_part(actions, groups, cause, shares, late)))
     if not parts:
         return ORIGINS.empty()
     origins = pl.concat(parts)
@@ -121,15 +118,22 @@ def _summed(origins: pl.DataFrame) -> pl.DataFrame:
     return origins.group_by(ORIGINS.names[:-1]).agg(pl.sum("added_ns"))
 
 
-def _part(actions: Actions, groups: StepGroups, cause: str, shares: MakespanShares) -> pl.DataFrame:
-    """Return the shares of one cause with their ranks, in the columns of ORIGINS."""
+def _part(
+    actions: Actions, groups: StepGroups, cause: str, shares: MakespanShares, late: Integers
+) -> pl.DataFrame:
+    """Return the shares of one cause with their ranks, in the columns of ORIGINS.
+
+    `late` are the needs of late receivers.
+    """
     table, needs = actions.table, actions.needs
     is_link = shares.need != NONE
     action, ranks = shares.action, table["rank"].to_numpy()
     if cause == REDUCED:
         # The action whose gradients were reduced: the producer of the message, or the one before on the rank.
         before = action - (table["place"].to_numpy()[action] > 0)
-        action = np.where(is_link, needs["needs"].to_numpy()[shares.need], before)
+        producer = np.where(np.isin(shares.need, late), action, needs["needs"].to_numpy()[shares.need])
+        action = np.where(is_link, producer, before)
+    if cause in OF_RECEIVERS:
         is_link = np.zeros(len(action), dtype=np.bool_)
     rank, peer = ranks[action], np.full(len(action), NONE, dtype=np.int32)
     peer[is_link] = rank[is_link]

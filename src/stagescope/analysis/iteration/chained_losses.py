@@ -148,10 +148,14 @@ def _list_removals(
     launch_ns[gaps.first] = gaps.before_ns["launch"]
     needed_ns = duration_ns + sends_ns + reduced_ns
     kept_ns = np.cumsum([needed_ns, blocked_ns, launch_ns, loading_ns, other_ns], axis=0)
-    joined_ns = basis.without_replicas(basis.lag_ns)
-    prompt, blocked, launched, loaded, every = (ReplayCosts(each, joined_ns) for each in kept_ns)
+    explained_ns = basis.without_late(basis.lag_ns, "unattributed")
+    joined_ns = basis.without_replicas(explained_ns)
+    loaded_ns = basis.without_late(joined_ns, "other_work")
+    launched_ns = basis.without_late(loaded_ns, "data_loading")
+    lags_ns = (launched_ns, launched_ns, launched_ns, loaded_ns, joined_ns)
+    prompt, blocked, launched, loaded, every = map(ReplayCosts, kept_ns, lags_ns)
     return [
-        (ReplayCosts(kept_ns[-1] + replicas_ns, basis.lag_ns), (LOADING, OTHER, REDUCTION, OPTIMIZER)),
+        (ReplayCosts(kept_ns[-1] + replicas_ns, explained_ns), (LOADING, OTHER, REDUCTION, OPTIMIZER)),
         (every, (LOADING, OTHER, REDUCTION, OPTIMIZER)),
         (every, (LOADING, OTHER, REDUCTION)),
         (every, (LOADING, OTHER)),

@@ -225,18 +225,20 @@ class Candidates:
         if self.delays.sends_ns.any() or len(sends.need):
             delay_ns = self._without(self.delays.sends_ns)
             change = "sends that do not block"
-            lag_ns = basis.reduced(basis.async_ns)
+            lag_ns = basis.unblocked(basis.async_ns)
             yield Candidate("exposed_communication", change, delay_ns=delay_ns, lag_ns=lag_ns)
         if self.delays.blocked_on_send_ns.any() or (sends.gate != NO_GATE).any():
             without = self._without(self.delays.blocked_on_send_ns)
             change = "sends that do not wait for their receiver"
-            yield Candidate("blocked_on_send", change, delay_ns=without, lag_ns=basis.joined_ns)
+            yield Candidate(
+                "blocked_on_send", change, delay_ns=without, lag_ns=basis.unblocked(basis.apart_ns)
+            )
         yield Candidate(
             "exposed_communication",
             "all transfers hidden behind compute",
             duration_ns=self.replay.duration_ns - self.actions.inner.reduction_ns,
             delay_ns=delay_ns,
-            lag_ns=basis.reduced(basis.free_ns),
+            lag_ns=basis.unblocked(basis.free_ns),
             is_bound=True,
         )
 
@@ -253,21 +255,24 @@ class Candidates:
                 is_bound=True,
                 condition="if all launches are hidden, as with CUDA graphs",
             )
+        lag_ns, late = self._without_late("data_loading"), self.replay.measured.basis.late
         outside_ns = self._outside_ns("data_loading")
-        if loading.any() or outside_ns:
+        if loading.any() or late.data_loading_ns.any() or outside_ns:
             yield Candidate(
                 "data_loading",
                 f"{self._loaded_data()} loaded ahead of time",
                 delay_ns=self._without(loading),
+                lag_ns=lag_ns,
                 outside_ns=outside_ns,
                 condition="if loading can run while the ranks compute",
             )
         outside_ns = self._outside_ns("other_work")
-        if other.any() or outside_ns:
+        if other.any() or late.other_work_ns.any() or outside_ns:
             yield Candidate(
                 "other_work",
                 "no other work between actions and steps",
                 delay_ns=self._without(other),
+                lag_ns=self._without_late("other_work"),
                 outside_ns=outside_ns,
                 is_bound=True,
             )
@@ -290,6 +295,7 @@ class Candidates:
                 "unattributed",
                 f"no unrecorded time {place}",
                 delay_ns=self._without(self.delays.unexplained_ns),
+                lag_ns=self._without_late("unattributed"),
                 outside_ns=self._outside_ns("unattributed"),
                 is_bound=True,
                 condition=hint,
@@ -323,6 +329,11 @@ class Candidates:
     def _without(self, part_ns: NDArray[np.int64]) -> Floats:
         without: Floats = np.maximum(self.replay.delay_ns - part_ns, 0)
         return without
+
+    def _without_late(self, cause: str) -> NDArray[np.int64]:
+        """Return the lags without what late receivers did."""
+        lags: NDArray[np.int64] = self.replay.measured.basis.without_late(self.replay.measured.lag_ns, cause)
+        return lags
 
     def _loaded_data(self) -> str:
         """Return the ranks that load data, if there are few."""

@@ -193,7 +193,7 @@ class Measured:
                 duration_ns = duration_ns * _balance(self.actions, duration_ns)
             elif isinstance(change, FreeTransfers):
                 duration_ns = duration_ns - self.actions.inner.reduction_ns
-                lag_ns = self.basis.reduced(self.basis.free_ns)
+                lag_ns = self.basis.unblocked(self.basis.free_ns)
         return duration_ns, lag_ns
 
     def simulated_saving(self, name: str, duration_ns: Floats, lag_ns: Floats | Integers) -> Saving:
