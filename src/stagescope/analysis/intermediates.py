@@ -24,6 +24,7 @@ from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.late_receivers import find_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
+from stagescope.analysis.idle.other_compute import without_other_compute
 from stagescope.analysis.iteration.accumulation import Accumulation, find_accumulation
 from stagescope.analysis.iteration.activities import name_activities, shows_activity, without_waits
 from stagescope.analysis.iteration.between_steps import BetweenSteps, find_between_steps
@@ -86,8 +87,10 @@ class Intermediates:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The result of build_ledger with origins, for all steps."""
-        return build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
+        """The result of build_ledger with origins, for all steps, in which ranks are busy during all compute."""
+        ledger = build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
+        ranks = without_other_compute(ledger.ranks, self.actions, self.windows.bubbles, self.busy)
+        return replace(ledger, ranks=ranks)
 
     @cached_property
     def unrecorded(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
+from stagescope.analysis.idle.savings import offset_whole_savings
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION
 from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS, ITERATION_COLUMNS
 
@@ -23,8 +24,8 @@ class LostTime(NamedTuple):
     `basis` is ``iteration``, or ``window`` if nothing but one window was recorded of each iteration.
     `denominator` states in words what whole_ns is, `iterations` how many iterations (or steps) there are. `rows`
     counts the ranks and iterations; an iteration has `steps_per_iteration` steps. `causes_ns` has the columns of the
-    causes as keys, in their order; those of `unrecorded` are 0 because nothing of them was recorded
-    (analysis/unrecorded.py).
+    causes as keys, in their order, and none is negative (idle/savings.py); those of `unrecorded` are 0 because nothing
+    of them was recorded (analysis/unrecorded.py).
     """
 
     basis: str
@@ -142,4 +143,6 @@ def _unknown(causes_ns: dict[str, int], unrecorded: frozenset[str]) -> frozenset
 
 
 def _chosen(total: dict[str, int], names: Sequence[str]) -> dict[str, int]:
-    return {name: total[name] for name in names}
+    """Return causes of a total, without negative ones."""
+    parts = offset_whole_savings({name.removesuffix("_ns"): total[name] for name in names})
+    return {f"{name}_ns": part_ns for name, part_ns in parts.items()}

@@ -107,10 +107,7 @@ def _describe_run(report: Report, explanation: Explanation) -> str:
 
 
 def _lost(explanation: Explanation) -> str:
-    """Return how much of the time is lost and the points per cause, the largest first, without those that round to 0.
-
-    A negative number is time that its cause saved: with jitter, a lucky order of durations can shorten a step.
-    """
+    """Return how much of the time is lost and the points per cause, the largest first; without 0 points."""
     lost = explanation.lost_time
     if lost is None:
         return ", 0 % idle"
@@ -127,7 +124,7 @@ def _lost(explanation: Explanation) -> str:
     named.sort(reverse=True)
     cause_text = _cause_texts(explanation, explanation.ledger.steps["pipeline"].unique().to_list())
     parts = [f"{point} {cause_text(name.removesuffix('_ns'), point)}" for point, _, name in named]
-    unit = "point" if abs(named[0][0]) == 1 else "points"
+    unit = "point" if named[0][0] == 1 else "points"
     parts[0] = parts[0].replace(" ", f" {unit} ", 1)
     return f"{head}: {', '.join(parts)}"
 
@@ -139,8 +136,8 @@ def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callab
     def cause_text(name: str, points: int) -> str:
         nonlocal details
         detail = None
-        if points < 0 or (name in QUIET and points <= 1):
-            pass  # who costs most of what a cause saved, or of next to nothing, is of no interest
+        if name in QUIET and points <= 1:
+            pass  # who costs most of next to nothing is of no interest
         elif name == "stage_imbalance":
             detail = _slowest_stage(explanation)
         elif name == "data_parallel_wait":

@@ -29,8 +29,8 @@ def test_loading_of_a_late_rank_is_not_the_time_of_sends_to_it(blocking):
         (pl.sum_horizontal("ideal_work_ns", *CAUSE_COLUMNS) == pl.col("window_ns")).all()
     ).item()
     idle = report.idle.with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
-    assert idle.filter(pl.col("ns") > 50 * MS, pl.col("cause") == "exposed_communication").is_empty()
-    assert idle.filter(pl.col("ns") > 20 * MS, pl.col("cause") == "blocked_on_send").is_empty()
+    others = ["exposed_communication", "blocked_on_send", "unattributed"]
+    assert idle.filter(pl.col("ns") > 10 * MS, pl.col("cause").is_in(others)).is_empty()
     late = idle.filter(rank=2, position="leading").filter(pl.col("cause") == "data_loading")
     assert late["culprit_rank"].unique().to_list() == [2]
     (loaded,) = report.improvements.filter(change="data of rank 2 loaded ahead of time")["gain_ns"]

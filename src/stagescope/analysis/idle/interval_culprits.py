@@ -157,7 +157,10 @@ def _parts(actions: Actions, inputs: LatestInputs, ledger: Ledger, sends: _Sends
     sent_ns = np.where(is_input, np.maximum(inputs.sent_ns, free_ns), ready_ns)
     own = actions.reductions.in_intervals(table["rank"], sent_ns, ready_ns)
     lag_ns = np.where(own.total_ns > 0, np.maximum(lag_ns - own.total_ns, held.total_ns), lag_ns)
-    unread_ns = np.minimum(np.where(is_input, sends.unread_ns, 0.0), np.maximum(lag_ns - held.total_ns, 0))
+    # What a rank notices only after a blocking send of its own did not travel meanwhile, either.
+    noticed_ns = np.minimum(sum(sends.parts.after.values()), np.maximum(ready_ns - sent_ns, 0))
+    unread_ns = np.where(is_input, np.maximum(sends.unread_ns, noticed_ns), 0.0)
+    unread_ns = np.minimum(unread_ns, np.maximum(lag_ns - held.total_ns, 0))
     before = limited(
         {name: is_input * each for name, each in sends.parts.before.items()}, lag_ns - held.total_ns
     )

@@ -125,7 +125,7 @@ IDLE_LEDGER = Table(
         Column("step", pl.Int32, "", "Training step."),
         Column("rank", pl.Int32, "", "Global rank."),
         Column("window_ns", pl.Int64, "ns", "Window of the pipeline: the denominator."),
-        Column("busy_ns", pl.Int64, "ns", "Sum of its actions."),
+        Column("busy_ns", pl.Int64, "ns", "Sum of its actions; in a report, all compute (other_compute.py)."),
         Column("idle_ns", pl.Int64, "ns", "window_ns - busy_ns."),
         *(Column(cause.column, pl.Int64, "ns", cause.meaning) for cause in CAUSES),
     ),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.idle.savings import offset_whole_savings
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, MAY_BE_UNRECORDED
 
@@ -40,7 +41,9 @@ IDLE_SHARES = Table(
         ),
     ),
 )
-"""Times are summed over the steps in the totals. A negative part is idle time that its cause saves."""
+"""Times are summed over the steps in the totals. A negative part of a rank is idle time that its cause saves it: a slow
+rank waits less, and the others wait for it. The whole pipeline or run has no negative part (idle/savings.py).
+"""
 
 UNATTRIBUTED = CAUSE_COLUMNS[-1]
 LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
@@ -49,17 +52,17 @@ LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
 def share_idle(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
     """Return the table IDLE_SHARES: one row per rank, per pipeline, and for the run, which is the last row.
 
-    `bubbles` is from step_bubbles, `idle_ledger` is the table IDLE_LEDGER; both for the same steps. Compute of a rank
-    that is not an action of its pipeline is busy time here and idle time in the ledger: that, and all idle time of
-    ranks without a ledger, is balanced in unattributed_ns.
+    `bubbles` is from step_bubbles, `idle_ledger` is the table IDLE_LEDGER; both for the same steps. All idle time of
+    ranks without a ledger is in unattributed_ns.
     """
     attributed = CAUSE_COLUMNS[:-1]
     causes = idle_ledger.select("step", "rank", *attributed)
     rows = bubbles.join(causes, on=["step", "rank"], how="left").with_columns(pl.col(attributed).fill_null(0))
-    # Idle time of the window and of the ledger differ by other compute, so the difference is unattributed.
     rest = pl.col("idle_ns") - pl.sum_horizontal(attributed)
     rows = rows.with_columns(rest.alias(UNATTRIBUTED))
-    return pl.concat([_summed(rows, keys) for keys in LEVELS])
+    return pl.concat(
+        [_summed(rows, LEVELS[0]), *(_without_savings(_summed(rows, keys)) for keys in LEVELS[1:])]
+    )
 
 
 def _summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
@@ -67,6 +70,15 @@ def _summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     summed = rows.group_by(keys).agg(sums).sort(keys) if keys else rows.select(sums)
     missing = [pl.lit(None, pl.Int32).alias(name) for name in ("pipeline", "rank") if name not in keys]
     return summed.with_columns(missing).select(IDLE_SHARES.names)
+
+
+def _without_savings(sums: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of IDLE_SHARES without negative causes."""
+    rows = []
+    for row in sums.iter_rows(named=True):
+        parts = {name.removesuffix("_ns"): row[name] for name in CAUSE_COLUMNS}
+        rows.append(row | {f"{name}_ns": part_ns for name, part_ns in offset_whole_savings(parts).items()})
+    return pl.DataFrame(rows, schema=sums.schema)
 
 
 def whole_percents(fractions: Sequence[float]) -> list[int]:

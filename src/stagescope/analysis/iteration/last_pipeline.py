@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.idle.savings import offset_savings
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, OUTSIDE_CAUSES
@@ -63,20 +64,23 @@ def measure_losses(
     `iterations` is the table ITERATIONS, `ledger` the losses of a Ledger: slow ranks and stages have what the step
     would have saved without them (idle/losses.py). `orders` is the table REMOVAL_ORDERS; without it, and for causes
     below 1 %, `low_ns` and `high_ns` are `ns`. A straggler is the work that a rank has more than its replicas, and not
-    the idle time of the others. Empty for actions without a ledger. `chained` is from
-    measure_chained_losses: where steps overlap, a cause costs an iteration another time than a window. `steps` is the
-    table LEDGER, with which `iterations` was made.
+    the idle time of the others. No part is negative (idle/savings.py). Empty for actions without a ledger. `chained` is
+    from measure_chained_losses: where steps overlap, a cause costs an iteration another time than a window. `steps` is
+    the table LEDGER, with which `iterations` was made.
     """
     rows = losses_by_step(iterations, ledger, chained, steps)
     if rows.is_empty():
         return LOSSES.empty()
     means = rows.drop("step").mean().row(0, named=True)
     whole_ns = means.pop("iteration_ns")
+    ideal_ns = {f"{IDEAL}_ns": means.pop(f"{IDEAL}_ns")}
+    signed = {name.removesuffix("_ns"): part_ns for name, part_ns in means.items()}
+    means = ideal_ns | {f"{name}_ns": part_ns for name, part_ns in offset_savings(signed).items()}
     others = {} if orders is None or chained is not None else _in_other_orders(iterations, orders)
     parts = []
     for name, part_ns in means.items():
         part = name.removesuffix("_ns")
-        every = (part_ns, *others.get(part, ()))
+        every = (part_ns, *(max(each, 0.0) for each in others.get(part, ())))
         parts.append((part, part_ns, part_ns / whole_ns, min(every), max(every)))
     return pl.DataFrame(parts, schema=LOSSES.schema, orient="row")
 
