@@ -171,6 +171,7 @@ def _with_improvements(
         unrecorded_place(explained, last_pipelines(explained)),
         layers,
         bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
+        intermediates.step_chain,
     )
     # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)

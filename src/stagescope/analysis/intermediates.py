@@ -29,7 +29,11 @@ from stagescope.analysis.iteration.accumulation import Accumulation, find_accumu
 from stagescope.analysis.iteration.activities import name_activities, shows_activity, without_waits
 from stagescope.analysis.iteration.between_steps import BetweenSteps, find_between_steps
 from stagescope.analysis.iteration.boundaries import find_iteration_steps
-from stagescope.analysis.iteration.chained_losses import measure_chained_losses
+from stagescope.analysis.iteration.chained_losses import (
+    StepChain,
+    find_step_chain,
+    measure_chained_losses,
+)
 from stagescope.analysis.iteration.ledger import build_iteration_ledger
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
 from stagescope.analysis.unrecorded import find_unrecorded
@@ -133,10 +137,15 @@ class Intermediates:
         return find_iteration_steps(self.windows.bubbles, self.timeline.spans, self.ledger.steps)
 
     @cached_property
+    def step_chain(self) -> StepChain | None:
+        """The result of find_step_chain."""
+        return find_step_chain(self.actions, self.basis, self.timeline.spans, self.iteration_steps)
+
+    @cached_property
     def chained_losses(self) -> pl.DataFrame | None:
-        """The result of measure_chained_losses."""
-        spans, steps = self.timeline.spans, self.iteration_steps
-        return measure_chained_losses(self.actions, self.basis, self.ledger, spans, steps)
+        """The result of measure_chained_losses, None if steps do not overlap."""
+        chain = self.step_chain
+        return None if chain is None else measure_chained_losses(chain, self.actions, self.basis, self.ledger)
 
     @cached_property
     def ideal(self) -> Ideal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
@@ -78,7 +79,9 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",
         _best_improvements(explanation, in_cost_units=report.in_cost_units),
         tuple(findings["evidence"].head(MOST_FINDINGS)),
-        slowest_pipeline_sentence(explanation, _cause_texts(explanation, last_pipelines(explanation))),
+        slowest_pipeline_sentence(
+            explanation, _cause_texts(_of_last(explanation), last_pipelines(explanation))
+        ),
     )
 
 
@@ -127,6 +130,18 @@ def _lost(explanation: Explanation) -> str:
     unit = "point" if named[0][0] == 1 else "points"
     parts[0] = parts[0].replace(" ", f" {unit} ", 1)
     return f"{head}: {', '.join(parts)}"
+
+
+def _of_last(explanation: Explanation) -> Explanation:
+    """Return an explanation whose lost time is that of the last pipeline, per iteration, as in the table LOSSES."""
+    lost = explanation.lost_time
+    if lost is None:
+        return explanation
+    parts = {
+        part: round(part_ns or 0) for part, part_ns in explanation.losses.select("part", "ns").iter_rows()
+    }
+    causes = {name: parts.get(name.removesuffix("_ns"), 0) for name in lost.causes_ns}
+    return replace(explanation, lost_time=lost._replace(causes_ns=causes, rows=1))
 
 
 def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callable[[str, int], str]:

@@ -51,6 +51,8 @@ MOST_ROUNDS = 8
 """Rounds of replays. Each is exact for one step more; how a step began is usually forgotten after two or three."""
 
 SETTLED_NS = 1000.0
+PAUSE = "pause"
+"""The part of a gap in which nothing was recorded."""
 
 BEYOND = (
     "data_parallel_wait",
@@ -73,7 +75,10 @@ class StepChain:
     gaps: StepGaps
 
     def iterations_ns(self, costs: ReplayCosts, activities: Collection[str] = ()) -> Integers:
-        """Return the iteration of every step in a replay in which the gaps consist of some activities."""
+        """Return the iteration of every step in a replay in which the gaps consist of some activities.
+
+        An activity is also `PAUSE`, in which nothing was recorded.
+        """
         gaps, step = self.gaps, self._step_of_row()
         before_ns, after_ns = (_sum_of(parts, activities) for parts in (gaps.before_ns, gaps.after_ns))
         goes_on = gaps.following != NONE
@@ -110,20 +115,28 @@ class StepChain:
         return np.where(np.isfinite(next_ns), next_ns, _latest(free_ns, step))
 
 
-def measure_chained_losses(
-    actions: Actions, basis: ReplayBasis, ledger: Ledger, spans: pl.DataFrame, steps: pl.DataFrame
-) -> pl.DataFrame | None:
-    """Return step and what each cause costs its iteration in ns, as columns; None if steps do not overlap.
+def find_step_chain(
+    actions: Actions, basis: ReplayBasis, spans: pl.DataFrame, steps: pl.DataFrame
+) -> StepChain | None:
+    """Return the steps of a run as they follow each other, None if they do not overlap.
 
-    `bare_ns` is what is left without any cause: ideal work and schedule bubble. `steps` is the table ITERATION_STEPS.
+    `steps` is the table ITERATION_STEPS.
     """
     if actions.table.is_empty() or steps.is_empty():
         return None
     groups = group_actions(actions.table)
     gaps = find_step_gaps(actions, basis, groups, spans, steps)
-    if not steps_overlap(gaps, groups, spans, steps):
-        return None
-    chain = StepChain(basis.plan, groups, gaps)
+    return StepChain(basis.plan, groups, gaps) if steps_overlap(gaps, groups, spans, steps) else None
+
+
+def measure_chained_losses(
+    chain: StepChain, actions: Actions, basis: ReplayBasis, ledger: Ledger
+) -> pl.DataFrame:
+    """Return step and what each cause costs its iteration in ns, as columns.
+
+    `bare_ns` is what is left without any cause: ideal work and schedule bubble.
+    """
+    groups, gaps = chain.groups, chain.gaps
     lengths_ns = [chain.iterations_ns(*each) for each in _list_removals(actions, basis, ledger, gaps)]
     parts = {f"{name}_ns": np.zeros_like(lengths_ns[-1]) for name in (*BEYOND, *REMOVED)}
     for name, (more, less) in zip((*BEYOND, *REMOVED), pairwise(lengths_ns), strict=True):
@@ -171,7 +184,7 @@ def _list_removals(
 def _sum_of(parts: dict[str, Integers], chosen: Collection[str]) -> Floats:
     total = np.zeros(len(parts[LOADING]))
     for name in chosen:
-        total += parts[name]
+        total += parts.get(name, 0)
     return total
 
 

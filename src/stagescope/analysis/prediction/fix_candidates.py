@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.idle.ledger import Ledger
+    from stagescope.analysis.iteration.chained_losses import StepChain
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
 
     Floats = NDArray[np.float64]
@@ -48,7 +49,7 @@ class Evidence:
     times per step, `iterations` the table ITERATIONS of the steps in the totals; `spans` are the spans of these steps.
     `unrecorded_place` is where most of the unattributed time is and what it may be, empty if that is not known.
     `layers` are the layers of every stage or their total, empty if not known. `is_incomplete` is whether ranks of a
-    pipeline are or seem to be missing.
+    pipeline are or seem to be missing. `chain` is from find_step_chain.
     """
 
     stragglers: pl.DataFrame
@@ -60,6 +61,7 @@ class Evidence:
     unrecorded_place: tuple[str, str] = ("", "")
     layers: tuple[int, ...] = ()
     is_incomplete: bool = False
+    chain: StepChain | None = None
 
     @property
     def unusual(self) -> Unusual:
@@ -80,6 +82,7 @@ class Candidate(NamedTuple):
 
     `outside_ns` is what it saves outside the windows. A bound takes a cause away completely, which can be approached at
     most; the others reach what their peers show to be possible. `cause` is the column without its unit.
+    `removes_outside`: outside of the windows, it removes all of its cause.
     """
 
     cause: str
@@ -90,6 +93,7 @@ class Candidate(NamedTuple):
     outside_ns: float = 0.0
     is_bound: bool = False
     condition: str = ""
+    removes_outside: bool = False
 
 
 class Candidates:
@@ -265,6 +269,7 @@ class Candidates:
                 lag_ns=lag_ns,
                 outside_ns=outside_ns,
                 condition="if loading can run while the ranks compute",
+                removes_outside=True,
             )
         outside_ns = self._outside_ns("other_work")
         if other.any() or late.other_work_ns.any() or outside_ns:
@@ -275,6 +280,7 @@ class Candidates:
                 lag_ns=self._without_late("other_work"),
                 outside_ns=outside_ns,
                 is_bound=True,
+                removes_outside=True,
             )
 
     def _late_ranks(self) -> Iterator[Candidate]:
@@ -299,6 +305,7 @@ class Candidates:
                 outside_ns=self._outside_ns("unattributed"),
                 is_bound=True,
                 condition=hint,
+                removes_outside=True,
             )
 
     def _outside(self) -> Iterator[Candidate]:
@@ -312,6 +319,7 @@ class Candidates:
             lag_ns=basis.without_reductions(self.replay.lag_ns),
             outside_ns=self._outside_ns("gradient_reduction"),
             is_bound=True,
+            removes_outside=True,
         )
         if pipelines > 1:
             yield Candidate(

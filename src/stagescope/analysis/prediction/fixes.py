@@ -14,6 +14,9 @@ from stagescope.analysis.prediction.fix_candidates import Candidates
 from stagescope.analysis.prediction.iteration_replay import prepare_iteration_replay
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagescope.analysis.graph.makespan_shares import Times
     from stagescope.analysis.prediction.fix_candidates import Candidate, Evidence
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
     from stagescope.analysis.prediction.what_if import Measured
@@ -28,12 +31,10 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
     A bound, which takes a cause away completely, ranges from no gain to that. It is placed by what it gains beyond the
     fixes of the same cause that can be attained.
     """
-    replay = prepare_iteration_replay(measured)
+    replay = prepare_iteration_replay(measured, evidence.chain)
     measured_ns = replay.mean_end_ns(replay.duration_ns, replay.delay_ns, replay.lag_ns)
-    found = [
-        (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside_ns)
-        for each in Candidates(measured.actions, replay, evidence).find()
-    ]
+    gains_ns = _chained_gains_ns if replay.chain else _gains_ns
+    found = gains_ns(replay, Candidates(measured.actions, replay, evidence).find(), measured_ns)
     attained: dict[str, float] = {}
     for each, gain_ns in found:
         if not each.is_bound:
@@ -45,6 +46,33 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
     found.sort(key=beyond_ns, reverse=True)
     step_ns = evidence.iteration_ns or measured_ns
     return pl.DataFrame([_row(each, gain_ns, step_ns) for each, gain_ns in found])
+
+
+def _gains_ns(
+    replay: IterationReplay, candidates: Sequence[Candidate], measured_ns: float
+) -> list[tuple[Candidate, float]]:
+    """Return candidates with what the iteration loses: of the window of the last pipeline, and outside of it."""
+    return [
+        (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside_ns) for each in candidates
+    ]
+
+
+def _chained_gains_ns(
+    replay: IterationReplay, candidates: Sequence[Candidate], _: float
+) -> list[tuple[Candidate, float]]:
+    """Return the same where steps overlap; there, what a change removes outside of windows is a part of the gaps."""
+    before_ns = _chained_ns(replay, None)
+    found = []
+    for each in candidates:
+        is_partial = each.outside_ns and not each.removes_outside
+        gain_ns = each.outside_ns if is_partial else before_ns - _chained_ns(replay, each)
+        found.append((each, gain_ns))
+    return found
+
+
+def _chained_ns(replay: IterationReplay, candidate: Candidate | None) -> float:
+    without = candidate.cause if candidate and candidate.removes_outside else ""
+    return replay.chained_ns(*_costs(replay, candidate), without) or 0.0
 
 
 def _row(candidate: Candidate, gain_ns: float, step_ns: float) -> dict[str, object]:
@@ -68,8 +96,16 @@ def _replayed_ns(replay: IterationReplay, candidate: Candidate, measured_ns: flo
     changed = (candidate.duration_ns, candidate.delay_ns, candidate.lag_ns)
     if all(each is None for each in changed):
         return measured_ns
+    return replay.mean_end_ns(*_costs(replay, candidate))
+
+
+def _costs(replay: IterationReplay, candidate: Candidate | None) -> tuple[Times, Times, Times]:
+    """Return durations, delays and lags with a candidate; None: as measured."""
     as_measured = (replay.duration_ns, replay.delay_ns, replay.lag_ns)
+    if candidate is None:
+        return as_measured
+    changed = (candidate.duration_ns, candidate.delay_ns, candidate.lag_ns)
     duration_ns, delay_ns, lag_ns = (
         one if one is not None else other for one, other in zip(changed, as_measured, strict=True)
     )
-    return replay.mean_end_ns(duration_ns, delay_ns, lag_ns)
+    return duration_ns, delay_ns, lag_ns

@@ -4,6 +4,9 @@
 
 Every pipeline is replayed from its own start. What a slow pipeline gains therefore counts only until another one is
 the last. The rest of the iteration stays as measured, apart from what a change removes there.
+
+Where steps overlap, as in ZB-V, all steps are replayed one after the other instead (iteration/chained_losses.py): a
+rank that ends its window sooner begins the next step sooner, too.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.graph.makespan_shares import ReplayCosts
 from stagescope.analysis.graph.replay import replay_ranks
+from stagescope.analysis.iteration.activities import ACTIVITIES
+from stagescope.analysis.iteration.chained_losses import PAUSE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stagescope.analysis.iteration.chained_losses import StepChain
     from stagescope.analysis.prediction.what_if import Measured
 
     Floats = NDArray[np.float64]
@@ -31,6 +38,7 @@ class IterationReplay:
 
     measured: Measured
     offset_ns: NDArray[np.int64]
+    chain: StepChain | None = None
 
     @property
     def duration_ns(self) -> Floats:
@@ -55,15 +63,35 @@ class IterationReplay:
         steps = self.measured.groups.steps.with_columns(end_ns=last_ns).filter(self.measured.counted)
         return steps.group_by("step").agg(pl.max("end_ns")).sort("step")
 
+    def chained_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times, without: str) -> float | None:
+        """Return the mean iteration where steps overlap, None where they do not; `without` an activity in the gaps."""
+        if self.chain is None:
+            return None
+        gaps = self.chain.gaps
+        # What delays first actions is a part of the gaps. Only a shorter launch is one of the change.
+        shorter_ns = (self.delay_ns - delay_ns)[gaps.first]
+        delay_ns = np.asarray(delay_ns, dtype=np.float64).copy()
+        delay_ns[gaps.first] = np.maximum(gaps.before_ns["launch"] - np.maximum(shorter_ns, 0), 0)
+        activities = [name for name in (*ACTIVITIES, PAUSE) if name != CHAINED_NAMES.get(without, without)]
+        lasting = ReplayCosts(duration_ns + delay_ns, np.rint(lag_ns).astype(np.int64))
+        counted = self.measured.groups.steps.filter(self.measured.counted)["step"]
+        every = self.measured.groups.ranks["step"].unique().sort()
+        lengths_ns = self.chain.iterations_ns(lasting, activities)[every.is_in(counted.implode()).to_numpy()]
+        return float(lengths_ns.mean()) if len(lengths_ns) else 0.0
+
     def mean_end_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times) -> float:
         """Return the mean of `ends_ns` over the steps."""
         ends = self.ends_ns(duration_ns, delay_ns, lag_ns)["end_ns"]
         return float(ends.sum()) / max(len(ends), 1)
 
 
-def prepare_iteration_replay(measured: Measured) -> IterationReplay:
-    """Return what replays of the iterations of the counted steps need."""
+CHAINED_NAMES = {"unattributed": PAUSE}
+"""Parts of gaps by the name of the cause, where it is another one."""
+
+
+def prepare_iteration_replay(measured: Measured, chain: StepChain | None = None) -> IterationReplay:
+    """Return what replays of the iterations of the counted steps need; `chain` is from find_step_chain."""
     actions = measured.actions
     first = measured.groups.steps.select("step", first_ns=measured.groups.first_start_ns(actions.table))
     offset = first.select(pl.col("first_ns") - pl.col("first_ns").min().over("step"))
-    return IterationReplay(measured, offset.to_series().to_numpy())
+    return IterationReplay(measured, offset.to_series().to_numpy(), chain)
