@@ -1,8 +1,8 @@
 """Compute of a rank that is no action of its pipeline, such as a loss or an optimizer step, inside of its window.
 
 The ledger (ledger.py) knows actions only: to it a rank is idle meanwhile. Before the first and after the last action of
-the rank, that would be time of the schedule bubble; between two actions it is other work, which is idle time of the
-ranks that wait for it, and not of the rank itself.
+the rank, that would be time of the schedule bubble, and so it is where the rank would wait for others anyway. What
+delays its next action is other work, which is idle time of the ranks that wait for it, and not of the rank itself.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def without_other_compute(
     after = known.select("rank", "window_end_ns", window_start_ns="last_ns")
     around_ns = covered_ns(before, busy) + covered_ns(after, busy)
     more = known.select(*KEYS, "more_ns", around_ns=pl.min_horizontal("more_ns", pl.lit(around_ns)))
-    more_ns, around = (pl.col(name).fill_null(0) for name in ("more_ns", "around_ns"))
+    more_ns, around_ns = (pl.col(name).fill_null(0) for name in ("more_ns", "around_ns"))
+    between_ns = pl.min_horizontal(more_ns - around_ns, pl.col(OTHER).clip(lower_bound=0))
     return (
         ranks.join(more, on=KEYS, how="left", maintain_order="left")
         .with_columns(
-            pl.col(BUBBLE) - around,
-            pl.col(OTHER) - (more_ns - around),
+            pl.col(BUBBLE) - (more_ns - between_ns),
+            pl.col(OTHER) - between_ns,
             busy_ns=pl.col("busy_ns") + more_ns,
             idle_ns=pl.col("idle_ns") - more_ns,
         )
