@@ -36,13 +36,13 @@ TRANSFER_QUANTILE = 0.1
 class LateReceivers(NamedTuple):
     """What receivers did that had not posted their first receive of a step when a neighbor wanted to send to them.
 
-    All arrays have an entry per such send: its number in `sends`, the rank of the receiver, and for how long until it
-    posted the receive it loaded data, did other work, reduced gradients, waited for the last replica in that, and did
-    nothing that was recorded.
+    All arrays have an entry per send that waited for that: its number in `sends`, the first action of the late
+    receiver, and for how long it loaded data, did other work, reduced gradients, waited for the last replica in that,
+    and did nothing that was recorded, until it posted the receive.
     """
 
     send: Integers
-    rank: Integers
+    action: Integers
     data_loading_ns: Integers
     other_work_ns: Integers
     gradient_reduction_ns: Integers
@@ -54,6 +54,12 @@ class LateReceivers(NamedTuple):
         """All of it."""
         total: Integers = np.sum(self[2:], axis=0, dtype=np.int64)
         return total
+
+    def action_of_need(self, plan: ReplayPlan, needs: int) -> Integers:
+        """Return the first action of the late receiver for every row of needs, -1 without one."""
+        actions = np.full(needs, -1, dtype=np.int64)
+        actions[plan.sends.need[self.send]] = self.action
+        return actions
 
 
 def no_late_receivers() -> LateReceivers:

@@ -3,12 +3,13 @@
 A rank that has not posted its first receive keeps its neighbor in a blocking send, whose own neighbor is then blocked,
 too. That is not the time of a send: what the late rank was recorded to do from when its neighbor wanted to send until
 it posted the receive is the cause. It may have loaded data, or still have reduced the gradients of the step before.
-What it was not recorded to do is unattributed.
+What it was not recorded to do is unattributed. If the gate (graph/blocking_sends.py) of the next send in the chain is
+the end of that one, replays show what it waits for; otherwise it waits while its receiver is blocked.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,8 +19,12 @@ from stagescope.analysis.graph.replay_basis import LateReceivers, no_late_receiv
 from stagescope.analysis.idle.delays import cover_delays
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
+
+    Integers = NDArray[np.int64]
 
 
 def find_late_receivers(actions: Actions, basis: ReplayBasis, spans: pl.DataFrame) -> LateReceivers:
@@ -41,11 +46,69 @@ def find_late_receivers(actions: Actions, basis: ReplayBasis, spans: pl.DataFram
     loads, sent, reduces, waits, others = cover_delays(windows, spans, actions.reductions)
     known = np.array([loads, others, reduces, waits])
     # As far as the send lasted longer than a transfer; that its receiver was blocked in a send itself stays that.
-    count = len(sends.need)
-    row = len(basis.lag_ns) - 2 * count + send
-    limit_ns = np.maximum(basis.lag_ns[row] - basis.prompt_ns[row], 0)
-    length_ns = np.minimum(posted_ns[send] - sends.free_ns[send] - sent, limit_ns)
+    limit_ns = _limit_ns(basis)
+    length_ns = np.minimum(posted_ns[send] - sends.free_ns[send] - sent, limit_ns[send])
     before_ns = np.cumsum(known, axis=0) - known
     parts = np.clip(length_ns - before_ns, 0, known)
-    rest_ns = np.maximum(length_ns - parts.sum(axis=0), 0)
-    return LateReceivers(send, rank.to_numpy().astype(np.int64), *list(parts), rest_ns)  # type: ignore[call-arg]  # four
+    parts = np.vstack([parts, np.maximum(length_ns - parts.sum(axis=0), 0)])
+    return _pass_on(actions, basis, _Late(send, first[send], parts), limit_ns)
+
+
+class _Late(NamedTuple):
+    """The fields of LateReceivers, with their times as one array of causes x sends."""
+
+    send: Integers
+    action: Integers
+    parts_ns: Integers
+
+
+def _limit_ns(basis: ReplayBasis) -> Integers:
+    """Return for how long every send waited for something other than its transfer and its own reduction."""
+    count = len(basis.plan.sends.need)
+    rows = slice(len(basis.lag_ns) - 2 * count, len(basis.lag_ns) - count)
+    limit_ns: Integers = np.maximum(basis.lag_ns[rows] - basis.prompt_ns[rows], 0)
+    return limit_ns
+
+
+def _pass_on(actions: Actions, basis: ReplayBasis, late: _Late, limit_ns: Integers) -> LateReceivers:
+    """Return late receivers also for sends to ranks that are blocked in sends to them, if that is not their gate."""
+    sends = basis.plan.sends
+    ranks = actions.table["rank"]
+    sender, receiver = (ranks.gather(each) for each in (sends.after, sends.consumer))
+    every = pl.DataFrame({"sender": sender, "receiver": receiver, "free": sends.left_ns, "end": sends.end_ns})
+    every = every.with_row_index("send").with_columns(pl.col("send").cast(pl.Int64))
+    is_open = limit_ns > 0
+    found = [late]
+    while len(found[-1].send):
+        last = found[-1]
+        is_open[last.send] = False
+        blocked = every[last.send].select(
+            "free",
+            receiver="sender",
+            kept=pl.int_range(pl.len()),
+            until=pl.Series(last.parts_ns.sum(axis=0)) + pl.col("free"),
+        )
+        waits = (
+            every.filter(pl.Series(is_open))
+            .sort("end")
+            .join_asof(
+                blocked.sort("free"),
+                left_on="end",
+                right_on="free",
+                by="receiver",
+                check_sortedness=False,
+                suffix="_kept",
+            )
+        )
+        since = pl.max_horizontal("free", "free_kept")
+        waits = waits.with_columns(length=pl.min_horizontal("until", "end") - since).filter(
+            pl.col("kept").is_not_null(), pl.col("length") > 0
+        )
+        send, kept = (waits[name].to_numpy().astype(np.int64) for name in ("send", "kept"))
+        length_ns = np.minimum(waits["length"].to_numpy(), limit_ns[send])
+        parts = last.parts_ns[:, kept]
+        parts = (parts * (length_ns / np.maximum(parts.sum(axis=0), 1))).astype(np.int64)
+        found.append(_Late(send, last.action[kept], parts))
+    joined = (np.concatenate(each, axis=-1) for each in zip(*found, strict=True))
+    send, action, parts_ns = joined
+    return LateReceivers(send, action, *parts_ns)

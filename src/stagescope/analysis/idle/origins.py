@@ -99,7 +99,7 @@ def find_origins(
 ) -> pl.DataFrame:
     """Return the table ORIGINS of the given causes; `spans` are those of the run, for who receives what was sent."""
     parts, plan = [], basis.plan
-    late = plan.sends.need[basis.late.send]
+    late = basis.late.action_of_need(plan, actions.needs.height)
     for cause, more, less, added_ns in removals:
         if cause == REPLICAS:
             continue
@@ -123,7 +123,7 @@ def _part(
 ) -> pl.DataFrame:
     """Return the shares of one cause with their ranks, in the columns of ORIGINS.
 
-    `late` are the needs of late receivers.
+    `late` is the first action of the late receiver for every need.
     """
     table, needs = actions.table, actions.needs
     is_link = shares.need != NONE
@@ -131,9 +131,10 @@ def _part(
     if cause == REDUCED:
         # The action whose gradients were reduced: the producer of the message, or the one before on the rank.
         before = action - (table["place"].to_numpy()[action] > 0)
-        producer = np.where(np.isin(shares.need, late), action, needs["needs"].to_numpy()[shares.need])
-        action = np.where(is_link, producer, before)
+        action = np.where(is_link, needs["needs"].to_numpy()[shares.need], before)
     if cause in OF_RECEIVERS:
+        receiver = np.append(late, NONE)[shares.need]
+        action = np.where(is_link & (receiver != NONE), receiver, action)
         is_link = np.zeros(len(action), dtype=np.bool_)
     rank, peer = ranks[action], np.full(len(action), NONE, dtype=np.int32)
     peer[is_link] = rank[is_link]

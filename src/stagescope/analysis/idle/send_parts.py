@@ -68,7 +68,7 @@ def find_send_parts(actions: Actions, basis: ReplayBasis) -> SendParts:
     known = goes_on & (found.receiver != NO_ACTION)
     receiver[following[known]] = found.receiver[known]
     consumer = sends.consumer[late.send]
-    receiver[consumer] = consumer
+    receiver[consumer] = late.action
     after = {
         name: _summed(part_ns[goes_on], following[goes_on], table.height)
         for name, part_ns in of_sends.items()
@@ -83,7 +83,7 @@ def _pass_on(actions: Actions, basis: ReplayBasis) -> _Late:
     parts_ns = np.zeros((len(LATE), len(sends.need)))
     parts_ns[:, late.send] = [getattr(late, f"{name}_ns") for name in LATE]
     receiver = np.full(len(sends.need), NO_ACTION, dtype=np.int64)
-    receiver[late.send] = sends.consumer[late.send]
+    receiver[late.send] = late.action
     until_ns = sends.free_ns + np.rint(parts_ns.sum(axis=0)).astype(np.int64)
     waits = np.flatnonzero((sends.gate >= count) & (receiver == NO_ACTION))
     while len(waits):
