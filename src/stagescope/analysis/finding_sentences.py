@@ -10,7 +10,13 @@ from stagescope.analysis.statistics.outlier_activities import activity_text
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.kinds import label
-from stagescope.vocabulary.ratios import change_text, comparative_text, conjunction, interval_text
+from stagescope.vocabulary.ratios import (
+    change_text,
+    comparative_text,
+    conjunction,
+    interval_text,
+    multiple_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +24,9 @@ if TYPE_CHECKING:
     from stagescope.analysis.slow_replicas import SlowReplica
     from stagescope.analysis.statistics.outlier_patterns import OutlierPattern
 
+
+MIXED_RATIO = 2.0
+"""Outliers whose usual durations differ by more are compared each with its own."""
 
 SUBJECTS = {
     "rank": "Rank {rank}",
@@ -179,6 +188,10 @@ def several_actions_text(rows: pl.DataFrame) -> str:
         low=pl.min("duration_ns"), high=pl.max("duration_ns"), usual=pl.median("usual_ns").round()
     )
     low, high, usual = (duration_text(int(value)) for value in sizes.row(0))
+    if rows["usual_ns"].max() > MIXED_RATIO * rows["usual_ns"].min():  # type: ignore[operator]  # a column of numbers
+        times = rows["duration_ns"] / rows["usual_ns"]
+        least, most = (multiple_text(float(str(each))) for each in (times.min(), times.max()))
+        return f"{counted(rows.height, noun)} took {least} to {most} as long as usual"
     return f"{counted(rows.height, noun)} took {low} to {high} instead of about {usual}"
 
 
