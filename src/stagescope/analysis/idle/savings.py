@@ -1,6 +1,6 @@
 """Causes that save time where they overlap with others, offset against these.
 
-Causes are removed one after the other. A slow rank that nobody waits for fills its own bubble, and a lucky order of
+Causes are removed one after the other. A slow rank that no one waits for fills its own bubble, and a lucky order of
 durations hides others: without it, a step would be longer. Such a cause costs nothing. What it saves, the causes that
 it overlaps with do not cost: they are all reduced in proportion, so that the sum stays the same. Which of them it was
 depends on the order of removal and is no property of the run.
