@@ -70,6 +70,15 @@ def invalid_lines(before: Path, after: Path) -> bool:
     )
 
 
+def damaged_rows(before: Path, after: Path) -> bool:  # noqa: ARG001 - same
+    """Return whether a CSV file has equal rows, rows with too few fields or NUL, or no line break at its end."""
+    data = after.read_bytes()
+    rows = [line for line in data.split(b"\n")[1:] if line.strip()]
+    commas = data.partition(b"\n")[0].count(b",")
+    is_whole = data.endswith(b"\n") and b"\0" not in data and len(set(rows)) == len(rows)
+    return b'"' not in data and not (is_whole and all(row.count(b",") >= commas for row in rows))
+
+
 def damaged_database(before: Path, after: Path) -> bool:  # noqa: ARG001 - same
     """Return whether SQLite's own check fails."""
     return is_damaged(after)
@@ -98,7 +107,7 @@ FORMATS = (
     Format("kineto", samples.kineto_traces, (*BYTES, *TEXT, *JSON, *JSON), invalid_json),
     Format("kineto, gzip", samples.compressed_kineto_traces, BYTES, invalid_gzip),
     Format("chrome", samples.chrome_trace, (*BYTES, *TEXT, *JSON, *JSON), invalid_json),
-    Format("csv", samples.spans_csv, (*BYTES, *TEXT, *CSV, *CSV), nothing),
+    Format("csv", samples.spans_csv, (*BYTES, *TEXT, *CSV, *CSV), damaged_rows),
     Format("parquet", samples.spans_parquet, (*BYTES, *PARQUET), unreadable_parquet),
     Format("nsight", samples.nsight_reports, (*BYTES, *DATABASE), damaged_database, "*.sqlite"),
     Format("ascend", samples.ascend_profiles, (*BYTES, *DATABASE), damaged_database, "*.db"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
-from polars.exceptions import InvalidOperationError
+from polars.exceptions import PolarsError
 
 from stagescope.vocabulary.errors import TableError
 
@@ -50,14 +50,22 @@ def _column(frame: pl.DataFrame, column: Column, table: Table, where: str) -> pl
     found = frame[column.name]
     try:
         series: pl.Series = found.cast(column.dtype)
-    except InvalidOperationError:
-        wrong = found.filter(found.cast(column.dtype, strict=False).is_null() & found.is_not_null())
+    except PolarsError:
         raise TableError.wrong_values(
-            table.name, column.name, wrong[0] if len(wrong) else None, _expected(column), where
+            table.name, column.name, _first_wrong(found, column), _expected(column), where
         ) from None
     if series.null_count() and not column.nullable:
         raise TableError.wrong_values(table.name, column.name, None, _expected(column), where)
     return series
+
+
+def _first_wrong(found: pl.Series, column: Column) -> object:
+    """Return the first value that cannot be cast to the type of the column, or the type that it has instead."""
+    try:
+        wrong = found.filter(found.cast(column.dtype, strict=False).is_null() & found.is_not_null())
+    except PolarsError:  # no value of this type can be
+        return str(found.dtype)
+    return wrong[0] if len(wrong) else None
 
 
 def _expected(column: Column) -> str:

@@ -155,7 +155,7 @@ CODES: tuple[Code, ...] = (
     Code("jobs.launch_times", "Jobs of Paddle's executor have only the time of their launch."),
     Code("jobs.none", "A file has no job of Paddle's executor, so its rank is not shown."),
     Code("jobs.outside_steps", "Jobs of Paddle's executor are outside every recorded step."),
-    Code("jobs.repeated", "Lines of jobs are repeated and were used once."),
+    Code("jobs.repeated", "Jobs are repeated and were used once."),
     Code("jobs.without_times", "Jobs of Paddle's executor have no times and were omitted."),
     Code(
         "kernels.other_stream",
@@ -227,6 +227,7 @@ CODES: tuple[Code, ...] = (
     Code("recording.beside", "A process recorded beside another one with the same rank and is not shown."),
     Code("recording.copy", "A file is a copy of another recording and was ignored."),
     Code("rows.incomplete", "Rows without a required value were omitted."),
+    Code("rows.repeated", "Rows that are in a table more than once were used once."),
     Code("runs.several", "The recordings have different run ids."),
     Code("samples.too_few", "There are too few steps and micro-batches for statistics."),
     Code("schedule.mismatch", "Steps differ too much from the schedule to number their actions."),

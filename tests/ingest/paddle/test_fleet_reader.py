@@ -69,6 +69,22 @@ def steps_of(timeline):
     }
 
 
+@pytest.mark.parametrize("old", ['"F1"', f'"ts": {START_MS + 5}', '"tid": 1'])
+def test_a_line_with_an_impossible_number_is_damaged(write, old):
+    bad = one_step(START_MS).replace(
+        old, old[:-1].rstrip('"0123456789') + "99999999999999999999" + '"' * old.endswith('"'), 1
+    )
+    (lines, jobs) = diagnosed(read(write(0, bad)), "error")
+    assert (lines.code, lines.count, jobs.code, jobs.count) == ("lines.damaged", 1, "jobs.incomplete", 1)
+
+
+def test_a_repeated_part_of_a_file_is_used_once(write):
+    intact, repeated = read(write(0, one_step(START_MS))), read(write(0, one_step(START_MS) * 2))
+    assert intact.spans.equals(repeated.spans)
+    (error,) = diagnosed(repeated, "error")
+    assert (error.code, error.count) == ("jobs.repeated", 4)
+
+
 def test_records_are_recognized_by_their_content():
     assert READER.recognizes(SAMPLES[0], SAMPLES[0].read_bytes()[:4096])
     assert READER.recognizes(Path("any"), job("F0_VP0", START_MS).encode())

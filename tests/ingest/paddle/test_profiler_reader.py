@@ -210,12 +210,52 @@ def test_a_truncated_trace_is_read_up_to_the_cut(write):
         assert error.count == 1
 
 
+OUT_OF_RANGE = [("error", "events.out_of_range", 1)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "height", "found"),
+    [
+        (lambda text: text.replace(b"MainThread", b"Main\xffThread"), 3, [("warning", "text.invalid", 1)]),
+        (
+            lambda text: text.replace(b'"optimizer-0', b'"\xffoptimizer-0'),
+            2,
+            [("warning", "text.invalid", 1)],
+        ),
+        (
+            lambda text: text.replace(b'"dur": 9.0', b'"dur": 18446744073709551616'),
+            2,
+            [("error", "events.out_of_range", 1)],
+        ),
+        (lambda text: text.replace(b'"dur": 9.0', b'"dir": 9.0'), 2, [("error", "events.out_of_range", 1)]),
+        (lambda text: text + b"}", 3, [("error", "file.damaged", 1)]),
+        (lambda text: text[:-4], 3, [("error", "file.damaged", 1)]),
+    ],
+    ids=["other text", "name", "2^64", "no duration", "bracket", "end"],
+)
+def test_damage_of_any_part_is_reported(tmp_path, damage, height, found):
+    path = tmp_path / "host_a.paddle_trace.json"
+    path.write_bytes(damage(trace_text(STEP).encode()))
+    timeline = read(path)
+    assert timeline.spans.height == height
+    damaged = timeline.diagnostics.filter(pl.col("code").is_in([code for _, code, _ in found]))
+    assert damaged.select("severity", "code", "count").rows() == found
+
+
+def test_repeated_events_are_used_once(write):
+    timeline = read(write([*STEP, *STEP[2:4]]))
+    assert timeline.spans.height == 3
+    (error,) = diagnosed(timeline, "error")
+    assert (error.code, error.count) == ("events.repeated", 2)
+
+
 def test_a_quotation_mark_costs_one_event_only(write):
     text = trace_text([*STEP[:3], event("THEIRS", 70, 1.0), *STEP[3:]]).replace("THEIRS", 'my "own" range')
     timeline = read(write(text))
     assert timeline.spans.height == 3
     (error,) = diagnosed(timeline, "error")
-    assert (error.count, error.message) == (1, "events are truncated or damaged; omitted")
+    assert (error.count, error.code) == (1, "events.damaged")
+    assert error.message.startswith("events are truncated or damaged; omitted (")
 
 
 def test_a_truncated_compressed_trace_is_reported(tmp_path):

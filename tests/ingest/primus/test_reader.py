@@ -211,6 +211,34 @@ def test_an_action_that_ends_before_it_starts_is_dropped_and_counted(drawn):
     assert ["end before they start" in text for text in messages(stagescope.read(drawn), "error")] == [True]
 
 
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (lambda text: text.replace(b'"memory"', b'"mem\xffry"'), "text.invalid"),
+        (lambda text: text + b"}", "file.damaged"),
+        (lambda text: text.replace(b'"memory"', b'"memory'), "file.damaged"),
+    ],
+)
+def test_a_dump_that_is_not_valid_json_is_read_as_far_as_it_is(drawn, damage, code):
+    intact = stagescope.read(drawn)
+    path = drawn / "pp_rank_1.json"
+    path.write_bytes(damage(path.read_bytes()))
+    timeline = stagescope.read(drawn)
+    assert code in timeline.diagnostics["code"].to_list() or "file.unreadable" in timeline.diagnostics["code"]
+    assert set(actions(timeline)) <= set(actions(intact))
+
+
+def test_absurd_sizes_in_the_configuration_cost_neither_time_nor_memory(drawn):
+    def leave_out_numbers(content):
+        for series in ("fwd", "bwd"):
+            content["1"] |= {f"{series}_minibatch": [], f"{series}_chunk": []}
+
+    change(drawn, 0, leave_out_numbers)
+    config = json.loads((drawn / "config.json").read_text()) | {"vp_size": 2**31 - 1, "num_mbs": 2**31 - 1}
+    (drawn / "config.json").write_text(json.dumps(config))
+    assert stagescope.read(drawn).spans.height == 8
+
+
 def test_a_truncated_dump_yields_its_complete_iterations(tmp_path):
     folder = write_dumps(tmp_path / "d", timeline_from_text(DRAWING, cell_ns=MS), iterations=3)
     path = folder / "pp_rank_1.json"

@@ -1,5 +1,8 @@
 """Spans tables from CSV and Parquet."""
 
+import re
+from datetime import date
+
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -177,6 +180,66 @@ def test_a_csv_is_recognized_by_its_header(tmp_path, name, head, is_csv):
 
 def test_a_byte_order_mark_does_not_hide_the_first_column(write):
     assert CSV.read([write("a.csv", b"\xef\xbb\xbf" + MINIMAL.encode())]).spans.height == 2
+
+
+LONGER = 'rank,lane,kind,start_ns,end_ns,name\n0,compute,forward,0,5,\n0,compute,backward,5,15,"a,b"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "height", "found"),
+    [
+        (LONGER, 2, []),
+        (LONGER + "0,compute,for\0ard,15,20,\n\0\0\0\n", 2, [("error", "rows.incomplete", 2)]),
+        (LONGER + "0,compute,forward,15,20\n", 2, [("error", "rows.incomplete", 1)]),
+        (LONGER[:-1], 2, [("warning", "input.truncated", 1)]),
+        (LONGER + LONGER.partition("\n")[2], 2, [("error", "rows.repeated", 2)]),
+    ],
+    ids=["intact", "NUL", "short row", "no end", "repeated rows"],
+)
+def test_what_a_csv_file_reveals_to_be_damaged_is_omitted_and_counted(write, text, height, found):
+    timeline = CSV.read([write("a.csv", text)])
+    assert timeline.spans.height == height
+    damage = [
+        (row.severity, row.code, row.count) for row in diagnosed(timeline) if row.code != "steps.assumed"
+    ]
+    assert damage == found
+
+
+def test_repeated_rows_of_parquet_are_used_once(tmp_path):
+    drawn = timeline_from_text("F0 F1 B0 B1", step=3).spans
+    path = tmp_path / "a.parquet"
+    pl.concat([drawn, drawn[1:3]]).write_parquet(path)
+    timeline = PARQUET.read([path])
+    assert_frame_equal(timeline.spans, drawn)
+    assert [(row.code, row.count) for row in diagnosed(timeline)] == [("rows.repeated", 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "found"),
+    [
+        ("rank", pl.concat_list("rank"), "List(Int32)"),
+        ("rank", pl.lit(date(2026, 11, 1)), "Date"),
+        ("kind", pl.lit(date(2026, 11, 1)), "Date"),
+        ("pp", pl.struct("rank"), "Struct"),
+        ("step", pl.lit(1.5), "1.5"),
+        ("step", pl.lit(value=True), "Boolean"),
+        ("name", pl.concat_list(pl.lit("x")), "List(String)"),
+        ("end_ns", pl.lit("x" * 1000), "and 922 more characters"),
+    ],
+)
+def test_columns_of_types_that_no_column_has_are_refused(tmp_path, name, values, found):
+    path = tmp_path / "a.parquet"
+    timeline_from_text("F0 B0", step=3).spans.with_columns(values.alias(name)).write_parquet(path)
+    with pytest.raises(TableError, match=f"column {name}: expected .*{re.escape(found)}"):
+        PARQUET.read([path])
+
+
+def test_dates_with_a_time_are_nanoseconds(tmp_path):
+    drawn = timeline_from_text("F0 B0", step=3).spans
+    path = tmp_path / "a.parquet"
+    times = [(pl.col(name) // 1000).cast(pl.Datetime("us")).alias(name) for name in ("start_ns", "end_ns")]
+    drawn.with_columns(times).write_parquet(path)
+    assert_frame_equal(PARQUET.read([path]).spans, drawn)
 
 
 def test_invalid_utf8_is_damaged(write):

@@ -36,13 +36,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD = (
-    r'^\{"name": "(?<job>[FB])(?<microbatch>\d+)(?:_VP(?<chunk>\d+))?", "cat": "(?:virtual )?pipeline timeline", '
-    r'"ph": "(?<phase>[BE])", "pid": \d+, "tid": (?<tid>\d+), "ts": (?<ts>\d+)\b.*\}$'
+    r'^\{"name": "(?<job>[FB])(?<microbatch>\d{1,9})(?:_VP(?<chunk>\d{1,9}))?", '
+    r'"cat": "(?:virtual )?pipeline timeline", '
+    r'"ph": "(?<phase>[BE])", "pid": \d+, "tid": (?<tid>\d{1,9}), "ts": (?<ts>\d{1,13})\b.*\}$'
 )
 FIRST_RECORD = re.compile(rb'\s*\{"name": "[^"]*", "cat": "(virtual )?pipeline timeline"')
-RANK_IN_NAME = re.compile(r"rank_(\d+)")
+RANK_IN_NAME = re.compile(r"rank_(\d{1,9})(?!\d)")
 
 MILLISECOND_NS = 1_000_000
+MOST_MS = 4 * 10**12
+"""More than a century since the epoch: a later timestamp is invalid."""
+
 STEMS = {"F": "forward", "B": "backward"}
 JOBS: dict[str, pl.DataType | type[pl.DataType]] = {
     "launch": pl.Int32, "slot": pl.Int32, "opens": pl.Boolean, "kind": KindType, "lane": LaneType,
@@ -111,11 +115,13 @@ def _read_file(path: Path) -> RankFile:
     with open_stream(path) as stream:
         text = stream.read().decode("utf-8", "replace")
     timestamps = _timestamps(text.split("\n"))
-    jobs = _in_steps(_pair(timestamps)).with_columns(rank=pl.lit(rank, pl.Int32))
+    paired = _pair(timestamps)
+    same = [name for name in paired.columns if name != "byte"]
+    jobs = _in_steps(paired.unique(same, maintain_order=True)).with_columns(rank=pl.lit(rank, pl.Int32))
     damage = (
         [Diagnostic("error", stream.damage, str(path), rank, code="file.damaged")] if stream.damage else []
     )
-    return RankFile(rank, path, jobs, (*damage, *_damage(timestamps, jobs, str(path), rank)))
+    return RankFile(rank, path, jobs, (*damage, *_damage(timestamps, paired.height, jobs, (str(path), rank))))
 
 
 def _timestamps(lines: list[str]) -> pl.DataFrame:
@@ -126,9 +132,10 @@ def _timestamps(lines: list[str]) -> pl.DataFrame:
     table = pl.DataFrame({"text": lines}, schema={"text": pl.String}).with_row_index("line", offset=1)
     fields = pl.col("text").str.strip_chars().str.extract_groups(RECORD)
     numbers = [pl.col(name).cast(pl.Int64, strict=False) for name in ("microbatch", "chunk", "tid", "ts")]
-    return table.filter(pl.col("text").str.strip_chars() != "").with_columns(fields.alias("fields")).select(
+    records = table.filter(pl.col("text").str.strip_chars() != "").with_columns(fields.alias("fields")).select(
         "line", "fields"
     ).unnest("fields").with_columns(numbers)  # fmt: skip
+    return records.with_columns(pl.when(pl.col("ts") < MOST_MS).then("ts").alias("ts"))
 
 
 def _pair(timestamps: pl.DataFrame) -> pl.DataFrame:
@@ -164,13 +171,20 @@ def _in_steps(paired: pl.DataFrame) -> pl.DataFrame:
     return placed.select(pl.col(name).cast(dtype) for name, dtype in JOBS.items())
 
 
-def _damage(timestamps: pl.DataFrame, jobs: pl.DataFrame, source: str, rank: int) -> Iterator[Diagnostic]:
+def _damage(
+    timestamps: pl.DataFrame, paired: int, jobs: pl.DataFrame, place: tuple[str, int]
+) -> Iterator[Diagnostic]:
+    """Yield what is wrong with the lines of a file; `paired` is the number of jobs, `jobs` has each of them once."""
+    source, rank = place
     broken = timestamps.filter(pl.col("ts").is_null())
     if broken.height:
         text = "lines are not records, or incomplete; omitted"
         where = f"first line {broken['line'][0]}"
         yield Diagnostic("error", text, source, rank, where, broken.height, code="lines.damaged")
-    unpaired = timestamps.height - broken.height - 2 * jobs.height
+    if repeated := paired - jobs.height:
+        text = "jobs are repeated; used once"
+        yield Diagnostic("error", text, source, rank, count=repeated, code="jobs.repeated")
+    unpaired = timestamps.height - broken.height - 2 * paired
     if unpaired:
         text = "unpaired timestamps: a job has a begin without an end, or the reverse; omitted"
         yield Diagnostic("error", text, source, rank, count=unpaired, code="jobs.incomplete")

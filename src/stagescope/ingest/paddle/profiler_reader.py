@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -27,7 +28,9 @@ from stagescope.ingest.paddle.job_types import describe_job, span_name
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.trace_json.repair import REFUSALS, decode, reason_of
 from stagescope.ingest.usable_files import read_usable
+from stagescope.ingest.utf8 import valid_text
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
@@ -44,10 +47,18 @@ FILE_NAME = re.compile(r"(?P<worker>.*?)(?:_time_[\d_]+)?\.paddle_trace\.json(?:
 """`export_chrome_tracing` appends the time of the export: several files of one worker are one process."""
 
 HOST_IN_WORKER = re.compile(r"host_(?P<host>.+)pid_(?P<pid>\d+)")
-RANK_IN_WORKER = re.compile(r"(?:rank|worker|trainer)[_-]?(\d+)", re.IGNORECASE)
+RANK_IN_WORKER = re.compile(r"(?:rank|worker|trainer)[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 END_OF_EVENT = b"\n  },"
 DEVICE_CATEGORIES = ("Kernel", "Memcpy", "Memset")
 RESOLUTION_NS = 1_000
+MOST_US = 4e15
+"""More than a century since the epoch: a later timestamp is invalid."""
+
+OUT_OF_RANGE = (
+    "events.out_of_range",
+    "events have no timestamp, or an impossible one, and were dropped",
+)
+REPEATED = "events.repeated", "events are in the trace more than once and were used once"
 CLOCK_METHOD = "wall clock of the host, in whole microseconds"
 
 
@@ -57,8 +68,8 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     ph: str = ""
     cat: str = ""
-    ts: int | float = 0
-    dur: float = 0.0
+    ts: float = nan
+    dur: float = nan
     pid: int | str = 0
     tid: int | str = 0
 
@@ -145,27 +156,43 @@ def _worker(path: Path) -> str:
 
 
 def _read_trace(path: Path) -> TraceFile:
+    """Return the events of one file by process; raises InputError if none can be read."""
     diagnostics: list[Diagnostic] = []
     trace = _load(path, diagnostics)
     pids = sorted({str(event.pid) for event in trace if event.ph == "X"}, key=natural_key) or ["0"]
-    return TraceFile(path, {pid: _table(trace, pid) for pid in pids}, diagnostics)
+    tables = {pid: _possible(_table(trace, pid), path, diagnostics) for pid in pids}
+    return TraceFile(path, {pid: _classified(table) for pid, table in tables.items()}, diagnostics)
 
 
 def _load(path: Path, diagnostics: list[Diagnostic]) -> list[Event]:
     """Return the events of one file; of a damaged one, all that can be read."""
     with open_stream(path) as stream:
-        data = stream.read()
+        data = valid_text(stream.read(), path, diagnostics)
     try:
-        return msgspec.json.decode(data, type=Trace).traceEvents
-    except msgspec.DecodeError as error:
+        events: list[Event] = decode(TRACES.decode, data).traceEvents
+    except REFUSALS as refusal:
         events, lost, where = _salvage(data)
+        reason, place = reason_of(refusal)
         if not events:
-            raise InputError.damaged(path, f"not a readable trace: {error}") from None
-    text = "events are truncated or damaged; omitted" + (f" ({stream.damage})" if stream.damage else "")
-    diagnostics.append(
-        Diagnostic("error", text, str(path), None, f"first byte {where}", lost, code="events.damaged")
-    )
+            raise InputError.damaged(path, f"not a readable trace: {refusal}") from None
+        at = where if lost or place is None else place
+        text = (
+            "events are truncated or damaged; omitted"
+            if lost
+            else "the trace is not valid JSON outside its events"
+        )
+        text += f" ({stream.damage or reason})"
+        code = "events.damaged" if lost else "file.damaged"
+        diagnostics.append(
+            Diagnostic("error", text, str(path), None, f"first byte {at}", max(1, lost), code=code)
+        )
+        return events
+    if stream.damage:
+        diagnostics.append(Diagnostic("error", stream.damage, str(path), code="file.damaged"))
     return events
+
+
+TRACES, EVENTS = msgspec.json.Decoder(Trace), msgspec.json.Decoder(Event)
 
 
 def _salvage(data: bytes) -> tuple[list[Event], int, int]:
@@ -173,15 +200,14 @@ def _salvage(data: bytes) -> tuple[list[Event], int, int]:
 
     Paddle does not escape names: a quotation mark in the name of one event makes the whole file invalid JSON.
     """
-    decoder = msgspec.json.Decoder(Event)
     events: list[Event] = []
     damaged: list[int] = []
     start = data.find(b"[") + 1
     *pieces, rest = data[start:].split(END_OF_EVENT)
     for piece in pieces:
         try:
-            events.append(decoder.decode(piece + b"}"))
-        except msgspec.DecodeError:
+            events.append(decode(EVENTS.decode, piece + b"}"))
+        except REFUSALS:
             damaged.append(start)
         start += len(piece) + len(END_OF_EVENT)
     if not rest.lstrip().startswith(b"{}"):  # the end of a complete file
@@ -190,10 +216,7 @@ def _salvage(data: bytes) -> tuple[list[Event], int, int]:
 
 
 def _table(trace: list[Event], pid: str) -> pl.DataFrame:
-    """Return the complete events of one process that may be jobs, steps or runs, and their classification.
-
-    Columns: name, thread, start_ns, end_ns, type, microbatch, step, is_action, is_step, on_device.
-    """
+    """Return the complete events of one process that may be jobs, steps or runs: name, thread, ts, dur, on_device."""
     rows = [
         (e.name, str(e.tid), e.ts, e.dur, e.cat in DEVICE_CATEGORIES)
         for e in trace
@@ -206,7 +229,27 @@ def _table(trace: list[Event], pid: str) -> pl.DataFrame:
         "dur": pl.Float64,
         "on_device": pl.Boolean,
     }
-    events = pl.DataFrame(rows, schema, orient="row", strict=False)
+    return pl.DataFrame(rows, schema, orient="row", strict=False)
+
+
+def _possible(events: pl.DataFrame, path: Path, diagnostics: list[Diagnostic]) -> pl.DataFrame:
+    """Return the events with possible timestamps, each once; diagnostics count the others."""
+    timed = events.filter(pl.col("ts").abs() + pl.col("dur").abs() < MOST_US)
+    once = timed.unique(maintain_order=True)
+    for count, code, text in (
+        (events.height - timed.height, *OUT_OF_RANGE),
+        (timed.height - once.height, *REPEATED),
+    ):
+        if count:
+            diagnostics.append(Diagnostic("error", text, str(path), count=count, code=code))
+    return once
+
+
+def _classified(events: pl.DataFrame) -> pl.DataFrame:
+    """Return events with their meaning instead of ts and dur.
+
+    Columns: name, thread, start_ns, end_ns, type, microbatch, step, is_action, is_step, on_device.
+    """
     # A double resolves a quarter of a microsecond near the present, and `ts` is whole microseconds: nothing is lost.
     start_ns = pl.col("ts").round().cast(pl.Int64) * RESOLUTION_NS
     events = events.with_columns(

@@ -10,6 +10,7 @@ fills them for `fwd_*` and `bwd_*` only; see weights.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -18,8 +19,11 @@ import polars as pl
 from stagescope.ingest.primus.errors import no_iteration
 from stagescope.ingest.primus.weights import UNKNOWN, Executed, Shape, number_weights
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.trace_json.repair import REFUSALS, decode, reason_of
 from stagescope.ingest.trace_json.structure import find_elements
+from stagescope.ingest.utf8 import valid_text
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,8 +34,7 @@ if TYPE_CHECKING:
 SERIES = {"fwd": "forward", "bwd": "backward", "wgrad": "backward_weight"}
 KEY_BEFORE = re.compile(rb'"(\d{1,9})"\s*:\s*$')
 KEY_BYTES = 64
-NO_NUMBERS = re.compile(rb"(?<=[:,\[])(\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
-MOST_BYTES = 1 << 30
+NUMBER = re.compile(r"[0-9]{1,9}")
 MOST_MS = 1e12
 ACTIONS_SCHEMA = {
     "step": pl.Int32, "kind": pl.String, "chunk": pl.Int32, "microbatch": pl.Int32, "start_ms": pl.Float64,
@@ -62,8 +65,9 @@ def read_config(folder: Path) -> tuple[Config, list[Diagnostic]]:
     """Return the content of the directory's config.json, and a warning if it is missing or unusable."""
     path = folder / "config.json"
     try:
-        found = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, RecursionError):
+        with open_stream(path) as stream:
+            found = decode(msgspec.json.decode, stream.read())
+    except (InputError, *REFUSALS):
         found = None
     if not isinstance(found, dict):
         text = "no usable config.json: sizes are taken from the dumps, one model chunk per rank unless stated there"
@@ -78,16 +82,10 @@ def read_config(folder: Path) -> tuple[Config, list[Diagnostic]]:
 
 def read_dump(path: Path, pp_rank: int, config: Config) -> Dump:
     """Return the dump of one rank; raises InputError for a file without a complete iteration."""
-    with open_stream(path) as stream:
-        text = stream.read(MOST_BYTES)
-        damage = stream.damage
     diagnostics: list[Diagnostic] = []
-    iterations = dict(_iterations(text, path, pp_rank, diagnostics))
+    iterations = dict(_iterations(path, pp_rank, diagnostics))
     if not iterations:
         raise no_iteration(path)
-    if damage or not text.rstrip().endswith(b"}"):
-        message = f"the dump is truncated; the iterations before the cut were read: {damage or 'its JSON does not end'}"
-        diagnostics.append(Diagnostic("error", message, str(path), pp_rank, code="input.truncated"))
     shape = Shape(pp_rank, config.pp_size, config.num_mbs)
     tables = [_actions(step, one, shape, config) for step, one in iterations.items()]
     actions, lost = pl.concat([table for table, _ in tables]), sum(count for _, count in tables)
@@ -111,7 +109,36 @@ def read_dump(path: Path, pp_rank: int, config: Config) -> Dump:
     return Dump(path, pp_rank, actions, totals, max(memory, default=None), diagnostics)
 
 
-def _iterations(
+def _iterations(path: Path, pp_rank: int, diagnostics: list[Diagnostic]) -> list[tuple[int, dict[str, Any]]]:
+    """Return the iterations with their numbers; of a dump that is not valid JSON, the complete ones."""
+    with open_stream(path) as stream:
+        data = stream.read()
+        damage = stream.damage
+    text = valid_text(data, path, diagnostics, pp_rank)
+    try:
+        found = decode(msgspec.json.decode, text)
+    except REFUSALS as refusal:
+        diagnostics.append(_invalid(text, damage, refusal, path, pp_rank))
+        return list(_salvaged(text, path, pp_rank, diagnostics))
+    if damage:
+        diagnostics.append(Diagnostic("error", damage, str(path), pp_rank, code="file.damaged"))
+    items = found.items() if isinstance(found, dict) else ()
+    return [(int(key), one) for key, one in items if NUMBER.fullmatch(key) and isinstance(one, dict)]
+
+
+def _invalid(text: bytes, damage: str | None, refusal: BaseException, path: Path, pp_rank: int) -> Diagnostic:
+    """Return the error for a dump that is not valid JSON up to its end."""
+    if damage or not text.rstrip().endswith(b"}"):
+        reason = damage or "its JSON does not end"
+        message = f"the dump is truncated; the iterations before the cut were read: {reason}"
+        return Diagnostic("error", message, str(path), pp_rank, f"byte {len(text)}", code="input.truncated")
+    reason, place = reason_of(refusal)
+    message = f"the dump is not valid JSON, which may have cost a part of it: {reason}"
+    where = None if place is None else f"byte {place}"
+    return Diagnostic("error", message, str(path), pp_rank, where, code="file.damaged")
+
+
+def _salvaged(
     text: bytes, path: Path, pp_rank: int, diagnostics: list[Diagnostic]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the complete iterations with their numbers; an iteration with invalid JSON is dropped and reported."""
@@ -120,9 +147,9 @@ def _iterations(
     for start, stop in zip(found.starts.tolist(), found.stops.tolist(), strict=True):
         key = KEY_BEFORE.search(body[max(0, start - KEY_BYTES) : start])
         try:
-            one = msgspec.json.decode(NO_NUMBERS.sub(rb"\1null", body[start:stop]))
-        except (msgspec.DecodeError, RecursionError) as reason:
-            message = f"an iteration cannot be read and was dropped: {reason}"
+            one = decode(msgspec.json.decode, body[start:stop])
+        except REFUSALS as refusal:
+            message = f"an iteration cannot be read and was dropped: {reason_of(refusal)[0]}"
             diagnostics.append(Diagnostic("error", message, str(path), pp_rank, code="iterations.dropped"))
             continue
         if key and isinstance(one, dict):
@@ -210,22 +237,25 @@ def _numbers(iteration: dict[str, Any], series: str, config: Config) -> Sequence
         return [(0, place) for place in range(count)]
     if series == "wgrad" or not config.pp_size or not config.num_mbs:
         return [UNKNOWN] * count
-    order = _interleaved(config.pp_size, vp_size, config.num_mbs, backward=series == "bwd")
-    return [*order[:count], *[UNKNOWN] * (count - len(order))]
+    # Sizes that no run has would make the order endless.
+    order = list(
+        islice(_interleaved(config.pp_size, vp_size, config.num_mbs, backward=series == "bwd"), count)
+    )
+    return [*order, *[UNKNOWN] * (count - len(order))]
 
 
-def _interleaved(pp_size: int, vp_size: int, num_mbs: int, *, backward: bool) -> list[tuple[int, int]]:
-    """Return chunk and micro-batch in the order of Megatron-core's interleaved schedule (schedules.py, 0.16).
+def _interleaved(pp_size: int, vp_size: int, num_mbs: int, *, backward: bool) -> Iterator[tuple[int, int]]:
+    """Yield chunk and micro-batch in the order of Megatron-core's interleaved schedule (schedules.py, 0.16).
 
     Groups of `pp_size` micro-batches run through one chunk after the other; backwards begin with the last chunk.
     """
     chunks = range(vp_size - 1, -1, -1) if backward else range(vp_size)
-    return [
+    return (
         (chunk, microbatch)
         for first in range(0, num_mbs, pp_size)
         for chunk in chunks
         for microbatch in range(first, min(first + pp_size, num_mbs))
-    ]
+    )
 
 
 def _list(iteration: dict[str, Any], name: str) -> list[Any]:

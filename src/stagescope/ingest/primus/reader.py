@@ -142,7 +142,7 @@ def _spans(dump: Dump, steps: pl.DataFrame) -> pl.DataFrame:
     )
     # With several chunks the placement (loop or V) decides the stage, which ingest/stages.py infers for all readers.
     has_chunks = (dump.actions["chunk"].max() or 0) != 0 or dump.actions["chunk"].null_count() > 0
-    return placed if has_chunks else placed.with_columns(stage=pl.lit(dump.pp_rank, pl.Int32))
+    return placed.with_columns(stage=pl.lit(None if has_chunks else dump.pp_rank, pl.Int32))
 
 
 def _memory(dumps: Sequence[Dump]) -> list[Diagnostic]:

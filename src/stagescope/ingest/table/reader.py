@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
-from polars.exceptions import PolarsError
+from polars.exceptions import PanicException, PolarsError
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.table.column_types import with_plain_types
+from stagescope.ingest.table.csv_text import usable_lines
 from stagescope.ingest.usable_files import read_usable
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
@@ -18,11 +21,12 @@ from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 PARQUET_MAGIC = b"PAR1"
 HEADER_BEGINS = re.compile(rb'(\xef\xbb\xbf)?("?)[A-Za-z_]\w*\2\r?(,|\n|$)')
+Load = Callable[["Path"], tuple[pl.DataFrame, list[Diagnostic]]]
 REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
 
 
@@ -45,19 +49,17 @@ def read_csv(files: Sequence[Path], options: ReadOptions | None = None) -> Timel
 
 def read_parquet(files: Sequence[Path], options: ReadOptions | None = None) -> Timeline:
     """Return the Timeline of Parquet files with spans; see `read_tables`."""
-    return read_tables(files, lambda path: pl.read_parquet(path, hive_partitioning=False), options)
+    return read_tables(files, _load_parquet, options)
 
 
-def read_tables(
-    files: Sequence[Path], load: Callable[[Path], pl.DataFrame], options: ReadOptions | None = None
-) -> Timeline:
+def read_tables(files: Sequence[Path], load: Load, options: ReadOptions | None = None) -> Timeline:
     """Return one Timeline of all files: their spans, and the ranks and steps that the spans imply.
 
     Nullable columns may be missing, and undeclared columns are ignored, except the coordinates of the rank in each row
     (pp, dp, tp, cp, ep). A table without any step is taken as step 0. Rows without a required value are omitted and
-    counted. A file that is unreadable, not a spans table, or empty, or in which a rank has two values of a coordinate,
-    becomes an error in diagnostics as long as another file is usable; otherwise TableError or InputError is raised for
-    the first. Raises InputError if two files contain the same rank.
+    counted, and equal rows are used once. A file that is unreadable, not a spans table, or empty, or in which a rank
+    has two values of a coordinate, becomes an error in diagnostics as long as another file is usable; otherwise
+    TableError or InputError is raised for the first. Raises InputError if two files contain the same rank.
     """
     options = options or ReadOptions()
     tables, refused = read_usable(_table_of, files, options.done, load)
@@ -65,38 +67,54 @@ def read_tables(
     return _timeline(tables).with_diagnostics([*refused, *diagnostics])
 
 
-def _table_of(path: Path, load: Callable[[Path], pl.DataFrame]) -> Loaded:
+def _table_of(path: Path, load: Load) -> Loaded:
     """Return the spans and ranks of one file."""
-    frame, diagnostics = _load(path, load), []
+    frame, diagnostics = _load(path, load)
     known = [name for name in REQUIRED if name in frame.columns]
     # Only the existing ones of the required columns: conform reports missing columns.
     whole = frame.drop_nulls(known)
     if lost := frame.height - whole.height:
         message = f"rows without a value in {', '.join(known)}; they were omitted"
         diagnostics.append(Diagnostic("error", message, str(path), count=lost, code="rows.incomplete"))
-    spans = conform(whole, SPANS, where=str(path))
+    plain = with_plain_types(with_plain_types(whole, RANKS, str(path)), SPANS, str(path))
+    every = conform(plain, SPANS, where=str(path))
+    spans = _once(every)
+    if repeated := every.height - spans.height:
+        message = "rows are in the table more than once and were used once"
+        diagnostics.append(Diagnostic("error", message, str(path), count=repeated, code="rows.repeated"))
     if spans.is_empty():
         raise InputError.damaged(path, "the spans table has no usable row")
     spans, assumed = with_assumed_step(spans, str(path))
-    ranks = implied_ranks(whole, str(path)).with_columns(source=pl.lit(str(path)))
+    ranks = implied_ranks(plain, str(path)).with_columns(source=pl.lit(str(path)))
     return Loaded(path, spans, ranks, [*diagnostics, *assumed])
 
 
-def _load(path: Path, load: Callable[[Path], pl.DataFrame]) -> pl.DataFrame:
+def _once(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return spans without rows that are equal to another one; they are sorted, so equal rows are not far apart."""
+    at_once = pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in SPANS.order)
+    return spans.unique(maintain_order=True) if spans.select(at_once.any()).item() else spans
+
+
+def _load(path: Path, load: Load) -> tuple[pl.DataFrame, list[Diagnostic]]:
     try:
         return load(path)
     except OSError as reason:
         raise InputError.cannot_read(path, reason) from None
-    except PolarsError as error:
-        raise InputError.damaged(path, f"not a readable table: {str(error).splitlines()[0]}") from None
+    except (PolarsError, PanicException) as error:
+        what = next(iter(str(error).splitlines()), "unknown")
+        raise InputError.damaged(path, f"not a readable table: {what}") from None
 
 
-def _load_csv(path: Path) -> pl.DataFrame:
+def _load_csv(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
     with open_stream(path) as stream:
-        table = pl.read_csv(stream.read(), infer_schema=False)
+        lines, diagnostics = usable_lines(stream.read(), path)
         if stream.damage:
-            raise InputError.damaged(path, stream.damage)
-        return table
+            diagnostics.append(Diagnostic("error", stream.damage, str(path), code="file.damaged"))
+        return pl.read_csv(lines, infer_schema=False), diagnostics
+
+
+def _load_parquet(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    return pl.read_parquet(path, hive_partitioning=False), []
 
 
 def _timeline(tables: Sequence[Loaded]) -> Timeline:
@@ -120,7 +138,7 @@ def _timeline(tables: Sequence[Loaded]) -> Timeline:
 
 def _is_csv(path: Path, head: bytes) -> bool:
     """Return whether a file begins with column names: any for a file named .csv, otherwise one of the spans table."""
-    if not HEADER_BEGINS.match(head) or b"\0" in head:
+    if not HEADER_BEGINS.match(head) or b"\0" in head.partition(b"\n")[0]:
         return False
     names = re.split(rb'[,"\r\n\xbb\xbf]+', head)
     return ".csv" in path.name.lower() or any(name.encode() in names for name in SPANS.names)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stagescope.ingest.utf8 import as_utf8
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -45,24 +47,6 @@ def repaired(text: bytes) -> bytes:
     """Return JSON with null in the place of NaN and Infinity, and U+FFFD in that of invalid text."""
     fixed = NO_NUMBERS.sub(rb"\1null", as_utf8(text))
     return ESCAPES.sub(lambda found: found[1] or rb"\ufffd", fixed) if b"\\u" in fixed else fixed
-
-
-def as_utf8(text: bytes) -> bytes:
-    """Return the text with U+FFFD in the place of bytes that are not UTF-8."""
-    if text.isascii():
-        return text
-    return text.decode("utf-8", "replace").encode()
-
-
-def first_invalid(text: bytes) -> int | None:
-    """Return the position of the first byte that is not UTF-8; None if all are."""
-    if text.isascii():
-        return None
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return error.start
-    return None
 
 
 def reason_of(refusal: BaseException) -> tuple[str, int | None]:

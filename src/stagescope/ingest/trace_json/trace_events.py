@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from stagescope.ingest.streams import open_stream
-from stagescope.ingest.trace_json.repair import REFUSALS, as_utf8, decode, first_invalid, reason_of
+from stagescope.ingest.trace_json.repair import REFUSALS, decode, reason_of
 from stagescope.ingest.trace_json.salvage import SEPARATOR, salvage
+from stagescope.ingest.utf8 import as_utf8, first_invalid, invalid_text
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import limit
@@ -104,11 +105,7 @@ class EventStream(Generic[Event]):
             text = f"{cut}: {reason}"
             found.append(Diagnostic(severity, text, source, location=f"byte {at}", code="input.truncated"))
         if self.invalid_text:
-            text = "parts of the trace have text that is not UTF-8; U+FFFD is in its place"
-            where, count = f"first at byte {self.invalid_text[0]}", len(self.invalid_text)
-            found.append(
-                Diagnostic("warning", text, source, location=where, count=count, code="text.invalid")
-            )
+            found.append(invalid_text(self.path, self.invalid_text[0], count=len(self.invalid_text)))
         return found
 
     def _next(self, stream: ByteStream) -> bytes:

@@ -139,7 +139,10 @@ class TableError(StagescopeError):
     def wrong_values(cls, table: str, column: str, found: object, expected: str, where: str = "") -> Self:
         """Return the error for a column with invalid values."""
         at = where + ": " if where else ""
-        return cls(f"{at}table {table}, column {column}: expected {expected}, found {found!r}")
+        shown = repr(found)
+        if len(shown) > MOST_SHOWN:
+            shown = f"{shown[:MOST_SHOWN]} and {len(shown) - MOST_SHOWN} more characters"
+        return cls(f"{at}table {table}, column {column}: expected {expected}, found {shown}")
 
     @classmethod
     def contradictory(cls, column: str, rank: int, values: Iterable[object], where: str = "") -> Self:
@@ -171,3 +174,5 @@ def _beginning(head: bytes) -> str:
 
 
 MOST_PICKLE_PROTOCOL = 5
+MOST_SHOWN = 80
+"""Characters of a wrong value that a message repeats."""

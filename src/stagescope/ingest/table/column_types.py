@@ -1,0 +1,40 @@
+"""Convert the types that columns of foreign tables have, where a plain cast would change the meaning of the values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.vocabulary.errors import TableError
+
+if TYPE_CHECKING:
+    from stagescope.model.tables import Column, Table
+
+
+def with_plain_types(frame: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
+    """Return the frame with columns that can be cast to the types of the table.
+
+    Dates with a time become nanoseconds. Raises TableError for whole numbers with a fraction, for truth values and
+    dates in the place of numbers, and for columns of lists, structures or other objects.
+    """
+    columns = [column for column in table.columns if column.name in frame.columns]
+    return frame.with_columns(_plain(frame[column.name], column, table, where) for column in columns)
+
+
+def _plain(values: pl.Series, column: Column, table: Table, where: str) -> pl.Series:
+    kind = values.dtype
+    is_number = column.dtype in (pl.Int32, pl.Int64)
+    if column.unit == "ns" and isinstance(kind, (pl.Datetime, pl.Duration)):
+        nanoseconds: pl.Series = values.dt.cast_time_unit("ns").cast(pl.Int64)
+        return nanoseconds
+    if kind.is_nested() or kind == pl.Object or (is_number and (kind.is_temporal() or kind == pl.Boolean)):
+        wrong: object = str(kind)
+    elif is_number and kind.is_float() and column.unit != "ns":
+        wrong = next(iter(values.filter(values.is_finite() & (values != values.floor()))), None)
+    else:
+        wrong = None
+    if wrong is None:
+        return values
+    unit = f" in {column.unit}" if column.unit else ""
+    raise TableError.wrong_values(table.name, column.name, wrong, f"{column.dtype}{unit}", where)
