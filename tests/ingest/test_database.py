@@ -118,6 +118,20 @@ def test_the_write_ahead_log_is_read(path):
             assert not database.ignores_log
 
 
+def test_a_database_without_its_log_is_read_without_writing_beside_it(path):
+    edit(path, "PRAGMA journal_mode = WAL")
+    with Database(path) as database:
+        assert len(database.rows("N", NUMBERS)) == 2_000
+        assert database.diagnostics() == []
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_interrupted_write_is_refused_with_what_to_do(path):
+    path.with_name(f"{path.name}-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(4088))
+    with pytest.raises(InputError, match="has to undo an interrupted write from its journal"):
+        Database(path)
+
+
 def test_a_write_ahead_log_in_a_read_only_directory_is_skipped_with_an_error(path):
     closed = path.parent / "closed"
     closed.mkdir()

@@ -151,7 +151,9 @@ class Database:
             # Reading from both ends recovers everything but the damaged pages; the rowid removes duplicates.
             found = self._until_damage(table, f"{query} ORDER BY t.rowid", parameters)
             found |= self._until_damage(table, f"{query} ORDER BY t.rowid DESC", parameters)
-            self.note(table, f"cannot be read to its end ({failure_text(reason)}): {len(found)} rows were saved")
+            self.note(
+                table, f"cannot be read to its end ({failure_text(reason)}): {len(found)} rows were saved"
+            )
             return [found[rowid] for rowid in sorted(found)]
         once = {row[0]: row[1:] for row in fetched}
         if len(once) < len(fetched):
@@ -223,18 +225,19 @@ class Database:
     def _open(self) -> tuple[sqlite3.Connection, Schema]:
         """Return a connection and the schema.
 
-        SQLite cannot read a write-ahead log in a read-only directory, because it has to write the log's index (-shm)
-        there. In that case only the main file is read (`immutable=1`).
+        SQLite creates files beside a database in write-ahead-log mode, even to read it, and cannot do so in a read-only
+        directory. Then only the main file is read (`immutable=1`), and if there is no log: nothing is missing then.
         """
-        try:
-            return connect(self.path, "mode=ro", self._deadline)
-        except sqlite3.OperationalError as reason:
-            if "unable to open" not in str(reason) or not _has_log(self.path):
+        has_log = self.path.with_name(f"{self.path.name}-wal").exists()
+        if has_log or not _uses_log(self.path):
+            try:
+                return connect(self.path, "mode=ro", self._deadline)
+            except sqlite3.OperationalError as reason:
+                if "unable to open" not in str(reason) or not _uses_log(self.path):
+                    raise _refusal(self.path, reason) from None
+            except FAILURES as reason:
                 raise _refusal(self.path, reason) from None
-        except FAILURES as reason:
-            raise _refusal(self.path, reason) from None
-        # In WAL mode an absent -wal file means that everything is in the main file, and nothing is missing.
-        self.ignores_log = self.path.with_name(f"{self.path.name}-wal").exists()
+        self.ignores_log = has_log
         try:
             return connect(self.path, "mode=ro&immutable=1", self._deadline)
         except FAILURES as reason:
@@ -271,9 +274,15 @@ def _head(path: Path) -> bytes:
         raise InputError.cannot_read(path, reason) from None
 
 
-def _has_log(path: Path) -> bool:
+def _uses_log(path: Path) -> bool:
     return _head(path)[WAL_VERSION_AT : WAL_VERSION_AT + 1] == bytes([WAL_VERSION])
 
 
 def _refusal(path: Path, reason: Exception) -> InputError:
-    return InputError.damaged(path, f"SQLite cannot read it: {failure_text(reason)}")
+    text = f"SQLite cannot read it: {failure_text(reason)}"
+    if "readonly" in text:
+        text = (
+            f"SQLite has to undo an interrupted write from its journal ({path.name}-journal), and "
+            "files are not changed here: open a copy of both with the sqlite3 program once"
+        )
+    return InputError.damaged(path, text)
