@@ -263,5 +263,5 @@ def is_damaged(path: Path) -> bool:
         with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = bytes  # names in a damaged schema need not be text
             return connection.execute("PRAGMA integrity_check(1)").fetchall() != [(b"ok",)]
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return True
