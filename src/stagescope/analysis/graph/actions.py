@@ -147,6 +147,13 @@ class Actions:
         duration_ns: NDArray[np.int64] = (self.table["end_ns"] - self.table["start_ns"]).to_numpy()
         return duration_ns
 
+    def computing_ns(self) -> NDArray[np.int64]:
+        """Return how long every action took without these waits."""
+        # Most runs have none. Arrays of a value per action are most of the memory of a report.
+        return (
+            self.duration_ns() if self.inside.every.is_empty() else self.duration_ns() - self.inner.total_ns
+        )
+
     @cached_property
     def held(self) -> HeldMessages:
         """The messages that were sent only after a wait for a reduction."""

@@ -183,7 +183,7 @@ def build_ledger(
     replays += [ReplayCosts(apart, basis.apart_ns)]
     replays += [ReplayCosts(cost_ns, no_lag) for cost_ns in costs]
     spans_ns = [groups.window_ns(table), *_replayed(basis, groups, replays)]
-    works_ns = [_whole(groups.work_ns(cost_ns)) for cost_ns in [*measured[:2], *costs]]
+    works_ns = _works_ns(groups, [*measured[:2], *costs])
     peers = classes.table.group_by("pipeline", "step", maintain_order=True).agg(pl.min("peers"))
     steps = groups.steps.with_columns(peers=peers["peers"])
     steps = _with_causes(steps, spans_ns).with_columns(
@@ -207,6 +207,15 @@ def build_ledger(
     return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays)
 
 
+def _works_ns(groups: StepGroups, costs: Sequence[Times]) -> list[Integers]:
+    """Return the work of every rank in every step at these costs; the same costs are summed once."""
+    found: list[Integers] = []
+    for number, cost_ns in enumerate(costs):
+        same = number and cost_ns is costs[number - 1]
+        found.append(found[-1] if same else _whole(groups.work_ns(cost_ns)))
+    return found
+
+
 class Durations(NamedTuple):
     """Durations of actions: as measured, without waits for replicas in them, and without waits for collectives."""
 
@@ -225,11 +234,13 @@ def split_durations(actions: Actions) -> Durations:
 
 def _delayed(measured: Durations, delays: Delays) -> list[Integers]:
     """Return the durations with all explained delays, and with fewer and fewer of them, the last cause first."""
-    waits_ns = measured.measured_ns - measured.joined_ns
+    wait_ns = delays.data_parallel_wait_ns
+    if measured.joined_ns is not measured.measured_ns:
+        wait_ns = wait_ns + measured.measured_ns - measured.joined_ns
     kept = [measured.joined_ns + delays.sends_ns if delays.sends_ns.any() else measured.joined_ns]
     for delay_ns in (
         delays.gradient_reduction_ns,
-        delays.data_parallel_wait_ns + waits_ns,
+        wait_ns,
         delays.blocked_on_send_ns,
         delays.launch_overhead_ns,
         delays.data_loading_ns,

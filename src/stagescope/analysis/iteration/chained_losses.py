@@ -150,7 +150,7 @@ def _list_removals(
 ) -> list[tuple[ReplayCosts, tuple[str, ...]]]:
     """Return the costs of every replay, and the activities that its gaps consist of."""
     delays, classes, inner = ledger.delays, ledger.classes, actions.inner
-    duration_ns = actions.duration_ns() - inner.total_ns
+    duration_ns = actions.computing_ns()
     # The delays of first actions are parts of the gaps.
     sends_ns, reduced_ns, replicas_ns, blocked_ns, launch_ns, loading_ns, other_ns = (
         each.copy() for each in delays[:-1]

@@ -240,7 +240,7 @@ class Candidates:
         yield Candidate(
             "exposed_communication",
             "all transfers hidden behind compute",
-            duration_ns=self.replay.duration_ns - self.actions.inner.reduction_ns,
+            duration_ns=self._without_collectives(),
             delay_ns=delay_ns,
             lag_ns=basis.unblocked(basis.free_ns),
             is_bound=True,
@@ -337,6 +337,11 @@ class Candidates:
     def _without(self, part_ns: NDArray[np.int64]) -> Floats:
         without: Floats = np.maximum(self.replay.delay_ns - part_ns, 0)
         return without
+
+    def _without_collectives(self) -> Floats | None:
+        """Return durations without what data-parallel collectives inside of actions take, None without any."""
+        inner_ns = self.actions.inner.reduction_ns
+        return self.replay.duration_ns - inner_ns if inner_ns.any() else None
 
     def _without_late(self, cause: str) -> NDArray[np.int64]:
         """Return the lags without what late receivers did."""

@@ -25,6 +25,7 @@ from stagescope.analysis.graph.replay import ready_times, replay_ranks
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import find_action_classes
+from stagescope.analysis.idle.ledger import split_durations
 from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
 from stagescope.analysis.prediction.mean_costs import find_mean_costs
 from stagescope.analysis.prediction.other_schedule import Saving, simulate_saving
@@ -249,7 +250,6 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
     table = actions.table
     groups = group_actions(table)
     start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
-    inner = actions.inner
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
     # An action without a predecessor could have started when the step began.
     ready_ns = np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns)
@@ -260,7 +260,7 @@ def measure_replays(actions: Actions, basis: ReplayBasis, steps: Collection[int]
         basis.plan,
         groups,
         every if steps is None else groups.steps["step"].is_in(list(steps)),
-        (end_ns - start_ns - inner.replicas_ns).astype(np.float64),
+        split_durations(actions).joined_ns.astype(np.float64),
         (np.maximum(start_ns - ready_ns, 0) - waits.replicas_ns).astype(np.float64),
         waits.reduction_ns,
         basis.without_replicas(basis.lag_ns),

@@ -111,7 +111,7 @@ def find_outlier_actions(
 def _unusual(actions: Actions, lengths: NDArray[np.float64], steps: Collection[int]) -> pl.DataFrame:
     """Return the rows of actions that took unusually long, with what is usual, the largest excess first."""
     table = actions.table
-    duration_ns = pl.Series(actions.duration_ns() - actions.inner.total_ns)
+    duration_ns = pl.Series(actions.computing_ns())
     every = (
         table.lazy()
         .with_columns(duration_ns=duration_ns, length=pl.Series(lengths))
