@@ -3,7 +3,8 @@
 Usage: fork_ranks.py 4 replicated_training.py KIND [DELAY_S]
 
 Ranks 0 and 1 are the first pipeline, 2 and 3 the second. With a delay, the last replica of stage 1 (rank 3) begins the
-reduction of its gradients that much later. KIND is ddp, fsdp, hook (DDP with a slow communication hook) or none.
+reduction of its gradients that much later. KIND is ddp, fsdp, hook (DDP with a slow communication hook) or none, which
+ends with ``os._exit``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -22,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 MICROBATCHES, ROWS, WIDTH, STEPS = 4, 4, 192, 4
 LATE_RANK = 3
+ACCUMULATED_STEP = 2
 
 
 class Delay(torch.autograd.Function):
@@ -92,14 +95,17 @@ def main():
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     torch.manual_seed(10 + mesh.get_local_rank("dp"))
     losses = []
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        # The schedule reduces in its last backward even so.
+        accumulating = module.no_sync() if kind == "ddp" and step == ACCUMULATED_STEP else nullcontext()
         batch = torch.randn(MICROBATCHES * ROWS, WIDTH)
         if dist.get_rank() in (LATE_RANK, LATE_RANK - 1):
             time.sleep(delay_s)
-        if index:
-            schedule.step(target=torch.zeros_like(batch), losses=losses)
-        else:
-            schedule.step(batch)
+        with accumulating:
+            if index:
+                schedule.step(target=torch.zeros_like(batch), losses=losses)
+            else:
+                schedule.step(batch)
         optimizer.step()
         optimizer.zero_grad()
     weights = [
@@ -109,6 +115,8 @@ def main():
     sys.stdout.write(f"{dist.get_rank()} {[float(loss) for loss in losses]} {weights}\n")
     sys.stdout.flush()
     dist.barrier()
+    if kind == "none":
+        os._exit(0)
     dist.destroy_process_group()
 
 

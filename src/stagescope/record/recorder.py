@@ -54,9 +54,10 @@ class Recorder(Emitter):
     ) -> None:
         """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited).
 
-        `guards` has one entry per framework with hooks. `step_label` names the pipeline that runs the current step. The
-        functions in `unfinished` record what is still under way, before each step and at the end, where those in
-        `at_end` follow.
+        `guards` has one entry per framework with hooks. `step_label` names the pipeline that runs the current step,
+        `training_thread` is the id of the thread that has begun it. The functions in `unfinished` record what is still
+        under way, before each step and at the end, where those in `at_end` follow. Those in `in_child` discard, in a
+        forked child, what is still under way in its parent.
         With `details_memory` the memory of a device is recorded at the end of each action, and not once a second.
         """
         self.steps = steps or StepRange()
@@ -66,10 +67,12 @@ class Recorder(Emitter):
         self.capacity_bytes = capacity_bytes
         self.step_is_given = False
         self.step_label = ""
+        self.training_thread = 0
         self.guards: dict[str, Guard] = {}
         self.details_memory = False
         self.unfinished: list[Callable[[], object]] = []
         self.at_end: list[Callable[[], object]] = []
+        self.in_child: list[Callable[[], object]] = []
         self._coverage: Coverage | None = None
         self._stopped = False
         self._facts: dict[str, object] = {}
@@ -141,6 +144,7 @@ class Recorder(Emitter):
 
         Once the training has passed a step number, only another explicit number changes the step.
         """
+        self.training_thread = threading.get_ident()
         if step is not None:
             self.step, self.step_is_given = step, True
         elif not self.step_is_given:
@@ -228,9 +232,13 @@ class Recorder(Emitter):
         self._begin_empty()
         self.on_change()
         self.timer.restart_in_child()
+        self._call_all(*self.in_child)
 
     def _record_unfinished(self, *more: Callable[[], object]) -> None:
-        for record in (*self.unfinished, *more):
+        self._call_all(*self.unfinished, *more)
+
+    def _call_all(self, *functions: Callable[[], object]) -> None:
+        for record in functions:
             try:
                 record()
             except Exception as error:  # noqa: BLE001, PERF203  # the training must go on

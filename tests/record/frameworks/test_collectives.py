@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from threading import Thread
+from types import MethodType, SimpleNamespace
 
 import polars as pl
 import pytest
@@ -86,6 +87,55 @@ def test_collectives_outside_of_recorded_steps_have_numbers(recorder, tmp_path, 
     recorder.switch(on=True)
     issue(collectives, group)
     assert [number for _, number, _ in numbers(recorder, tmp_path)] == [0, 2]
+
+
+def test_collectives_of_another_thread_are_recorded_without_a_place_also_in_actions(
+    recorder, tmp_path, collectives
+):
+    groups = ProcessGroup("steps"), ProcessGroup("checkpoint")
+    issue(collectives, groups[1])
+    recorder.stage, recorder.counts_collectives = 3, True
+    issue(collectives, groups[0])
+    with collectives.reducing():
+        recorder.counts_collectives = True
+        saving = Thread(target=issue, args=(collectives, groups[1]))
+        saving.start()
+        saving.join()
+    recorder.stop("test")
+    spans = workflow.read(tmp_path).spans.select("kind", "name", "pair", "stage", "wait_start_ns").rows()
+    name = "all_reduce in checkpoint"
+    assert [row[:4] for row in spans] == [("collective", name, 0, None), ("collective", name, 1, None)]
+    assert spans[1][4] is None, "a step does not wait for another thread"
+
+
+class Work:
+    def wait(self):
+        return True
+
+
+def test_a_forked_child_knows_nothing_of_what_is_under_way_in_its_parent(recorder, tmp_path, collectives):
+    group, works = ProcessGroup("ranks"), [Work(), Work()]
+    for work in works:
+        during(collectives.observe("all_reduce", group, ()), lambda work=work: work)
+    collectives.begin_coalescing()
+    recorder.restart_in_child()
+    recorder.begin_step(1)
+    list(collectives.works.observe_wait(works[0]))
+    issue(collectives, group)
+    assert [number for _, number, _ in numbers(recorder, tmp_path)] == [2]
+
+
+def test_a_user_discards_its_own_handles_only(collectives):
+    works, waited = [Work(), Work()], []
+    other = SimpleNamespace()
+    other.waited = MethodType(lambda self, *moments: waited.append(moments), other)
+    for work, call in zip(works, (other.waited, waited.append), strict=True):
+        collectives.works.watch(work, call)
+    collectives.works.watch(Work(), waited.append)
+    collectives.works.forget(waited)
+    assert list(collectives.works._waits.ids) == [id(works[0])]
+    collectives.works.forget(other)
+    assert not collectives.works._waits.ids
 
 
 def test_result_of_an_observed_call_is_passed_on(collectives):

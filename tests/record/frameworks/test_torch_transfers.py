@@ -131,12 +131,10 @@ def test_transfers_of_a_process_that_does_nothing_else_are_recorded(recorder, tm
     assert len(recorded(recorder, tmp_path)) == MOST_EARLY + 1
 
 
-def test_process_that_is_forked_discards_the_transfers_of_its_parent(
-    recorder, tmp_path, transfers, monkeypatch
-):
+def test_process_that_is_forked_discards_the_transfers_of_its_parent(recorder, tmp_path, transfers):
     send(transfers)
     send(transfers, work=ProcessGroup())
-    monkeypatch.setattr("os.getpid", lambda: 1)
+    recorder.restart_in_child()
     assert recorded(recorder, tmp_path) == []
 
 

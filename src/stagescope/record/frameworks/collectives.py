@@ -13,8 +13,10 @@ recorded wherever they are issued.
 from __future__ import annotations
 
 import itertools
+import threading
 from contextlib import contextmanager
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -102,6 +104,7 @@ class Collectives:
         self._numbers = 0
         self._coalesced: list[Issued] | None = None
         recorder.unfinished.append(self.close)
+        recorder.in_child.append(self._begin_in_child)
         recorder.at_end.append(self._describe_counted)
 
     @contextmanager
@@ -154,7 +157,7 @@ class Collectives:
 
         The first of the `arguments` is its process group, which may not be known yet.
         """
-        if not self.recorder.counts_collectives:
+        if not self.recorder.counts_collectives or self._is_of_other_thread():
             return False
         group = self._groups.get(id(arguments[0]))
         if group is None:
@@ -173,10 +176,10 @@ class Collectives:
         if group.size <= 1:
             return
         sequence = group.number()
-        if recorder.counts_collectives or not (
-            recorder.enabled and (recorder.seen.spans or recorder.is_training)
-        ):
-            group.counted += recorder.counts_collectives
+        is_apart = recorder.training_thread != get_ident() and self._is_of_other_thread()
+        is_counted = recorder.counts_collectives and not is_apart
+        if is_counted or not (recorder.enabled and (recorder.seen.spans or recorder.is_training)):
+            group.counted += is_counted
             return
         size_bytes = 0
         for argument in arguments:
@@ -188,6 +191,10 @@ class Collectives:
         start_ns = now_ns()
         work = yield
         end_ns = now_ns()
+        if is_apart:
+            nowhere = (recorder.step, NONE, NONE)
+            self.emit((COLLECTIVE, name, sequence, size_bytes, nowhere, start_ns, end_ns), NONE, NONE)
+            return
         place = (recorder.step, recorder.stage, recorder.chunk)
         issued: Issued = (kind, name, sequence, size_bytes, place, start_ns, end_ns)
         self.reduced += kind == GRAD_REDUCE
@@ -200,6 +207,18 @@ class Collectives:
             self.emit(issued, start_ns, end_ns)
         else:
             self._expect(work, issued)
+
+    def _is_of_other_thread(self) -> bool:
+        """Return whether the caller is a thread that works beside the steps, such as one that writes a checkpoint.
+
+        The threads of autograd, which Python has not started, are part of a step.
+        """
+        thread = get_ident()
+        if thread == self.recorder.training_thread or not self.recorder.training_thread:
+            return False
+        # threading.current_thread would register a thread that it does not know.
+        known = threading._active.get(thread)  # type: ignore[attr-defined]  # noqa: SLF001  # no public name
+        return known is not None and not isinstance(known, threading._DummyThread)  # noqa: SLF001  # same
 
     def begin_coalescing(self) -> None:
         """Wait for the collectives that are issued from now on by one handle."""
@@ -250,6 +269,14 @@ class Collectives:
         """Record all collectives that were never waited for."""
         for number in list(self._under_way):
             self._give_up(number)
+
+    def _begin_in_child(self) -> None:
+        """Discard what the parent of this process has issued and counted."""
+        self.works.clear()
+        self._under_way.clear()
+        self._coalesced = None
+        for group in self._groups_by_text.values():
+            group.counted = 0
 
     def _describe_counted(self) -> None:
         """State in the recording how many collectives of each group were not recorded one by one."""

@@ -221,7 +221,7 @@ class Messages:
         self._open.clear()
         self._arriving.clear()
         self._places.clear()
-        self.works.forget()
+        self.works.forget(self)
 
     def _place_of_sender(self, kind: int) -> Place | None:
         """Return the place of the half of a merged call that is sending: its output is not known before it ends."""

@@ -58,7 +58,9 @@ class Instrumentation(ProcessGroups):
         self.install_parts(module, PARTS, {GROUPS: self._observe_waits})
 
     def _observe_waits(self) -> None:
-        self.collectives.works.observe_classes(self.patches, self.installation.guard(FRAMEWORK))
+        guard = self.installation.guard(FRAMEWORK)
+        self.collectives.works.observe_classes(self.patches, guard)
+        self.observe_exit(guard)
 
     def collective(self, call: Call) -> Observation:
         """Observe a method of a process group that issues a collective and returns its task."""

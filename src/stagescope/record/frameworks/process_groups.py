@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.frameworks.collectives import collectives_of
@@ -13,9 +14,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from stagescope.record.calls import Call
+    from stagescope.record.hooks import Guard
     from stagescope.record.patching import Patches
     from stagescope.record.points import Part
     from stagescope.record.recorder import Recorder
+
+LEAVE = "_exit"
+"""The function of os that ends a process without anything that it would do at its exit."""
 
 LEAVING_TIMEOUT_S = 2.0
 """How long `leave` may wait for a disk that does not respond."""
@@ -48,4 +53,14 @@ class ProcessGroups:
         """
         del call
         self.recorder.flush(LEAVING_TIMEOUT_S)
+        yield
+
+    def observe_exit(self, guard: Guard) -> None:
+        """Observe ``os._exit``, with which trainings end that do not wait for their communication library."""
+        self.patches.observe(os, LEAVE, self.end, guard)
+
+    def end(self, call: Call) -> Generator[None, Any, None]:
+        """Observe the end of the process: store the recording."""
+        del call
+        self.recorder.stop("exit")
         yield

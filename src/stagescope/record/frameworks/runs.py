@@ -75,6 +75,13 @@ class IdentityMap:
         refer, value = self._values.pop(id(owner), (None, None))
         return value if refer is not None and refer() is owner else default
 
+    def discard(self, is_over: Callable[[Any], bool]) -> None:
+        """Remove the values for which `is_over` returns True; it receives None for an object that is gone."""
+        values = self._values
+        for key, (refer, value) in list(values.items()):
+            if is_over(None if refer() is None else value):
+                del values[key]
+
     def clear(self) -> None:
         """Remove everything."""
         self._values.clear()

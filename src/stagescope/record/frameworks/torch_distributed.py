@@ -40,6 +40,7 @@ class Instrumentation(ProcessGroups):
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         super().__init__(recorder, patches)
         self.transfer = self.transfers.observe
+        self._replicas: list[Replica] = []
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers."""
@@ -50,6 +51,7 @@ class Instrumentation(ProcessGroups):
         self.collectives.works.install(self.patches, guard)
         package = sys.modules[PACKAGE]  # has imported the name from the module if torch was imported earlier
         self.patches.observe(package, "destroy_process_group", self.leave, guard)
+        self.observe_exit(guard)
 
     def collective(self, call: Call) -> Observation:
         """Observe a method of a process group that issues a collective."""
@@ -82,6 +84,13 @@ class Instrumentation(ProcessGroups):
         yield
         replica = Replica(self.collectives, call.owner)
         replica.install(call.owner, self.installation.guard(FRAMEWORK), self.patches)
+        self._replicas = [*(known for known in self._replicas if known.exists), replica]
+
+    def prepare_reduction(self, call: Call) -> Observation:
+        """Observe ``Reducer.prepare_for_backward``: the next backward reduces its gradients."""
+        yield
+        for replica in self._replicas:
+            replica.prepare(call.owner)
 
     def shard_reduction(self, call: Call) -> Observation:
         """Observe ``FSDPParamGroup.post_backward``, which reduces the gradients of a group of parameters."""

@@ -61,6 +61,7 @@ class Messages:
         self._under_way: dict[int, Batch] = {}
         self.expected: dict[tuple[int, int, int], int] = {}
         self._batches = 0
+        recorder.in_child.append(self._begin_in_child)
 
     def creation(self, kind: int, signature: Signature, microbatch: str) -> Result:
         """Return what sees the operations that a method of a stage has created for one micro-batch."""
@@ -110,10 +111,13 @@ class Messages:
             self._emit((sends, step, start_ns, end_ns), NONE, NONE)
             if is_done:
                 self.recorder.drop(len(messages) - len(sends))
+        self._begin_in_child()
+        self.works.forget(self)
+
+    def _begin_in_child(self) -> None:
         self._under_way.clear()
         self.expected.clear()
         self._created.clear()
-        self.works.forget()
 
     def _expect(self, handle: object, batch: Batch) -> None:
         """Record a batch at the end of the wait for `handle`."""

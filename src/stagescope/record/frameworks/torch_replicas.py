@@ -10,6 +10,9 @@ Nothing of them passes through Python. What is observed instead (torch/csrc/dist
   another one, which runs when everything has been reduced.
 
 A backward that contains a reduction ends, as an action, where the wait for the reduction begins.
+
+Whether a backward reduces is decided before it, by ``Reducer.prepare_for_backward``: DDP calls it in a forward outside
+of ``no_sync``, and torch.distributed.pipelining before the last backward of a step, inside ``no_sync`` or not.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Replica:
         self._model: Callable[[], Any] = weakref.ref(model)
         self._first_bucket: tuple[int, ...] = ()
         self._size_bytes = 0
+        self._reduces: bool | None = None
         self._arrived_ns = 0
         self._computed_ns = 0
         self._computed: Any = None
@@ -57,10 +61,25 @@ class Replica:
         handle = get_gradient_edge(parameters[0]).node.register_prehook(arrives)
         patches.on_undo(handle.remove)
 
+    @property
+    def exists(self) -> bool:
+        """Whether the model exists."""
+        return self._model() is not None
+
+    def prepare(self, reducer: Any) -> None:
+        """Note that the next backward reduces, if `reducer` is the one of this model."""
+        model = self._model()
+        if model is not None and model.reducer is reducer:
+            self._reduces = True
+
     def _gradient_arrives(self, gradients: Any) -> None:
         del gradients
         model = self._model()
-        if self.recorder.is_training and model is not None and model.require_backward_grad_sync:
+        if model is None:
+            return
+        # Unknown: this version of torch has no method to observe.
+        reduces = model.require_backward_grad_sync if self._reduces is None else self._reduces
+        if self.recorder.is_training and reduces:
             self._arrived_ns = now_ns()
             _engine().queue_callback(self._then)
 
@@ -70,6 +89,7 @@ class Replica:
 
     def _wait_ends(self) -> None:
         end, end_ns = self.recorder.timer.begin(), now_ns()
+        self._reduces = None if self._reduces is None else False
         model = self._model()
         if model is None:
             return

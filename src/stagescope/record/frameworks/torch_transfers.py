@@ -13,7 +13,6 @@ DeepSpeed does. Such transfers are kept until it does something else that is rec
 from __future__ import annotations
 
 import itertools
-import os
 import weakref
 from collections import defaultdict
 from functools import partial
@@ -93,7 +92,7 @@ class PlainTransfers:
         self._batches = itertools.count()
         self._coalesced: list[tuple[Transfer, int]] | None = None
         self._early: list[Callable[[], object]] = []
-        self._process = os.getpid()
+        recorder.in_child.append(self._begin_in_child)
         recorder.unfinished.extend((self._forget_early, self.close))
         recorder.at_end.insert(0, self._emit_early)
 
@@ -110,7 +109,6 @@ class PlainTransfers:
     def observe(self, call: Call) -> Observation:
         """Observe ``send``, ``recv`` or ``recv_anysource`` of a ProcessGroup, which return a handle."""
         recorder = self.recorder
-        self._begin_process()
         group = self._collectives.group_of(call.owner)
         kind = SEND if call.name == "send" else RECV
         tensors, *peer, tag = (*call.arguments[1:], *call.keywords.values())
@@ -139,17 +137,14 @@ class PlainTransfers:
 
     def close(self) -> None:
         """Record all transfers that were never waited for."""
-        self._begin_process()
         for batch in list(self._under_way):
             self._give_up(batch)
 
-    def _begin_process(self) -> None:
-        """Discard the transfers of another process, from which this one was forked."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._under_way.clear()
-            self._early.clear()
-            self._coalesced = None
+    def _begin_in_child(self) -> None:
+        """Discard the transfers of the process from which this one was forked."""
+        self._under_way.clear()
+        self._early.clear()
+        self._coalesced = None
 
     def _forget_early(self) -> None:
         if self.recorder.step != NONE:

@@ -62,8 +62,15 @@ class Works:
         if type(work) not in self._classes:
             self._observe_overrides(type(work))
 
-    def forget(self) -> None:
-        """Discard the handles that were never waited for."""
+    def forget(self, user: object) -> None:
+        """Discard the handles that were never waited for of `user`, whose methods are called after waits.
+
+        The training may wait for those of others in a later step. Handles that do not exist any more are discarded too.
+        """
+        self._waits.discard(lambda value: value is None or _user_of(value[0]) is user)
+
+    def clear(self) -> None:
+        """Discard all handles."""
         self._waits.clear()
 
     @prepared
@@ -118,6 +125,11 @@ class Wait:
 
     def abandon(self, state: Any) -> None:
         """Leave a wait that failed unreported."""
+
+
+def _user_of(waited: Any) -> object:
+    """Return the object of a method, or of a method with arguments; None for any other function."""
+    return getattr(getattr(waited, "func", waited), "__self__", None)
 
 
 def works_of(recorder: Recorder) -> Works:

@@ -12,6 +12,7 @@ from stagescope.record.points import Part, Point
 FRAMEWORK = PACKAGE = "torch.distributed"
 C10D = "torch.distributed.distributed_c10d"
 GROUP = "torch._C._distributed_c10d:ProcessGroup"
+REDUCER = "torch._C._distributed_c10d:Reducer"
 DDP = "torch.nn.parallel.distributed"
 PARAM_GROUPS = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
@@ -86,7 +87,10 @@ PARTS = (
         SUPPORTED,
         DDP,
         INSTRUMENTATION,
-        (Point(f"{DDP}:DistributedDataParallel", "__init__", "replicate"),),
+        (
+            Point(f"{DDP}:DistributedDataParallel", "__init__", "replicate"),
+            Point(REDUCER, "prepare_for_backward", "prepare_reduction", required=False),
+        ),
     ),
     *(
         Part(
