@@ -29,7 +29,8 @@ def find_inner_waits(spans: pl.DataFrame, ranks: pl.DataFrame) -> ReductionWaits
     is_inside = is_call & pl.col("stage").is_not_null()
     group = pl.col("name").cast(pl.String).str.splitn(SEPARATOR, 2).struct.field("field_1")
     named = pl.col("name").cast(pl.String).str.contains(SEPARATOR, literal=True)
-    members = spans.lazy().filter(is_inside & named).select("rank", "name").unique().collect()
+    # First without the names: a run has millions of spans, and few names of collectives.
+    members = spans.lazy().filter(is_inside).select("rank", "name").unique().collect().filter(named)
     if members.is_empty():
         return no_reduction_waits()
     members = members.with_columns(group=group)
