@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 HANG_SECONDS = 10.0
 """Processor time after which reading one sample counts as a hang."""
 
-STUCK_SECONDS = 90.0
-"""The same for elapsed time, which a busy machine stretches."""
+STUCK_SECONDS = 60.0
+"""Elapsed time in which a process that waits, and not only for a processor, has to make progress."""
+
+WITHOUT_PROC_SECONDS = 600.0
+"""Elapsed time that counts as a hang where the system does not report the processor time of a process."""
 
 POLL_SECONDS = 0.2
 MEMORY_BYTES = 1 << 30
@@ -43,6 +46,13 @@ class Result(NamedTuple):
     details: str
     mutators: tuple[str, ...]
     is_failure: bool
+
+
+class Times(NamedTuple):
+    """What the system reports about a process."""
+
+    seconds: float
+    is_waiting: bool
 
 
 class Worker:
@@ -97,21 +107,28 @@ class Worker:
             self._process = None
 
     def _wait(self) -> str | None:
-        """Wait for an answer; return "hang" if the process computes or sleeps for too long."""
-        began, used = time.monotonic(), self._processor_seconds()
+        """Wait for an answer; return "hang" if the process computes for too long, or waits without end."""
+        began = progressed = time.monotonic()
+        first = used = self._times().seconds
         while not self._channel.poll(POLL_SECONDS):
-            if self._processor_seconds() - used > HANG_SECONDS or time.monotonic() - began > STUCK_SECONDS:
+            now, (seconds, is_waiting) = time.monotonic(), self._times()
+            if seconds > used or not is_waiting:
+                progressed, used = now, seconds
+            if used - first > HANG_SECONDS or now - progressed > STUCK_SECONDS:
+                return "hang"
+            if not STATUS.exists() and now - began > WITHOUT_PROC_SECONDS:
                 return "hang"
         return None
 
-    def _processor_seconds(self) -> float:
+    def _times(self) -> Times:
+        """Return the processor time of the process, and whether it waits for something else than a processor."""
         try:
-            fields = (
-                Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-            )
+            text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
         except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            return Times(0.0, is_waiting=False)
+        fields = text.rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return Times(ticks / os.sysconf("SC_CLK_TCK"), is_waiting=fields[0] != "R")
 
     def _applied(self) -> tuple[str, ...]:
         note = self._folder / "applied"
