@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
 from drawing import timeline_from_text
 from stagescope.ingest.merge import merge_timelines
+from stagescope.model import COUNTERS
+from stagescope.model.validate import conform
 
 RUN = timeline_from_text("F0 F1 B0 B1\n. F0 B0 .")
 
@@ -29,6 +33,14 @@ def test_an_impossible_value_becomes_null_and_is_counted(column):
         assert found.spans.drop(column).equals(RUN.spans.drop(column))
         assert notes(found) == [("values.impossible", 0, 1)]
     assert notes(merge_timelines([with_value(column, 999_999)])) == []
+
+
+def test_impossible_values_of_counters_are_dropped_and_counted():
+    values = [1.0, float("nan"), float("inf"), 2.0**63, -1e300, -5.0]
+    rows = {"rank": 0, "name": "resident memory", "time_ns": range(6), "value": values}
+    found = merge_timelines([replace(RUN, counters=conform(pl.DataFrame(rows), COUNTERS))])
+    assert found.counters["value"].to_list() == [1.0, -5.0]
+    assert notes(found) == [("values.impossible", None, 4)]
 
 
 @pytest.mark.parametrize("rank", [-1, -(2**31), 1_000_000, 2**31 - 1])

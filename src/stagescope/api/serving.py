@@ -81,9 +81,10 @@ def view_run(
         raise OutputError.cannot_write(cache_folder(), reason) from reason
 
 
-def files_state(*paths: str | os.PathLike[str]) -> str:
+def files_state(*paths: str | os.PathLike[str], limits: Mapping[str, int | str] | None = None) -> str:
     """Return a text that changes when a file that `view_run` reads has changed. Raises InputError as `read` does."""
-    return fingerprint_files(file for group in inputs_of(paths).files.values() for file in group)
+    with limits_in_force(checked_limits(limits)):
+        return fingerprint_files(file for group in inputs_of(paths).files.values() for file in group)
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,11 @@ def prepare_viewer(
         listening = listen(LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port)
         return Viewer(listening.link, view.meta, listening, folder)
     paths = [_path(each) for each in source]
-    state = files_state(*paths)
+    look = partial(files_state, *paths, limits=facts.get("limits"))
+    state = look()
     again = partial(view_run, *paths, align=align, **facts)
     view = again(on_progress=on_progress, on_tiles=on_tiles)
-    listening = listen(LiveRun(Opener(partial(files_state, *paths), again), view, state), host, port)
+    listening = listen(LiveRun(Opener(look, again), view, state), host, port)
     return Viewer(listening.link, view.meta, listening)
 
 

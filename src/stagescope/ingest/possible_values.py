@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from stagescope.model import Timeline
 
+MAX_VALUE = 2.0**62
+
 NUMBERS = ("step", "microbatch", "pair", "bytes")
 PLACES = ("stage", "chunk", "peer")
 """Places in a run: none has more stages, chunks or coordinates than the limit on ranks."""
@@ -30,10 +32,19 @@ def with_possible_values(timeline: Timeline) -> Timeline:
     timeline, of_ranks = _without_impossible_ranks(timeline)
     spans, of_spans = _possible(timeline, timeline.spans, (*NUMBERS, *PLACES))
     ranks, of_places = _possible(timeline, timeline.ranks, COORDINATES)
-    is_step = pl.col("step") >= 0
-    return replace(timeline, spans=spans, ranks=ranks, steps=timeline.steps.filter(is_step)).with_diagnostics(
-        [*of_ranks, *of_spans, *of_places]
-    )
+    counters, of_counters = _possible_counters(timeline)
+    steps = timeline.steps.filter(pl.col("step") >= 0)
+    possible = replace(timeline, spans=spans, ranks=ranks, steps=steps, counters=counters)
+    return possible.with_diagnostics([*of_ranks, *of_spans, *of_places, *of_counters])
+
+
+def _possible_counters(timeline: Timeline) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    """Return the counters without values that are not numbers, or too large to be computed with as whole numbers."""
+    is_number = pl.col("value").is_finite() & (pl.col("value").abs() < MAX_VALUE)
+    counters = timeline.counters.filter(is_number)
+    lost = timeline.counters.height - counters.height
+    text = "values of counters are impossible and were dropped: expected numbers below 2**62"
+    return counters, [Diagnostic("error", text, count=lost, code="values.impossible")] if lost else []
 
 
 def _without_impossible_ranks(timeline: Timeline) -> tuple[Timeline, list[Diagnostic]]:

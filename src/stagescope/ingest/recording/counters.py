@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from stagescope.ingest.recording.pipelines import is_of_pipeline
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
 def counters_of(process: Process, label: str | None, offset_ns: int) -> pl.DataFrame:
     """Return the counters of one process: those of pipeline `label` and those outside of every step.
 
-    A counter that vocabulary/counters.py does not declare has neither unit nor device. Values that are not finite are
-    omitted.
+    A counter that vocabulary/counters.py does not declare has neither unit nor device.
     """
     records = process.contents.counters
-    records = records[is_of_pipeline(process, records["step"], label) & np.isfinite(records["value"])]
+    records = records[is_of_pipeline(process, records["step"], label)]
     names = texts(records["name"], process.contents.names)
     device = str(process.contents.header.get("device") or "") or None
     known = {name: COUNTER_OF_NAME[name] for name in names.unique().drop_nulls() if name in COUNTER_OF_NAME}

@@ -45,7 +45,8 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
         contents.raw_anchors["monotonic_ns"], contents.counters["time_ns"],
     ]  # fmt: skip
     interval = plausible_interval(np.concatenate(moments))
-    window = _window(contents, anchors["monotonic_ns"][interval.contains(anchors["monotonic_ns"])], interval)
+    own = anchors[interval.contains(anchors["monotonic_ns"])]
+    window = _window(contents, own["monotonic_ns"], interval)
     is_inside = _are_inside(window, spans)
     if (~is_inside).sum() > max(1, LARGEST_PART * len(spans)):  # then the anchors are wrong
         window, is_inside = interval, _are_inside(interval, spans)
@@ -53,7 +54,7 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
     for name in WAIT_TIMES:
         is_awaited &= window.contains(spans[name]) | (spans[name] == NONE)
     tables = {
-        "anchors": _within(anchors, window, "monotonic_ns"),
+        "anchors": own if len(own) else anchors,  # without any, the wall clock would be unknown
         "device_anchors": _within(contents.device_anchors, window, "monotonic_ns", ("device_ns", "error_ns")),
         "raw_anchors": _within(contents.raw_anchors, window, "monotonic_ns", ("raw_ns",)),
         "counters": _within(contents.counters, window, "time_ns"),
