@@ -157,7 +157,10 @@ class Collectives:
 
         The first of the `arguments` is its process group, which may not be known yet.
         """
-        if not self.recorder.counts_collectives or self._is_of_other_thread():
+        recorder = self.recorder
+        if not recorder.counts_collectives:
+            return False
+        if recorder.training_thread != get_ident() and self._is_of_other_thread():
             return False
         group = self._groups.get(id(arguments[0]))
         if group is None:
