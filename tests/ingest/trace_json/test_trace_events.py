@@ -180,6 +180,14 @@ def test_a_giant_event_is_skipped_in_bounded_memory(stream):
     assert (error.severity, "larger than" in error.message) == ("error", True)
 
 
+def test_a_field_after_the_list_of_events_may_be_larger_than_any_event(stream):
+    text = json.dumps({"traceEvents": EVENTS, "baseTimeNanoseconds": 7, "systemTrace": "x" * 100_000})
+    with limits_in_force({"string": 4096}):
+        found, read = stream(text)
+    assert (read, found.diagnostics()) == (names(200), [])
+    assert found.facts["baseTimeNanoseconds"] == 7
+
+
 def test_a_file_that_expands_beyond_the_limits_is_refused(stream):
     bomb = gzip.compress(b'{"traceEvents": [{"name": "e0"}, ' + b" " * (1 << 20))
     with limits_in_force({"unpacked": 1 << 18}), pytest.raises(InputError, match="limit of 256 KiB"):

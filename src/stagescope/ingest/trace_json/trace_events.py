@@ -154,18 +154,22 @@ class EventStream(Generic[Event]):
         while block := self._next(stream):
             buffer = self._resumed(buffer + block)
             cut = None if len(buffer) < self._try_bytes else _last_end(buffer, len(block))
+            # Where no event ends up to the limit, the list may have ended: what follows it may be larger.
+            if len(buffer) + PIECE_BYTES > limit("string"):
+                cut = len(buffer), len(buffer)
             if cut is None:
                 continue
-            piece = buffer[: cut[0]]
+            stop, following = cut
+            piece = buffer[:stop]
             if not piece.isascii():
                 piece = self._valid_text(piece, len(buffer))
             try:
                 yield self.decoder.decode(b"[" + piece + b"]")
-                buffer = buffer[cut[1] :]
+                buffer = buffer[following:]
             except REFUSALS:
                 events, rest, ended = self._salvage(piece, len(buffer))
                 yield events
-                buffer = rest + buffer[cut[0] :]
+                buffer = rest + buffer[stop:]
                 if ended:
                     return self._read_tail(stream, buffer)
                 buffer = BETWEEN.sub(b"", buffer, count=1)
