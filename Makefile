@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive fuzz compatibility compatibility-trainings check format docs bench gpu-check golden web clean
+.PHONY: help demo test test-lowest audit test-exhaustive fuzz compatibility compatibility-trainings check format docs bench gpu-check golden web clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-23s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,29 @@ WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
 test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list what was skipped and why
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive"
 
+# In an environment of its own. What starts browsers, trainings or builds does not depend on these versions.
+LOWEST = build/lowest
+LOWEST_TESTS = tests/analysis/test_report.py tests/analysis/graph tests/analysis/prediction/test_what_if.py \
+	tests/cli/test_export.py tests/cli/test_foreign_text.py tests/cli/test_report.py tests/clocks \
+	tests/exporters/pictures tests/exporters/test_tables.py tests/ingest/kineto tests/ingest/recording \
+	tests/ingest/table tests/ingest/test_merge.py tests/model tests/reports tests/viewer/server tests/viewer/tiles
+$(LOWEST)/.ready: pyproject.toml tools/lowest_versions.py
+	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-input tomli pytest pytest-timeout \
+		pytest-xdist hypothesis
+	@$(LOWEST)/bin/python tools/lowest_versions.py > $(LOWEST)/requirements.txt
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-input -r $(LOWEST)/requirements.txt
+	@touch $@
+
+test-lowest: $(LOWEST)/.ready ## run most tests with the lowest versions that pyproject.toml allows, in build/lowest
+	@PYTHONPATH=src $(LOWEST)/bin/python -m pytest -q -n 2 --dist loadfile -m "not exhaustive and not slow" \
+		$(LOWEST_TESTS)
+
+audit: $(DEV_READY) ## look up known vulnerabilities of the required packages; skipped without the network
+	@$(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install --quiet --disable-pip-version-check \
+		--no-input --retries 1 --timeout 10 pip-audit 2> build/audit/install.log || true
+	@$(BIN)/python tools/audit.py build/audit/bin/pip-audit
+
 test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leaves out
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m exhaustive
 
@@ -71,8 +94,9 @@ format: $(DEV_READY) ## format the code and apply the safe fixes of the linter
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(DEV_READY) ## regenerate the generated parts of the documents
+docs: $(DEV_READY) ## regenerate the generated parts of the documents, and the bill of materials
 	@$(BIN)/python tools/write_docs.py
+	@$(BIN)/python tools/write_sbom.py
 
 bench: $(DEV_READY) ## run every benchmark and print its results
 	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py benchmarks/recorded_steps.py
@@ -89,5 +113,5 @@ web: ## check, test and build the browser viewer into src/stagescope/viewer/asse
 	@cd web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 
 clean: ## remove what make made here: the environment, the demo's output, caches
-	@rm -rf demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@if [ -f $(VENV)/.stagescope-install ]; then rm -rf $(VENV); fi

@@ -101,7 +101,17 @@ def test_the_wheel_contains_types_hook_and_license(built):
     names = zipfile.ZipFile(built[0]).namelist()
     assert "stagescope/py.typed" in names
     assert "stagescope/record/hook/sitecustomize.py" in names
-    assert [name for name in names if name.endswith("/LICENSE")] != []
+    licenses = {name.partition("/licenses/")[2] for name in names if "/licenses/" in name}
+    assert licenses == {"LICENSE", "src/stagescope/viewer/assets/viewer.licenses.txt"}
+    assert [name for name in names if name.endswith(".dist-info/sboms/sbom.cdx.json")] != []
+
+
+def test_building_again_elsewhere_and_later_gives_the_same_wheel(built, tmp_path):
+    """The fixture builds the wheel from the unpacked sdist, this test from the checkout, whose files are older."""
+    command = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
+    run(*command, cwd=tmp_path)
+    (again,) = tmp_path.glob("*.whl")
+    assert again.read_bytes() == built[0].read_bytes()
 
 
 def test_the_wheel_contains_only_the_package(built):

@@ -91,7 +91,8 @@ def coarse_offsets(table: pl.DataFrame, clocks: int) -> Coarse:
 
 
 def _matrix(places: Ints, values: Floats, size: int) -> coo_array:
-    return coo_array((values, (places[:, 0], places[:, 1])), shape=(size, size)).tocsr()
+    row, column = places.astype(np.int32).T  # the graph functions of SciPy 1.15 accept no 64-bit indices
+    return coo_array((values, (row, column)), shape=(size, size)).tocsr()
 
 
 def _ahead(typical: dict[tuple[int, int], float]) -> tuple[dict[tuple[int, int], float], Floats]:
