@@ -82,6 +82,17 @@ def replicate(module, kind, mesh):
     return module
 
 
+def move_rooted(group):
+    """Move data from and to the last rank of a group."""
+    root, size = dist.get_global_rank(group, 1), dist.get_world_size(group)
+    one, several = torch.zeros(4), [torch.zeros(4) for _ in range(size)]
+    is_root = dist.get_rank() == root
+    dist.broadcast(one, root, group=group)
+    dist.reduce(one, root, group=group)
+    dist.gather(one, several if is_root else None, root, group=group)
+    dist.scatter(one, several if is_root else None, root, group=group)
+
+
 def main():
     kind, delay_s = sys.argv[1], float((*sys.argv[2:], "0")[0])
     torch.set_num_threads(1)
@@ -111,6 +122,8 @@ def main():
     weights = [
         float(weight.detach().to(torch.float64).sum()) for weight in module.parameters() if kind != "fsdp"
     ]
+    if kind == "none":
+        move_rooted(mesh.get_group("dp"))
     # One write: print writes the end of the line separately, and all ranks write to one pipe.
     sys.stdout.write(f"{dist.get_rank()} {[float(loss) for loss in losses]} {weights}\n")
     sys.stdout.flush()

@@ -3,6 +3,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from planted_clocks import Plan, plant, uncovered
 from stagescope.clocks import align_clocks
 from stagescope.clocks.collectives import ALL_PAIRS, LATE, NEIGHBORS, matched_collectives
 from stagescope.clocks.observations import gather_observations
@@ -48,8 +49,57 @@ def test_no_rank_leaves_a_collective_before_the_last_has_entered(operation):
 
 
 @pytest.mark.parametrize("operation", ["broadcast", "reduce", "gather", "scatter"])
-def test_collectives_in_which_not_all_wait_for_all_are_not_used(operation):
+def test_collectives_in_which_not_all_wait_for_all_are_not_used_without_their_root(operation):
     assert pairs_of(*calls(*TWO, operation=operation)) == []
+
+
+THREE = (*TWO, (2, 0, 4_000_000, 5_020_000))
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "scatter"])
+def test_no_rank_is_done_before_the_root_of_a_broadcast_has_begun(operation):
+    run, clocks = calls(*THREE, operation=operation)
+    run = run.with_spans(run.spans.with_columns(peer=pl.lit(1, pl.Int32)))
+    assert pairs_of(run, clocks) == [
+        (1, 0, 4_990_000, 5_000_000, False),
+        (1, 2, 4_990_000, 5_020_000, False),
+    ]
+
+
+@pytest.mark.parametrize("operation", ["reduce", "gather"])
+def test_the_root_of_a_reduce_is_not_done_before_all_others_have_begun(operation):
+    run, _ = calls(*THREE, operation=operation)
+    run = run.with_spans(run.spans.with_columns(peer=pl.lit(0, pl.Int32)))
+    shared = pl.DataFrame({"rank": [0, 1, 2], "clock": [0, 7, 7]}, schema_overrides={"clock": pl.Int32})
+    # The last of two ranks on one clock.
+    assert pairs_of(run, shared.with_columns(pl.col("rank").cast(pl.Int32))) == [
+        (7, 0, 4_990_000, 5_000_000, False)
+    ]
+
+
+def test_a_group_whose_calls_with_one_number_have_different_roots_is_not_used():
+    run, clocks = calls(*TWO, operation="broadcast")
+    run = run.with_spans(run.spans.with_columns(peer="rank"))
+    assert matched_collectives(run, clocks).mismatched["reason"].to_list() == [
+        "calls with one number have different roots"
+    ]
+
+
+def test_broadcasts_bound_what_messages_bound_on_one_side_only():
+    planted = plant(Plan(costs=(1.0, 1.0, 0.1, 0.02), steps=4, collectives=1, seed=3))
+    is_collective = pl.col("kind") == "collective"
+
+    def least_ns(root):
+        name = pl.col("name").str.replace("all_reduce", "broadcast")
+        spans = planted.timeline.spans.with_columns(
+            peer=pl.when(is_collective).then(pl.lit(root, pl.Int32)).otherwise("peer"),
+            name=pl.when(is_collective).then(name).otherwise("name"),
+        )
+        aligned = align_clocks(planted.timeline.with_spans(spans))
+        assert uncovered(planted, aligned.timeline).is_empty()
+        return aligned.clocks.machines[3].error_lo_ns
+
+    assert least_ns(root=0) > least_ns(root=None) / 10
 
 
 def test_a_call_whose_wait_is_not_recorded_ends_before_others_entered():

@@ -1,7 +1,8 @@
 """Observations of collectives: no rank leaves one before the last of its ranks has entered.
 
-That holds for collectives in which every rank needs data of all others. An asynchronous one is entered when it is
-issued, and left when the wait for it ends. Matched over the ranks by group and number; groups whose numbers do not
+That holds for collectives in which every rank needs data of all others. Where the data of one rank, the root, goes to
+all others, no rank leaves before the root has entered, and the other way round. An asynchronous one is entered when it
+is issued, and left when the wait for it ends. Matched over the ranks by group and number; groups whose numbers do not
 belong together are not used.
 
 All pairs of the clocks of a large group would be quadratic. Instead, each clock is compared with its neighbors and with
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Operations in which every rank waits for all others. A broadcast, a scatter, a gather or a reduce to one rank bounds
-one direction only, and its root is not recorded. An all-to-all in which a rank sends another nothing does not wait for
-it; such splits are not known here."""
+"""Operations in which every rank waits for all others. An all-to-all in which a rank sends another nothing does not
+wait for it; such splits are not known here."""
+FROM_ROOT, TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
+"""Operations in which all other ranks wait for the root, and in which the root waits for all others."""
 
 ALL_PAIRS = 16
 """In a group of up to this many clocks, every pair is compared."""
@@ -42,6 +44,21 @@ INCOMPLETE = ("recording.no_end", "spans.dropped", "spans.missing", "frames.miss
 HOST_TIMES = "device.host_times"
 
 KEY = ("group", "sequence")
+
+COLUMNS = (
+    "kind",
+    "source",
+    "target",
+    "source_rank",
+    "target_rank",
+    "step",
+    "microbatch",
+    "sent_ns",
+    "received_ns",
+    "waited",
+    "stay_ns",
+    "is_large",
+)
 
 
 class Collectives(NamedTuple):
@@ -65,6 +82,7 @@ def matched_collectives(timeline: Timeline, clocks: pl.DataFrame) -> Collectives
     notes = timeline.diagnostics.filter(pl.col("code").is_in(INCOMPLETE))["rank"].drop_nulls()
     differs = {
         "calls with one number have different operations": pl.col("operation").n_unique().over(KEY) > 1,
+        "calls with one number have different roots": pl.col("peer").drop_nulls().n_unique().over(KEY) > 1,
         "calls with one number are in different steps": pl.col("step").drop_nulls().n_unique().over(KEY) > 1,
         "a rank has two calls with one number": pl.len().over(*KEY, "rank") > 1,
         "ranks on one machine were not in the same call": _is_apart(),
@@ -102,8 +120,17 @@ def collective_observations(
     they recorded is when the host launched a collective. Calls without a recorded wait end with their issue, before
     the other ranks have entered.
     """
-    usable = pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING)
-    calls = collectives.calls.filter(usable & ~pl.col("rank").is_in(host_timed.implode()))
+    timed = collectives.calls.filter(~pl.col("rank").is_in(host_timed.implode()))
+    timed = timed.with_columns(is_large=pl.col("clock").n_unique().over("group") > ALL_PAIRS)
+    parts = (_of_all(timed), _from_root(timed), _to_root(timed))
+    return pl.concat([part.select(COLUMNS) for part in parts], how="vertical_relaxed").filter(
+        pl.col("waited") | ~pl.col("is_large") | ~_are_in(messaging)
+    )
+
+
+def _of_all(timed: pl.DataFrame) -> pl.DataFrame:
+    """Return the observations of collectives in which every rank waits for all others."""
+    calls = timed.filter(pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING))
     members = calls.group_by(*KEY, "clock", maintain_order=True).agg(
         entered_ns=pl.max("start_ns"),
         left_ns=pl.min("end_ns"),
@@ -131,7 +158,42 @@ def collective_observations(
             microbatch=pl.lit(None, pl.Int32),
             waited=(pl.col("early_ns") <= LATE_NS) & (pl.col("blocked_ns") > 0),
         )
-        .filter(pl.col("waited") | ~pl.col("is_large") | ~_are_in(messaging))
+    )
+
+
+def _from_root(timed: pl.DataFrame) -> pl.DataFrame:
+    """Return the observations of collectives in which no rank is done before the root has begun.
+
+    How long the data took to get there is not known, so they bound offsets, and show no short delays.
+    """
+    calls = timed.filter(pl.col("operation").is_in(FROM_ROOT) & pl.col("peer").is_not_null())
+    roots = calls.filter(pl.col("rank") == pl.col("peer"))
+    others = calls.filter(pl.col("blocked_ns").is_not_null() & (pl.col("rank") != pl.col("peer")))
+    targets = others.group_by(*KEY, target="clock", maintain_order=True).agg(
+        received_ns=pl.min("end_ns"), target_rank=pl.col("rank").gather(pl.col("end_ns").arg_min()).first()
+    )
+    sources = roots.select(*KEY, "step", "is_large", source="clock", source_rank="rank", sent_ns="start_ns")
+    return _one_way(sources.join(targets, on=KEY, maintain_order="left"))
+
+
+def _to_root(timed: pl.DataFrame) -> pl.DataFrame:
+    """Return the observations of collectives in which the root is not done before all other ranks have begun."""
+    calls = timed.filter(pl.col("operation").is_in(TO_ROOT) & pl.col("peer").is_not_null())
+    roots = calls.filter(pl.col("blocked_ns").is_not_null() & (pl.col("rank") == pl.col("peer")))
+    others = calls.filter(pl.col("rank") != pl.col("peer"))
+    sources = others.group_by(*KEY, source="clock", maintain_order=True).agg(
+        sent_ns=pl.max("start_ns"), source_rank=pl.col("rank").gather(pl.col("start_ns").arg_max()).first()
+    )
+    targets = roots.select(*KEY, "step", "is_large", target="clock", target_rank="rank", received_ns="end_ns")
+    return _one_way(sources.join(targets, on=KEY, maintain_order="left"))
+
+
+def _one_way(pairs: pl.DataFrame) -> pl.DataFrame:
+    return pairs.filter(pl.col("source") != pl.col("target")).with_columns(
+        kind=pl.lit("collective"),
+        microbatch=pl.lit(None, pl.Int32),
+        waited=pl.lit(value=False),
+        stay_ns=pl.lit(None, pl.Int64),
     )
 
 

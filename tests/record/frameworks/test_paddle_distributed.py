@@ -45,6 +45,12 @@ class ProcessGroup:
     def all_gather(self, out, tensor, sync_op):
         return Task()
 
+    def broadcast(self, tensor, src, sync_op):
+        return Task()
+
+    def gather(self, tensor, gather_list, dst, sync_op, use_calc_stream):
+        return Task()
+
     def send(self, tensor, dst, sync_op):
         return Task()
 
@@ -84,6 +90,14 @@ def test_collectives_have_group_number_size_and_wait_and_are_asynchronous_if_the
         ("4,6 (_default)", 2, "all_reduce", False, True, 24),
     ]
     assert not table["exposed_ns"].has_nulls()
+
+
+def test_the_peer_of_a_collective_with_a_root_is_the_root(recorder, tmp_path, paddle):
+    paddle.group.broadcast(Tensor(), 1, True).wait()  # as Paddle calls it
+    paddle.group.gather(Tensor(), [Tensor(), Tensor()], 0, True, False).wait()
+    paddle.group.all_reduce(Tensor(), "sum", True).wait()
+    spans = spans_of(recorder, tmp_path).filter(kind="collective").sort("pair")
+    assert spans["peer"].to_list() == [6, 4, None]
 
 
 def test_transfers_are_recorded_outside_of_the_runs_of_a_pipeline_only(recorder, tmp_path, paddle):

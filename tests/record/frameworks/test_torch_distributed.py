@@ -129,6 +129,17 @@ def test_collectives_of_a_group_match_on_all_its_ranks():
     assert per_call["operation"].unique().to_list() == per_call["bytes"].unique().to_list() == [1]
 
 
+def test_the_peer_of_a_collective_with_a_root_is_the_root():
+    calls = spans_of("none", "collective").with_columns(
+        operation=pl.col("name").str.split(" in ").list.first()
+    )
+    rooted = calls.filter(pl.col("operation").is_in(["broadcast", "reduce", "gather", "scatter"]))
+    roots = {rank: 2 + rank % 2 for rank in range(RANKS)}
+    assert rooted.group_by("operation").len()["len"].to_list() == [RANKS] * 4
+    assert rooted["peer"].to_list() == [roots[rank] for rank in rooted["rank"].to_list()]
+    assert calls.filter(~pl.col("operation").is_in(rooted["operation"].implode()))["peer"].is_null().all()
+
+
 def test_no_reduction_is_recorded_without_data_parallelism():
     assert spans_of("none", "grad_reduce").is_empty()
 

@@ -3,7 +3,8 @@
 A collective is recorded from its issue to the end of the wait for it. Its name is ``<operation> in <group>``, or
 ``<operation> (async) in <group>`` if the training receives a handle and waits for that when it likes. Its
 sequence number is the number of earlier collectives that this process issued in the group. All members of a group
-issue its collectives in the same order, so group and sequence number identify a collective on all of them.
+issue its collectives in the same order, so group and sequence number identify a collective on all of them. The peer of
+a broadcast, a reduce, a scatter or a gather is its root.
 
 A training with tensor parallelism issues hundreds of collectives in each action. They are numbered, but not recorded
 one by one, unless the recording is detailed: that would cost more than recording may. Those that reduce gradients are
@@ -72,6 +73,10 @@ class Group:
             name = self.names[operation] = f"{operation} in {self.text}"
         return name
 
+    def rank(self, number: int) -> int:
+        """Return the global rank of a member; `NONE` if it is not known."""
+        return self.ranks[number] if 0 <= number < len(self.ranks) else NONE
+
 
 class Size:
     """The size of a collective in bytes, where no single tensor of torch has it."""
@@ -80,9 +85,9 @@ class Size:
         self.nbytes = nbytes
 
 
-Issued = tuple[int, int, int, int, tuple[int, int, int], int, int]
+Issued = tuple[int, int, int, int, tuple[int, int, int, int], int, int]
 """A collective that was issued, before it is waited for: kind, name, number in its group, bytes, where it was issued
-(step, stage, chunk), and from when to when. A plain tuple, because one is made for each collective.
+(step, stage, chunk) and its root, and from when to when. A plain tuple, because one is made for each collective.
 """
 
 
@@ -169,10 +174,13 @@ class Collectives:
         group.counted += 1
         return True
 
-    def observe(self, operation: str, owner: Any, arguments: Sequence[Any]) -> Observation:
+    def observe(
+        self, operation: str, owner: Any, arguments: Sequence[Any], root: int | None = None
+    ) -> Observation:
         """Observe a call that issues a collective in the process group `owner` and returns its handle, or None.
 
-        Its size is that of the largest of the `arguments`.
+        Its size is that of the largest of the `arguments`. `root` is the rank in the group from which or to which all
+        data goes, if there is one.
         """
         recorder = self.recorder
         group = self._groups.get(id(owner)) or self.group_of(owner)
@@ -194,11 +202,12 @@ class Collectives:
         start_ns = now_ns()
         work = yield
         end_ns = now_ns()
+        root = NONE if root is None else group.rank(root)
         if is_apart:
-            nowhere = (recorder.step, NONE, NONE)
+            nowhere = (recorder.step, NONE, NONE, root)
             self.emit((COLLECTIVE, name, sequence, size_bytes, nowhere, start_ns, end_ns), NONE, NONE)
             return
-        place = (recorder.step, recorder.stage, recorder.chunk)
+        place = (recorder.step, recorder.stage, recorder.chunk, root)
         issued: Issued = (kind, name, sequence, size_bytes, place, start_ns, end_ns)
         self.reduced += kind == GRAD_REDUCE
         if start is not None and (work is None or self.is_beside):
@@ -249,7 +258,7 @@ class Collectives:
 
     def emit(self, issued: Issued, wait_start_ns: int, wait_end_ns: int) -> None:
         """Record a collective; the times of the wait are `NONE` if it was not seen."""
-        kind, name, sequence, size_bytes, (step, stage, chunk), start_ns, end_ns = issued
+        kind, name, sequence, size_bytes, (step, stage, chunk, root), start_ns, end_ns = issued
         if wait_end_ns != NONE:
             end_ns = max(wait_end_ns, start_ns)
         self.recorder.emit(
@@ -259,7 +268,7 @@ class Collectives:
             stage,
             NONE,
             chunk,
-            NONE,
+            root,
             size_bytes,
             wait_start_ns,
             wait_end_ns,

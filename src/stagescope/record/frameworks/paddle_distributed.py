@@ -27,7 +27,7 @@ from stagescope.record.frameworks.paddle_transfers import size_of
 from stagescope.record.frameworks.process_groups import ProcessGroups
 from stagescope.record.frameworks.runs import IdentityMap
 from stagescope.record.frameworks.shared import shared
-from stagescope.record.points.paddle_distributed import FRAMEWORK, GROUPS, OPERATIONS, PARTS
+from stagescope.record.points.paddle_distributed import FRAMEWORK, GROUPS, OPERATIONS, PARTS, ROOTED
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -66,12 +66,15 @@ class Instrumentation(ProcessGroups):
         """Observe a method of a process group that issues a collective and returns its task."""
         self._describe_group(call.owner)
         operation = OPERATIONS[call.name]
+        place = ROOTED.get(operation)
         is_on_stream = call.name.endswith("_on_calc_stream")
         given = [*call.arguments[1:], *call.keywords.values()]
         if not is_on_stream and given and given[-1] is False:  # sync_op
             operation += ASYNCHRONOUS
         size_bytes = max((max(size_of(each), 0) for each in given[:2]), default=0)
-        observation = self.collectives.observe(operation, call.owner, (Size(size_bytes),))
+        root = given[place] if place is not None and place < len(given) else None
+        root = root if type(root) is int else None
+        observation = self.collectives.observe(operation, call.owner, (Size(size_bytes),), root)
         next(observation, None)  # one that is only counted ends here
         try:
             task = yield

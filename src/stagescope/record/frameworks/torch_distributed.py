@@ -16,7 +16,7 @@ from stagescope.record.frameworks.collectives import ASYNCHRONOUS
 from stagescope.record.frameworks.process_groups import ProcessGroups
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.torch_replicas import Replica
-from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PACKAGE, PARTS
+from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PACKAGE, PARTS, ROOTED
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -56,9 +56,11 @@ class Instrumentation(ProcessGroups):
     def collective(self, call: Call) -> Observation:
         """Observe a method of a process group that issues a collective."""
         operation = OPERATIONS[call.name]
-        if getattr(call.keywords.get("opts", call.arguments[-1]), "asyncOp", False):
+        options = call.keywords.get("opts", call.arguments[-1])
+        root = _root(call, options) if operation in ROOTED else None
+        if getattr(options, "asyncOp", False):
             operation += ASYNCHRONOUS
-        return self.collectives.observe(operation, call.owner, call.arguments[1:3])
+        return self.collectives.observe(operation, call.owner, call.arguments[1:3], root)
 
     def ignores_coalescing(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether the collectives of a group that have one handle are only counted."""
@@ -108,3 +110,12 @@ class Instrumentation(ProcessGroups):
         gathers = self.collectives
         with gathers.beside() if self.recorder.timer.device else gathers.recording():
             return (yield)
+
+
+def _root(call: Call, options: Any) -> int | None:
+    """Return the root of a collective in its group: from its options, or passed by itself; None if it is unknown."""
+    root = getattr(options, "rootRank", None)
+    if root is None:
+        passed = call.arguments[ROOTED[OPERATIONS[call.name]] :]
+        root = call.keywords.get("root", passed[0] if passed else None)
+    return root if type(root) is int else None

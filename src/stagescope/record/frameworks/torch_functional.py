@@ -100,7 +100,8 @@ class Instrumentation:
         size_bytes = size_of(call.arguments[0])
         if operation == "all_gather":
             size_bytes *= self.collectives.group_of(owner).size
-        observation = self.collectives.observe(operation + ASYNCHRONOUS, owner, (Size(size_bytes),))
+        root = call.get("src") if operation == "broadcast" else None
+        observation = self.collectives.observe(operation + ASYNCHRONOUS, owner, (Size(size_bytes),), root)
         next(observation, None)  # one that is only counted ends here
         self._is_inside = True
         try:

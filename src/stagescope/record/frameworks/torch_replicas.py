@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import ASYNCHRONOUS, GRAD_REDUCE
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Replica:
         recorder, collectives = self.recorder, self.collectives
         group = collectives.group_of(model.process_group)
         name, sequence = recorder.name_id(group.name(f"all_reduce{ASYNCHRONOUS}")), group.number()
-        place = (recorder.step, recorder.stage, recorder.chunk)
+        place = (recorder.step, recorder.stage, recorder.chunk, NONE)
         issued: Issued = (GRAD_REDUCE, name, sequence, self._size_bytes, place, start_ns, end_ns)
         recorder.timer.resolve(partial(collectives.emit, issued), computed, end)
         recorder.computed = computed

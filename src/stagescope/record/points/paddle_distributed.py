@@ -42,6 +42,9 @@ OPERATIONS = {
 }
 """The methods of ProcessGroup and the collective that each one is. Versions of Paddle have some of them."""
 
+ROOTED = {"broadcast": 1, "reduce": 1, "scatter": 2, "gather": 2}
+"""Collectives with a root, and its place after the tensor among the arguments: a rank in the group."""
+
 TRANSFERS = tuple(
     f"{name}{way}{stream}"
     for name in ("send", "recv")

@@ -45,6 +45,9 @@ OPERATIONS = {
 }
 """The methods of ``ProcessGroup`` and the collective that each one is. Versions of torch have some of them."""
 
+ROOTED = {"broadcast": 2, "reduce": 2, "gather": 3, "scatter": 3}
+"""Collectives with a root, and its place among the arguments of the method where it is passed without options."""
+
 TRANSFERS = ("send", "recv", "recv_anysource")
 """Its methods that move a tensor between two ranks."""
 

@@ -49,7 +49,7 @@ PARTS = (
                 FUNCTIONAL,
                 name,
                 "collective",
-                reads=("group",),
+                reads=("group", "src") if name == "broadcast" else ("group",),
                 required=name == "all_reduce",
                 ignores="ignores_collective",
             )
