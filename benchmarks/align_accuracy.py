@@ -132,7 +132,7 @@ def measure(plan: Plan) -> Measured:
 
 def _found(planted: Planted, aligned: Aligned) -> int:
     """Return how many of the planted steps were found, of the right machine and about the right size."""
-    left = list(aligned.clocks.steps)
+    left = list(aligned.clocks.adjustments)
     found = 0
     for step in planted.plan.clock_steps:
         right = [

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from planted_clocks import ClockSlew, ClockStep, Plan, plant, uncovered
+from planted_clocks import ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks
+from stagescope.clocks.grid import Adjustment, grid_of, slewed_stretches
 from stagescope.clocks.uncertainty import offset_errors
 from stagescope.clocks.windows import Windows
 
@@ -98,18 +99,19 @@ def test_an_unknown_latency_is_part_of_the_estimated_error():
     assert aligned.clocks.estimated_error_ns > 1_000_000
 
 
-def test_no_error_is_estimated_while_a_clock_is_slewed():
-    plan = Plan(slews=(ClockSlew(2, 0.3, 0.6, 500.0),), seed=900)
-    planted = plant(plan)
-    aligned = align_clocks(planted.timeline)
-    assert uncovered(planted, aligned.timeline).is_empty()
-    length_ns = planted.truth["end_ns"].max() - planted.truth["start_ns"].min()
-    since = (pl.col("start_ns") - pl.col("start_ns").min()) / length_ns
-    pieces = aligned.timeline.clocks.filter(clock="node-2/wall").with_columns(since=since)
-    assert pieces.filter(pl.col("since").is_between(0.4, 0.5))["estimated_error_ns"].null_count() == (
-        pieces.filter(pl.col("since").is_between(0.4, 0.5)).height
+def test_a_clock_that_is_adjusted_repeatedly_in_one_direction_was_probably_slewed():
+    def adjusted(clock, moments, size_ns):
+        return [Adjustment(clock, at_ns - 1e6, at_ns + 1e6, size_ns) for at_ns in moments]
+
+    knots_ns = np.linspace(0.0, 20e9, 200)
+    adjustments = (
+        *adjusted(2, (5e9, 7e9, 9e9), 2e5),
+        *adjusted(1, (5e9, 9e9), -3e5),
+        *adjusted(1, (7e9,), 3e5),
     )
-    assert pieces.filter(pl.col("since") < 0.1)["estimated_error_ns"].null_count() == 0
+    grid = grid_of(knots_ns, np.full(3, 2e-4), adjustments)
+    assert slewed_stretches(grid, (2,)) == [(2.999e9, 9.001e9), (4.999e9, 11.001e9)]
+    assert slewed_stretches(grid, (1,)) == []
 
 
 def test_a_clock_that_nothing_connects_to_a_reference_has_no_error():

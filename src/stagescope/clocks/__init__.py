@@ -1,7 +1,8 @@
 """Aligns the clocks of all machines of a run, with a guaranteed bound on the error.
 
 The steps, each in a module of its own: observations (pairs of ordered events), collectives and recorded_offsets
-collect the facts; evidence turns them into arrays; conflicts, adjustments and ambiguous_edges find outliers and clocks
+collect the facts; evidence turns them into arrays; lines, rate_changes and slews find clocks that were slewed, and
+prepared removes that from the observations; conflicts, adjustments and ambiguous_edges find outliers and clocks
 that were set; limits, bounds and reference_bounds compute the guaranteed bounds; windows and estimate compute the best
 estimate within them, and uncertainty its error; solution runs these in order; correction and groups turn the result
 into corrections of raw timestamps; summary, report and report_text describe it. docs/clocks.md explains the
@@ -16,6 +17,7 @@ from stagescope.clocks.report import (
     MachineClock,
     Observation,
     Outlier,
+    SlewedClock,
     report_json,
 )
 from stagescope.clocks.report_text import candidates_text, clock_line
@@ -29,6 +31,7 @@ __all__ = [
     "MachineClock",
     "Observation",
     "Outlier",
+    "SlewedClock",
     "align_clocks",
     "candidates_text",
     "clock_line",

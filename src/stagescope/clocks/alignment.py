@@ -10,12 +10,13 @@ import polars as pl
 
 from stagescope.clocks.collectives import matched_collectives
 from stagescope.clocks.correction import correction_of
-from stagescope.clocks.evidence import coarse_offsets, evidence_of
 from stagescope.clocks.groups import shift_groups
 from stagescope.clocks.observations import gather_observations
+from stagescope.clocks.prepared import prepare
 from stagescope.clocks.recorded_offsets import recorded_offset_observations
 from stagescope.clocks.report import ClockReport
 from stagescope.clocks.report_text import diagnostics_of, mismatch_notes
+from stagescope.clocks.slews import widened_for_unsure, with_slew
 from stagescope.clocks.solution import solve
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
 from stagescope.model import CLOCKS, COUNTERS, SPANS, STEPS
@@ -24,6 +25,8 @@ from stagescope.model.validate import conform
 if TYPE_CHECKING:
     from stagescope.clocks.correction import Correction
     from stagescope.clocks.evidence import Coarse, Floats, Ints
+    from stagescope.clocks.prepared import Prepared
+    from stagescope.clocks.solution import Solution
     from stagescope.model import Timeline
 
 MAX_PPM = 200.0
@@ -64,17 +67,14 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     )
     # Recorded offsets are measured against one more clock, which belongs to no machine.
     count = len(clocks) + (1 if len(recorded) else 0)
-    coarse = coarse_offsets(table, count)
     rate_error_ns = _rate_errors_ns(timeline.clocks, clocks)
-    evidence = evidence_of(table, coarse, rate_error_ns)
-    solution = solve(evidence, count, max_ppm)
+    prepared = prepare(table, rate_error_ns[:count], max_ppm)
+    solution = solve(prepared.evidence, count, max_ppm, prepared.zones)
     timestamps = _timestamps_by_clock(timeline, numbered, len(clocks))
-    corrections = [correction_of(solution, coarse, clock, timestamps[clock]) for clock in range(len(clocks))]
-    drift_ns = 2e-6 * max_ppm * _length_ns(timestamps, coarse)
+    corrections = _corrections(prepared, solution, timestamps, max_ppm)
     corrections = [each.widened(error_ns) for each, error_ns in zip(corrections, rate_error_ns, strict=False)]
-    corrections = shift_groups(corrections, solution, evidence, coarse, drift_ns)
     found = AlignmentResult(
-        names, tuple(clocks), table, evidence, solution, coarse, tuple(corrections), tuple(timestamps)
+        names, tuple(clocks), table, prepared, solution, tuple(corrections), tuple(timestamps)
     )
     report = summarize(found, timeline, max_ppm)
     moved = _moved(timeline, numbered, corrections)
@@ -85,6 +85,23 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
         ),
         report,
     )
+
+
+def _corrections(
+    prepared: Prepared, solution: Solution, timestamps: list[Ints], max_ppm: float
+) -> list[Correction]:
+    """Return the correction of every clock, for raw timestamps."""
+    slews, coarse = prepared.slews, prepared.coarse
+    steady = [
+        slews[clock].removed(own_ns) if clock in slews else own_ns for clock, own_ns in enumerate(timestamps)
+    ]
+    corrections = [correction_of(solution, coarse, clock, own_ns) for clock, own_ns in enumerate(steady)]
+    drift_ns = 2e-6 * max_ppm * _length_ns(steady, coarse)
+    corrections = shift_groups(corrections, solution, prepared.evidence, coarse, drift_ns)
+    corrections = [
+        with_slew(each, slews[clock]) if clock in slews else each for clock, each in enumerate(corrections)
+    ]
+    return widened_for_unsure(corrections, slews, solution.reference, timestamps)
 
 
 def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

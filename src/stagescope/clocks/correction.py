@@ -180,9 +180,12 @@ def _pieces_around_adjustment(
     left, right = knots
     moment = _moment(adjustments, timestamps_ns, float(curve.at_ns[left]), float(curve.at_ns[right]))
     drift_ns = curve.budget * float(curve.at_ns[right] - curve.at_ns[left])
+    drift_ns += sum(adjustment.widen_ns for adjustment in adjustments)
     known = len(adjustments) == 1
     lower_ns = float(curve.lower_ns[[left, right]].min()) - drift_ns if known else -np.inf
     upper_ns = float(curve.upper_ns[[left, right]].max()) + drift_ns if known else np.inf
+    if all(adjustment.is_rate for adjustment in adjustments):
+        return [_around_rate_change(curve, knots, (lower_ns, upper_ns), adjustments)]
     return [
         (
             at_ns,
@@ -194,6 +197,26 @@ def _pieces_around_adjustment(
         )
         for at_ns, knot in ((float(curve.at_ns[left]), left), (moment, right))
     ]
+
+
+def _around_rate_change(
+    curve: _Curve, knots: tuple[int, int], bounds_ns: tuple[float, float], changes: list[Adjustment]
+) -> _Row:
+    """Return the linear piece around changes of the rate, which were removed from the timestamps: nothing was set."""
+    left, right = knots
+    start_ns, x_ns, rate, *_, estimated_ns = _linear_piece(curve, left, right)
+    ends_ns = curve.x_ns[[left, right]]
+    error_ns = (
+        estimated_ns + abs(float(np.diff(ends_ns)[0])) + sum(COVERING * each.error_ns for each in changes)
+    )
+    return (
+        start_ns,
+        x_ns,
+        rate,
+        bounds_ns[0] - float(ends_ns.max()),
+        bounds_ns[1] - float(ends_ns.min()),
+        error_ns,
+    )
 
 
 def _moment(adjustments: list[Adjustment], timestamps_ns: Ints, first: float, last: float) -> float:

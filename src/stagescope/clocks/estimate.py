@@ -152,7 +152,7 @@ def _with_errors(result: Fit, problem: Problem, rate_noise: _RateNoise) -> Fit:
     system = _system(windows, problem.grid, result, problem.anchored, smoothness)
     return replace(
         result,
-        shape_error_ns=shape_errors(system, windows, result.smooth_ns.shape),
+        shape_error_ns=shape_errors(system, windows, result.times_ns, problem.grid),
         offset_error_ns=offset_errors(windows, problem.anchored),
     )
 

@@ -21,6 +21,8 @@ MOST_NODES = 40_000
 """Knots times clocks; the least-squares fit and the shortest paths are linear in it."""
 MOST_KNOTS = 512
 SHORTEST_GAP_NS = 2_000_000.0
+KNOTS_BETWEEN = 4
+"""Knots between two changes of the rate of one clock."""
 TOLERANCE_NS = 1.0
 """Tolerance for rounding: limits that cross by less do not contradict each other."""
 
@@ -37,6 +39,8 @@ class Adjustment:
 
     `may_be_reference`: the reference of its group may have been set instead, by the opposite amount; no third clock
     can decide. `ahead_ns`: the least and greatest offset of the clock `other` before it, if it was an adjustment.
+    `is_rate`: the rate of the clock changed instead, and that change was removed from its timestamps. `widen_ns` is how
+    far they may still be off within, and `error_ns` the error of the offset after it relative to before.
     """
 
     clock: int
@@ -46,6 +50,9 @@ class Adjustment:
     may_be_reference: bool = False
     other: int = -1
     ahead_ns: tuple[float, float] = (math.inf, -math.inf)
+    is_rate: bool = False
+    widen_ns: float = 0.0
+    error_ns: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,11 @@ class Grid:
         return np.asarray((self.segment[1:] == self.segment[:-1]) & (self.segment[1:] >= 0))
 
 
-def knots_for(evidence: Evidence, clocks: int) -> Floats:
-    """Return evenly spaced knots over the observations, ignoring the outermost 1 %, which may be outliers."""
+def knots_for(evidence: Evidence, clocks: int, zones: tuple[Adjustment, ...] = ()) -> Floats:
+    """Return evenly spaced knots over the observations, ignoring the outermost 1 %, which may be outliers.
+
+    They are close enough to have some between any two `zones` around changes of a rate, if the clocks are few.
+    """
     if not len(evidence):
         return np.array([0.0, 1.0])
     times = np.concatenate([evidence.sent_ns, evidence.received_ns])
@@ -101,6 +111,14 @@ def knots_for(evidence: Evidence, clocks: int) -> Floats:
     first, last = max(first - margin, times.min()), min(last + margin, times.max())
     most = max(2, min(MOST_KNOTS, MOST_NODES // clocks))
     count = int(np.clip((last - first) / SHORTEST_GAP_NS + 1, 2, most))
+    apart_ns = [
+        other.from_ns - one.to_ns
+        for one, other in pairwise(sorted(zones, key=lambda each: (each.clock, each.from_ns)))
+        if one.clock == other.clock
+    ]
+    if apart_ns:
+        wanted = KNOTS_BETWEEN * (last - first) / max(min(apart_ns), SHORTEST_GAP_NS)
+        count = max(count, int(min(wanted, max(2, MOST_NODES // clocks))))
     return np.linspace(first, max(last, first + 1_000.0), count)
 
 

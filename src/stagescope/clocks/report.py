@@ -73,6 +73,22 @@ class ClockAdjustment:
 
 
 @dataclass(frozen=True)
+class SlewedClock:
+    """A clock that ran faster by `rate_ppm` than usual between two of its own timestamps, and gained `gained_ns`.
+
+    Both are negative if it ran slower. These changes of its rate were removed from its timestamps. `candidates` are all
+    clocks that may have been slewed, where the observations cannot distinguish them.
+    """
+
+    clock: str
+    from_ns: int
+    to_ns: int
+    rate_ppm: float
+    gained_ns: int
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Observation:
     """Two events on two clocks, of which the source's cannot have been later than the target's."""
 
@@ -123,6 +139,7 @@ class ClockReport:
     inconsistent_pairs: tuple[InconsistentPair, ...] = ()
     max_ppm: float = 0.0
     tolerated_outlier_fraction: float = 0.0
+    slews: tuple[SlewedClock, ...] = ()
 
     def name_of(self, clock: str) -> str:
         """Return the name of the machine that has a clock."""
@@ -159,10 +176,10 @@ class ClockReport:
 def report_json(report: ClockReport) -> dict[str, Any]:
     """Return the report as plain data for json.dumps.
 
-    Keys: machines, adjustments, outliers and inconsistent_pairs (lists of objects with the fields of MachineClock,
-    ClockAdjustment, Outlier and InconsistentPair), max_ppm, tolerated_outlier_fraction, worst_error_ns (null where no
-    two machines were aligned), estimated_error_ns (null without an estimate) and unaligned (a list of clocks). A run
-    with a single clock has no machines.
+    Keys: machines, adjustments, slews, outliers and inconsistent_pairs (lists of objects with the fields of
+    MachineClock, ClockAdjustment, SlewedClock, Outlier and InconsistentPair), max_ppm, tolerated_outlier_fraction,
+    worst_error_ns (null where no two machines were aligned), estimated_error_ns (null without an estimate) and
+    unaligned (a list of clocks). A run with a single clock has no machines.
     """
     fields = {name: _plain(value) for name, value in asdict(report).items()}
     unaligned = [machine.clock for machine in report.unaligned]

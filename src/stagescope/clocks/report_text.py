@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stagescope.clocks.report import ClockAdjustment, ClockReport, MachineClock
+    from stagescope.clocks.report import ClockAdjustment, ClockReport, MachineClock, SlewedClock
 
 MOST_NAMES = 5
 
@@ -33,6 +33,9 @@ def clock_line(report: ClockReport) -> str:
     if report.adjustments:
         each = [f"{candidates_text(report, one)} by {_signed(one.size_ns)}" for one in report.adjustments]
         parts.append(f"{counted(len(report.adjustments), 'clock adjustment')} detected ({_listed(each)})")
+    if report.slews:
+        names = list(dict.fromkeys(candidates_text(report, each) for each in report.slews))
+        parts.append(f"{counted(len(names), 'slewed clock')} corrected ({_listed(names)})")
     if report.outliers:
         parts.append(f"{counted(len(report.outliers), 'inconsistent observation')} excluded")
     if unaligned:
@@ -56,9 +59,9 @@ def _exception(report: ClockReport) -> str:
     return f" (not bounded for up to {longest} on {_listed([machine.name for machine in machines])})"
 
 
-def candidates_text(report: ClockReport, adjustment: ClockAdjustment) -> str:
-    """Return the machines whose clock may have been set."""
-    return " or ".join(report.name_of(clock) for clock in adjustment.candidates or (adjustment.clock,))
+def candidates_text(report: ClockReport, change: ClockAdjustment | SlewedClock) -> str:
+    """Return the machines whose clock may have been set or slewed."""
+    return " or ".join(report.name_of(clock) for clock in change.candidates or (change.clock,))
 
 
 def _reasons(report: ClockReport) -> str:
@@ -92,7 +95,7 @@ def _listed(names: list[str]) -> str:
 
 
 def diagnostics_of(report: ClockReport) -> Iterator[Diagnostic]:
-    """Yield the summary (a warning where a bound is missing), inconsistent pairs, adjustments and outliers."""
+    """Yield the summary (a warning where a bound is missing), inconsistent pairs, adjustments, slews and outliers."""
     summary = clock_line(report).rstrip(".")
     if report.unaligned:
         yield Diagnostic("warning", summary, count=len(report.machines), code="clock.unaligned")
@@ -110,6 +113,14 @@ def diagnostics_of(report: ClockReport) -> Iterator[Diagnostic]:
         machines = candidates_text(report, adjustment)
         text = f"the clock of {machines} was set by {_signed(adjustment.size_ns)} during the run"
         yield Diagnostic("warning", text, code="clock.adjusted")
+    for slew in report.slews:
+        faster = "faster" if slew.rate_ppm > 0 else "slower"
+        text = (
+            f"the clock of {candidates_text(report, slew)} ran {faster} by {abs(slew.rate_ppm):,.0f} ppm for "
+            f"{duration_text(slew.to_ns - slew.from_ns)}, which the delays of messages show; this was removed from its "
+            "timestamps"
+        )
+        yield Diagnostic("info", text, code="clock.slewed")
     if report.outliers:
         worst = report.outliers[0]
         text = (

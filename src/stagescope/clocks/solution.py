@@ -32,6 +32,7 @@ from stagescope.clocks.reference_bounds import reference_limits
 if TYPE_CHECKING:
     from stagescope.clocks.conflicts import Conflicts
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
+    from stagescope.clocks.grid import Adjustment
 
 OUTLIER_FRACTIONS = (0.04, 0.12)
 """Fractions of unnoticed outliers to try if the one estimated from the noticed outliers leaves contradictions."""
@@ -91,17 +92,22 @@ class Screened:
     outlier_fraction: float
 
 
-def solve(evidence: Evidence, clocks: int, max_ppm: float) -> Solution:
+def solve(evidence: Evidence, clocks: int, max_ppm: float, zones: tuple[Adjustment, ...] = ()) -> Solution:
     """Return the correction of every clock relative to its group's reference, with bounds that hold if max_ppm does.
 
-    A group consists of clocks that observations bound on both sides. Observations between groups are not used here.
+    A group consists of clocks that observations bound on both sides. Observations between groups are not used here, nor
+    are those in the `zones` around changes of the rate of a clock, which were removed from the timestamps.
     """
     contradictions: list[Contradiction] = []
     while True:
         reference = references(evidence, clocks)
         inside = evidence.where(reference[evidence.source] == reference[evidence.target])
         budget = np.where(reference == np.arange(clocks), 0.0, max_ppm * 1e-6)
-        grid = grid_of(knots_for(inside, clocks), budget, ())
+        grid = grid_of(knots_for(inside, clocks, zones), budget, zones)
+        inside = inside.where(
+            (grid.segment_at(inside.source, inside.sent_ns) >= 0)
+            & (grid.segment_at(inside.target, inside.received_ns) >= 0)
+        )
         screened = screen(inside, grid, reference)
         # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil
         # them.
@@ -194,12 +200,32 @@ def screen(evidence: Evidence, plain: Grid, reference: Ints) -> Screened:
     is_outlier[places] = True
     kept = evidence.where(~is_outlier)
     attributed = attribute_adjustments(by_pair, kept, plain.budget, np.unique(reference))
+    attributed, zones = _without_overlap(attributed, plain.adjustments)
     adjustments = tuple(adjustment for each in attributed for adjustment in each.adjustments)
-    grid = grid_of(plain.knots_ns, plain.budget, adjustments, ambiguous.unbounded)
+    grid = grid_of(plain.knots_ns, plain.budget, adjustments + zones, ambiguous.unbounded)
     rejected = dict(zip(evidence.row[is_outlier].tolist(), conflict_ns[is_outlier].tolist(), strict=True))
     return Screened(
         kept, grid, tuple(attributed), rejected, _unnoticed_fraction(kept, grid, conflict_ns[is_outlier])
     )
+
+
+def _without_overlap(
+    attributed: list[AttributedAdjustment], zones: tuple[Adjustment, ...]
+) -> tuple[list[AttributedAdjustment], tuple[Adjustment, ...]]:
+    """Return the adjustments and the zones, with each zone that overlaps an adjustment of its clock joined to that."""
+
+    def overlaps(adjustment: Adjustment, zone: Adjustment) -> bool:
+        is_apart = zone.from_ns > adjustment.to_ns or zone.to_ns < adjustment.from_ns
+        return zone.clock == adjustment.clock and not is_apart
+
+    def joined(adjustment: Adjustment) -> Adjustment:
+        own = [adjustment, *(zone for zone in zones if overlaps(adjustment, zone))]
+        from_ns, to_ns = min(each.from_ns for each in own), max(each.to_ns for each in own)
+        return replace(adjustment, from_ns=from_ns, to_ns=to_ns, widen_ns=sum(each.widen_ns for each in own))
+
+    every = [adjustment for each in attributed for adjustment in each.adjustments]
+    apart = tuple(zone for zone in zones if not any(overlaps(each, zone) for each in every))
+    return [AttributedAdjustment(tuple(map(joined, each.adjustments))) for each in attributed], apart
 
 
 def _renumbered(conflicts: Conflicts, kept: Bools) -> Conflicts:

@@ -20,12 +20,16 @@ from stagescope.clocks.report import (
     MachineClock,
     Observation,
     Outlier,
+    SlewedClock,
 )
 from stagescope.model.clock_groups import machines_of_clocks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stagescope.clocks.correction import Correction
-    from stagescope.clocks.evidence import Bools, Coarse, Evidence, Floats, Ints
+    from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
+    from stagescope.clocks.prepared import Prepared
     from stagescope.clocks.solution import Contradiction, Solution
     from stagescope.model import Timeline
 
@@ -49,9 +53,8 @@ class AlignmentResult:
     names: pl.DataFrame
     clocks: tuple[str, ...]
     table: pl.DataFrame
-    evidence: Evidence
+    prepared: Prepared
     solution: Solution
-    coarse: Coarse
     corrections: tuple[Correction, ...]
     timestamps: tuple[Ints, ...]
 
@@ -82,7 +85,24 @@ def summarize(found: AlignmentResult, timeline: Timeline, max_ppm: float) -> Clo
         inconsistent_pairs=tuple(_inconsistent_pair(found, pair) for pair in solution.contradictions),
         max_ppm=max_ppm,
         tolerated_outlier_fraction=solution.outlier_fraction,
+        slews=tuple(_slews(found)),
     )
+
+
+def _slews(found: AlignmentResult) -> Iterator[SlewedClock]:
+    """Yield one entry for each stretch in which a clock ran at another rate than usual."""
+    for clock, slew in found.prepared.slews.items():
+        last_ns = found.timestamps[clock][-1] if len(found.timestamps[clock]) else slew.at_ns[-1]
+        ends_ns = np.append(slew.at_ns[1:], max(int(last_ns), int(slew.at_ns[-1])))
+        is_unsure = any(each.may_be_reference for each in slew.breaks)
+        candidates = (clock, int(found.solution.reference[clock])) if is_unsure else (clock,)
+        for from_ns, to_ns, rate in zip(
+            slew.at_ns.tolist(), ends_ns.tolist(), slew.rate.tolist(), strict=True
+        ):
+            if rate:
+                names = tuple(map(found.name, candidates))
+                gained_ns = round(rate * (to_ns - from_ns))
+                yield SlewedClock(found.name(clock), from_ns, to_ns, 1e6 * rate, gained_ns, names)
 
 
 def _inconsistent_pair(found: AlignmentResult, pair: Contradiction) -> InconsistentPair:
@@ -95,7 +115,7 @@ def _inconsistent_pair(found: AlignmentResult, pair: Contradiction) -> Inconsist
 
 def _machines(found: AlignmentResult, timeline: Timeline) -> tuple[MachineClock, ...]:
     count = len(found.solution.reference)
-    evidence = found.evidence
+    evidence = found.prepared.evidence
     seen = np.bincount(np.concatenate([evidence.source, evidence.target]), minlength=count)
     rejected = np.array(list(found.solution.rejected), np.int64)
     both = np.concatenate([evidence.source[rejected], evidence.target[rejected]])
@@ -174,12 +194,12 @@ def _mean_drift(correction: Correction) -> float:
 def _adjustment(found: AlignmentResult, number: int) -> ClockAdjustment:
     adjustments = found.solution.attributed[number].adjustments
     adjustment = adjustments[0]
-    zero_ns = found.coarse.zero_ns + int(found.coarse.offset_ns[adjustment.clock])
     unsure = [int(found.solution.reference[each.clock]) for each in adjustments if each.may_be_reference]
+    from_ns, to_ns = found.prepared.shown(adjustment.clock, (adjustment.from_ns, adjustment.to_ns))
     return ClockAdjustment(
         found.name(adjustment.clock),
-        int(adjustment.from_ns) + zero_ns,
-        int(adjustment.to_ns) + zero_ns,
+        from_ns,
+        to_ns,
         round(_size(found, number)),
         tuple(found.name(clock) for clock in (*(each.clock for each in adjustments), *unsure)),
     )

@@ -15,6 +15,7 @@ from scipy.sparse.linalg import splu  # type: ignore[import-untyped]
 if TYPE_CHECKING:
     from stagescope.clocks.estimate import System
     from stagescope.clocks.evidence import Bools, Floats
+    from stagescope.clocks.grid import Grid
     from stagescope.clocks.windows import Windows
 
 SAMPLES = 24
@@ -23,7 +24,7 @@ MOST_DENSE = 1_200
 """Clocks up to which the covariance of the offsets is computed as a whole."""
 
 
-def shape_errors(system: System, windows: Windows, shape: tuple[int, int]) -> Floats:
+def shape_errors(system: System, windows: Windows, times_ns: Floats, grid: Grid) -> Floats:
     """Return the standard errors of the corrections at the times of the fit (rows) of all clocks, without constants.
 
     Solving the normal equations for random residuals of the windows and of the regularization, with their variances,
@@ -34,7 +35,12 @@ def shape_errors(system: System, windows: Windows, shape: tuple[int, int]) -> Fl
     prior = rng.standard_normal((system.prior.shape[0], SAMPLES))
     prior[len(prior) - len(windows.constant_ns) :] = 0.0
     samples = system.solved(np.asarray(system.design.T @ residuals + system.prior.T @ prior))
-    return np.asarray(np.sqrt(np.mean(samples[: shape[0] * shape[1]] ** 2, axis=1))).reshape(shape)
+    count, clocks = len(times_ns), system.clocks
+    shape = samples[: count * clocks].reshape(count, clocks, SAMPLES)
+    for number, adjustment in enumerate(grid.adjustments):
+        after = times_ns >= (adjustment.from_ns + adjustment.to_ns) / 2
+        shape[after, adjustment.clock] += samples[count * clocks + number]
+    return np.asarray(np.sqrt(np.mean(shape**2, axis=2)))
 
 
 def offset_errors(windows: Windows, anchored: Bools) -> Floats:

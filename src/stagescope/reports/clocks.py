@@ -15,7 +15,7 @@ from stagescope.vocabulary.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stagescope.clocks import ClockAdjustment, ClockReport, MachineClock
+    from stagescope.clocks import ClockAdjustment, ClockReport, MachineClock, SlewedClock
 
 MOST_OUTLIERS = 20
 HEAD = ("machine", "ranks", "state", "offset", "drift", "guaranteed bound", "observations", "outliers")
@@ -35,6 +35,7 @@ def clocks_text(report: ClockReport) -> str:
         _machine_lines(report),
         list(_group_lines(report)),
         list(_adjustment_lines(report)),
+        list(_slew_lines(report)),
         list(_inconsistency_lines(report)),
         list(_outlier_lines(report)),
         list(_meaning_lines(report)),
@@ -99,8 +100,16 @@ def _adjustment_lines(report: ClockReport) -> Iterator[str]:
         yield f"  {machines} by {_signed_text(adjustment.size_ns)}, {_between(adjustment)}"
 
 
-def _between(adjustment: ClockAdjustment) -> str:
-    ends_ns = (adjustment.from_ns, adjustment.to_ns)
+def _slew_lines(report: ClockReport) -> Iterator[str]:
+    if report.slews:
+        yield "Clocks that ran at another rate for a while, which was removed from their timestamps:"
+    for slew in report.slews:
+        machines = printable(candidates_text(report, slew))
+        yield f"  {machines} at {slew.rate_ppm:+,.1f} ppm ({_signed_text(slew.gained_ns)}), {_between(slew)}"
+
+
+def _between(change: ClockAdjustment | SlewedClock) -> str:
+    ends_ns = (change.from_ns, change.to_ns)
     first, last = (np.datetime_as_string(np.datetime64(ns, "ns"), "us") for ns in ends_ns)
     return f"between {first} and {last}"
 

@@ -1,0 +1,110 @@
+"""Clocks that were slewed, without readings of a raw clock: what is removed, how exactly, and when it is not."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import polars as pl
+import pytest
+
+from planted_clocks import ClockSlew, ClockStep, Plan, plant, uncovered
+from stagescope.clocks import align_clocks
+from stagescope.clocks.report_text import clock_line, diagnostics_of
+from stagescope.clocks.slews import Slew
+from stagescope.reports.clocks import clocks_text
+
+FAST = (1.0, 1.0, 0.1, 0.02)
+SLEWED = {
+    "by ntpd": Plan(slews=(ClockSlew(2, 0.3, 0.6, 500.0),)),
+    "by chrony": Plan(slews=(ClockSlew(2, 0.3, 0.6, -50_000.0),)),
+    "the reference": Plan(slews=(ClockSlew(0, 0.3, 0.6, 500.0),)),
+    "by little": Plan(slews=(ClockSlew(1, 0.3, 0.6, 100.0),)),
+    "most of the time": Plan(slews=(ClockSlew(1, 0.0, 0.6, 300.0),), collectives=2),
+    "delays of one direction": Plan(slews=(ClockSlew(1, 0.2, 0.6, 500.0),), costs=FAST),
+    "for less than a second": Plan(slews=(ClockSlew(3, 0.3, 0.35, 5_000.0),)),
+    "two clocks": Plan(slews=(ClockSlew(1, 0.2, 0.3, 20_000.0), ClockSlew(2, 0.5, 1.0, -500.0))),
+    "rates that wander": Plan(slews=(ClockSlew(2, 0.3, 0.6, 500.0),), wander_ppm=5.0),
+}
+USUAL = ("by ntpd", "delays of one direction", "two clocks")
+
+
+@cache
+def measured(plan):
+    """Return the report of an alignment, and the error and estimated error of all timestamps, whose bounds hold."""
+    planted = plant(plan)
+    aligned = align_clocks(planted.timeline)
+    assert uncovered(planted, aligned.timeline).is_empty()
+    pieces = aligned.timeline.clocks.select("clock", "estimated_error_ns", piece_ns="start_ns").sort(
+        "piece_ns"
+    )
+    errors = planted.errors_ns(aligned.timeline).sort("at_ns")
+    found = errors.join_asof(pieces, left_on="at_ns", right_on="piece_ns", by="clock", check_sortedness=False)
+    return aligned.clocks, found.with_columns(pl.col("error_ns").abs())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in USUAL else pytest.param(name, marks=pytest.mark.exhaustive) for name in SLEWED],
+)
+def test_a_planted_slew_is_removed_within_the_estimated_error(name):
+    plan = replace(SLEWED[name], seed=8_200)
+    report, errors = measured(plan)
+    assert {(each.clock, each.rate_ppm > 0) for each in report.slews} == {
+        (f"node-{slew.machine}/wall", slew.ppm > 0) for slew in plan.slews
+    }
+    assert errors["error_ns"].max() < 45_000
+    known = errors.drop_nulls("estimated_error_ns")
+    assert known.height > 0.7 * errors.height
+    assert (known["error_ns"] <= known["estimated_error_ns"]).mean() >= 0.97
+    assert report.adjustments == ()
+
+
+def test_slews_are_reported_with_clock_rate_and_gain():
+    report, _ = measured(replace(SLEWED["by ntpd"], seed=8_200))
+    (slew,) = report.slews
+    assert slew.rate_ppm == pytest.approx(500, abs=10)
+    assert slew.gained_ns == pytest.approx(500e-6 * (slew.to_ns - slew.from_ns), rel=0.02)
+    assert slew.candidates == ("node-2/wall",)
+    assert "1 slewed clock corrected (node-2)" in clock_line(report)
+    (note,) = (each for each in diagnostics_of(report) if each.code == "clock.slewed")
+    assert "node-2 ran faster by" in note.message
+    assert "Clocks that ran at another rate" in clocks_text(report)
+
+
+def test_of_two_clocks_either_may_have_been_slewed():
+    # With the reference slewed instead, all timestamps are off by as much, and the bounds hold.
+    plan = Plan(ranks=2, steps=12, slews=(ClockSlew(0, 0.3, 0.6, 500.0),), seed=3)
+    report, errors = measured(plan)
+    (slew,) = report.slews
+    assert slew.candidates == ("node-1/wall", "node-0/wall")
+    assert errors["error_ns"].max() > 500_000
+    known = errors.drop_nulls("estimated_error_ns")
+    assert (known["error_ns"] <= known["estimated_error_ns"]).all()
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(seed=1, wander_ppm=5.0, drift_ppm=50.0, steps=12),
+        Plan(seed=11, steps=12, clock_steps=(ClockStep(1, 0.03, 400_000),)),
+        pytest.param(Plan(seed=1, steps=12, corrupt=0.05), marks=pytest.mark.exhaustive),
+        pytest.param(Plan(seed=2, steps=12, actions_only=True), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_no_slew_is_found_where_there_is_none(plan):
+    assert align_clocks(plant(plan).timeline).clocks.slews == ()
+
+
+@pytest.mark.exhaustive
+def test_no_slew_is_found_in_many_runs_without_one():
+    plans = [Plan(seed=seed, steps=1 + seed % 9, wander_ppm=5.0 * (seed % 2)) for seed in range(16)]
+    assert [align_clocks(plant(plan).timeline).clocks.slews for plan in plans] == [()] * len(plans)
+
+
+def test_times_without_a_slew_are_converted_back_to_those_with_it():
+    slew = Slew(
+        np.array([1_000, 5_000, 9_000]), np.array([0.0, 200.0, -2_800.0]), np.array([0.05, -0.75, 0.0]), ()
+    )
+    shown_ns = np.array([0, 1_000, 3_000, 5_000, 6_000, 9_000, 20_000])
+    assert slew.removed(shown_ns).tolist() == [50, 1_000, 2_900, 4_800, 6_550, 11_800, 22_800]
+    assert slew.shown(slew.removed(shown_ns)).tolist() == shown_ns.tolist()
