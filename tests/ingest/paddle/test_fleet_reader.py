@@ -253,3 +253,11 @@ def test_reads_and_shows_a_real_fleet_pipeline(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "2 ranks, 6 micro-batches, step " in shown.splitlines()[0]
     assert "error:" not in shown
+
+
+def test_zeros_over_several_lines_are_a_damaged_line(write):
+    text = one_step(START_MS) + one_step(START_MS + STEP_MS)
+    start, end = text.index("cname") + 12, text.rindex("cname")
+    damaged = text[:start] + "\0" * (end - start) + text[end:]
+    timeline = read(write(0, one_step(START_MS - STEP_MS) + damaged))
+    assert "lines.damaged" in timeline.diagnostics["code"].to_list()

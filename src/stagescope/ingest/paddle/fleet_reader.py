@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 RECORD = (
     r'^\{"name": "(?<job>[FB])(?<microbatch>\d{1,9})(?:_VP(?<chunk>\d{1,9}))?", '
     r'"cat": "(?:virtual )?pipeline timeline", '
-    r'"ph": "(?<phase>[BE])", "pid": \d+, "tid": (?<tid>\d{1,9}), "ts": (?<ts>\d{1,13})\b.*\}$'
+    r'"ph": "(?<phase>[BE])", "pid": \d+, "tid": (?<tid>\d{1,9}), "ts": (?<ts>\d{1,13})'
+    # Strictly to the end: zeros over the middle of several lines would leave one that begins and ends like a record.
+    r'(?:, "\w+": (?:"[^"\x00-\x1f]*"|\d+))*\}$'
 )
 FIRST_RECORD = re.compile(rb'\s*\{"name": "[^"]*", "cat": "(virtual )?pipeline timeline"')
 RANK_IN_NAME = re.compile(r"rank_(\d{1,9})(?!\d)")
