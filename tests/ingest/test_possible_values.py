@@ -26,7 +26,7 @@ def notes(timeline):
 
 @pytest.mark.parametrize("column", ["step", "stage", "chunk", "microbatch", "pair", "peer", "bytes"])
 def test_an_impossible_value_becomes_null_and_is_counted(column):
-    values = [-1, -(2**31)] + [2**31 - 1, 1_000_000] * (column in ("stage", "chunk", "peer"))
+    values = [-1, -(2**31)] + [2**31 - 1, 1_000_000] * (column not in ("step", "pair", "bytes"))
     for value in values:
         found = merge_timelines([with_value(column, value)])
         assert found.spans[column][0] is None

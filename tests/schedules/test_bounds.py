@@ -138,3 +138,11 @@ def test_no_permutation_of_actions_beats_the_bound(data):
     except ScheduleError:
         return  # this order deadlocks, and the bound does not apply
     assert step.makespan_ns >= bound.makespan_ns
+
+
+def test_numbers_far_beyond_the_actions_are_refused_before_they_take_memory():
+    far = {0: [parse_action("F0.0"), parse_action("B0.999999")], 1: [parse_action("F999999.0")]}
+    with pytest.raises(
+        ScheduleError, match="3 actions are no order of 1000000 stages and 1000000 micro-batches"
+    ):
+        lower_bound(far)

@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 MAX_VALUE = 2.0**62
 
-NUMBERS = ("step", "microbatch", "pair", "bytes")
+NUMBERS = ("step", "pair", "bytes")
 PLACES = ("stage", "chunk", "peer")
 """Places in a run: none has more stages, chunks or coordinates than the limit on ranks."""
+
+LIMIT_OF = {"microbatch": "microbatches"}
+"""The limit of a column; that of all places is ``ranks``."""
 
 
 def with_possible_values(timeline: Timeline) -> Timeline:
     """Return the timeline without impossible ranks, steps, stages and sizes, which diagnostics count."""
     timeline, of_ranks = _without_impossible_ranks(timeline)
-    spans, of_spans = _possible(timeline, timeline.spans, (*NUMBERS, *PLACES))
+    spans, of_spans = _possible(timeline, timeline.spans, (*NUMBERS, *LIMIT_OF, *PLACES))
     ranks, of_places = _possible(timeline, timeline.ranks, COORDINATES)
     counters, of_counters = _possible_counters(timeline)
     steps = timeline.steps.filter(pl.col("step") >= 0)
@@ -81,10 +84,11 @@ def _possible(
 
 def _is_possible(name: str) -> pl.Expr:
     least = pl.col(name) >= 0
-    return least if name in NUMBERS else least & (pl.col(name) < limit("ranks"))
+    return least if name in NUMBERS else least & (pl.col(name) < limit(LIMIT_OF.get(name, "ranks")))
 
 
 def _expected(name: str) -> str:
     if name in NUMBERS:
         return "expected 0 or more"
-    return f"expected 0 to less than {limit_text('ranks', limit('ranks'))}, --limit ranks=N"
+    of = LIMIT_OF.get(name, "ranks")
+    return f"expected 0 to less than {limit_text(of, limit(of))}, --limit {of}=N"

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 NO_RANK = -1
 
+FEW_CELLS = 2**22
+MOST_CELLS_PER_ACTION = 64
+"""An order of some ranks of a run has one action in as many cells as there are ranks; its table is built up to this."""
+
 
 class ActionIndex(NamedTuple):
     """The rank that runs each action; the entry for stage s and micro-batch j is at s * microbatches + j.
@@ -40,8 +44,15 @@ class ActionIndex(NamedTuple):
 
 
 def index_actions(order: Order) -> ActionIndex:
-    """Return the rank of every action of an order; raises ScheduleError for an action that occurs twice."""
+    """Return the rank of every action of an order.
+
+    Raises ScheduleError for an action that occurs twice, and for an order that has next to nothing of the stages and
+    micro-batches that it numbers: its table would not fit into memory.
+    """
     stages, microbatches = _extent(order)
+    actions = sum(map(len, order.values()))
+    if stages * microbatches > max(FEW_CELLS, MOST_CELLS_PER_ACTION * actions):
+        raise ScheduleError.sparse(stages, microbatches, actions)
     forward, backward, weight = ([NO_RANK] * (stages * microbatches) for _ in range(3))
     index = ActionIndex(stages, microbatches, forward, backward, weight)
     # A full backward is entered as a weight gradient too, so that an order with both B and W is an error.

@@ -61,6 +61,8 @@ LIMITS: tuple[Limit, ...] = (
           "Ten times the largest known clusters; tables and charts have a row per rank."),
     Limit("steps", 10_000_000, COUNT, "the number of steps",
           "A table has a row per step; a training of months has a million."),
+    Limit("microbatches", 1_000_000, COUNT, "the number of micro-batches",
+          "Plans are tables of stages and micro-batches; the largest known steps have thousands."),
     Limit("names", 1_000_000, COUNT, "the number of different names of spans",
           "Names are in memory, and in the page, as one list."),
     Limit("name-length", 65_536, COUNT, "the length of a name in characters",

@@ -64,6 +64,14 @@ class ScheduleError(StagescopeError):
         return cls(f"{action} runs more than once, on rank {' and on rank '.join(map(str, ranks))}")
 
     @classmethod
+    def sparse(cls, stages: int, microbatches: int, actions: int) -> Self:
+        """Return the error for an order whose numbers are far larger than its actions are many."""
+        return cls(
+            f"{actions} actions are no order of {stages} stages and {microbatches} micro-batches",
+            "stages and micro-batches are numbered from 0",
+        )
+
+    @classmethod
     def wrong_cost(cls, name: str, found: object, expected: str) -> Self:
         """Return the error for an invalid cost."""
         return cls(f"cost {name}: expected {expected}, found {found!r}")
