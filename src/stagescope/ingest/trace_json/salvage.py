@@ -8,6 +8,7 @@ separators between them instead, and only those next to the damage are lost.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -50,7 +51,8 @@ class Loss(NamedTuple):
     events: int
 
 
-class Salvaged(NamedTuple, Generic[Event]):
+@dataclass(frozen=True)
+class Salvaged(Generic[Event]):
     """The readable events of a text, what was lost, how many bytes belong to them, and whether the list ends there."""
 
     events: list[Event]
