@@ -148,7 +148,7 @@ def test_garbage_collection_of_a_real_run_is_found_with_its_pattern():
     assert longest["usual_ns"].is_between(28 * MS, 36 * MS).all()
     (sentence,) = finding(report)
     assert sentence.startswith(
-        "8 forwards took 234.8 ms to 363.3 ms instead of about 29.37 ms, once per rank in rank order"
+        "8 forwards took 234.8 ms to 363.3 ms instead of about 29.35 ms, once per rank in rank order"
     )
     # The steps with outliers are longer than the others by what the outliers cost.
     windows = report.steps.filter("in_totals")

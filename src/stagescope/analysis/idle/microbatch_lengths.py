@@ -6,9 +6,11 @@ rank to rank. So a factor model is fitted to the logarithms of durations relativ
     log(duration / usual of its class) = weight of the class * length of the micro-batch + noise
 
 The weights differ, because attention grows with the square of a sequence, and a stage with the loss grows less than one
-without. The lengths are used only if an F-test rejects that noise alone explains them. The correlation of forward and
-backward times, which What-if analysis of stragglers (Lin et al., OSDI 2025) tests, is above 0.9 at a spread of 2 % as
-well, where it costs nothing.
+without. The lengths are used only if an F-test rejects that noise alone explains them. They are random effects, drawn
+towards 0 by the ratio of the variances of noise and of lengths: where only actions of small weights are known of a
+micro-batch, their noise would otherwise become a length that actions of large weights raise to a power. The correlation
+of forward and backward times, which What-if analysis of stragglers (Lin et al., OSDI 2025) tests, is above 0.9 at a
+spread of 2 % as well, where it costs nothing.
 
 If the micro-batches of a run differ, so does the sum of a step from pipeline to pipeline. That is the same fit over
 classes and steps.
@@ -73,46 +75,56 @@ def fit_lengths(sample: Sample) -> tuple[Floats, Floats] | None:
 
     Weights are 1 on average. Lengths need the rows of at least two ranks, or nothing would be shared by ranks.
     """
-    if len(np.unique(sample.rank_of_row)) < FEWEST_RANKS or not _is_more_than_noise(sample):
+    if len(np.unique(sample.rank_of_row)) < FEWEST_RANKS:
+        return None
+    ratio = _noise_to_lengths(sample)
+    if ratio is None:
         return None
     rows = len(sample.rank_of_row)
     weight, length = np.ones(rows), np.zeros(sample.cells)
     for _ in range(ROUNDS):
         if sample.pairs is None:
-            length = _least_squares(sample.value, weight[sample.row], sample.cell, sample.cells)
+            length = _least_squares(sample.value, weight[sample.row], sample.cell, sample.cells, ratio)
             known = length[sample.cell]
         else:
-            length = _lengths_of_pairs(sample, sample.pairs, weight[sample.row])
+            length = _lengths_of_pairs(sample, sample.pairs, weight[sample.row], ratio)
             known = sample.pairs.mean(length, sample.cell)
         weight = np.clip(_least_squares(sample.value, known, sample.row, rows), 0.0, None)
         weight /= weight.mean() or 1.0
     return weight, length
 
 
-def _least_squares(value: Floats, known: Floats, group: Integers, groups: int) -> Floats:
-    """Return the factor of each group that, times `known`, is closest to the values."""
+def _least_squares(value: Floats, known: Floats, group: Integers, groups: int, ratio: float = 0.0) -> Floats:
+    """Return the factor of each group that, times `known`, is closest to the values; `ratio` draws it towards 0."""
     above = np.bincount(group, weights=value * known, minlength=groups)
-    below = np.bincount(group, weights=known * known, minlength=groups)
+    below = np.bincount(group, weights=known * known, minlength=groups) + ratio
     found: Floats = above / np.where(below > 0, below, 1.0)
     return found
 
 
-def _lengths_of_pairs(sample: Sample, pairs: Pairs, weight: Floats) -> Floats:
+def _lengths_of_pairs(sample: Sample, pairs: Pairs, weight: Floats, ratio: float) -> Floats:
     """Return the lengths of the cells that come closest to all values, those of pairs being means of two."""
     value = np.arange(len(sample.value))
     entries = np.concatenate([weight * pairs.share, weight * (1 - pairs.share)])
     places = (np.concatenate([value, value]), np.concatenate([sample.cell, pairs.cell]))
-    found: Floats = lsqr(csr_matrix((entries, places), (len(value), sample.cells)), sample.value)[0]
+    matrix = csr_matrix((entries, places), (len(value), sample.cells))
+    found: Floats = lsqr(matrix, sample.value, damp=np.sqrt(ratio))[0]
     return found
 
 
-def _is_more_than_noise(sample: Sample) -> bool:
-    """Return whether cells differ more than noise does, with equal weights: an analysis of variance."""
+def _noise_to_lengths(sample: Sample) -> float | None:
+    """Return the variance of the noise divided by that of the lengths, None if cells differ no more than noise does.
+
+    An analysis of variance, with equal weights.
+    """
     means = _least_squares(sample.value, np.ones(len(sample.value)), sample.cell, sample.cells)
     explained = float((means[sample.cell] ** 2).sum())
     rest = float(((sample.value - means[sample.cell]) ** 2).sum())
     used = sample.cells - sample.centers
     free = len(sample.value) - sample.cells - len(sample.rank_of_row)
     if used < 1 or free < 1 or explained <= 0:
-        return False
-    return rest <= 0 or bool(fdtrc(used, free, (explained / used) / (rest / free)) < FALSE_RATE)
+        return None
+    between, within = explained / used, rest / free
+    if within > 0 and not fdtrc(used, free, between / within) < FALSE_RATE:
+        return None
+    return within * len(sample.value) / sample.cells / (between - within)
