@@ -104,7 +104,7 @@ class Stretch(NamedTuple):
 def rate_changes(evidence: Evidence, clocks: int) -> tuple[list[RateChange], list[Stretch]]:
     """Return the changes of the rate of all pairs, and the stretches of constant rate of all pairs.
 
-    Pairs without a change, or with too few observations to tell, have one stretch or none. There are no stretches if
+    Pairs without a change, or with too few observations, have one stretch or none. There are no stretches if
     there is no change.
     """
     waited = evidence.where(evidence.waited)

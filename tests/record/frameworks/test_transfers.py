@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stagescope import api as workflow
+from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import Place
 from stagescope.record.frameworks.transfers import (
@@ -42,7 +43,8 @@ def test_send_has_the_place_of_the_producing_pass(recorder, tmp_path):
 def test_receive_has_the_place_of_the_consuming_pass(recorder, tmp_path, blocks):
     transfers, tensor = Transfers(recorder), Tensor()
     transfers.blocks = blocks
-    transfers.received({"hidden": tensor}, Message(RECV_FORWARD, 0, NONE, 10, 20))
+    start_ns = now_ns()  # the wait is at the present time
+    transfers.received({"hidden": tensor}, Message(RECV_FORWARD, 0, NONE, start_ns, start_ns + 10))
     transfers.arrived((tensor,), Place(1, 4))
     transfers.arrived((tensor,), Place(1, 5))
     transfers.close()

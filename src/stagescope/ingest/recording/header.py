@@ -86,8 +86,10 @@ def _text(value: object) -> str | None:
 def _coordinates(value: object, ranks: int) -> dict[str, object] | None:
     if not isinstance(value, dict):
         return None
-    own = {name: value[name] for name in (*DIMENSIONS, "ep") if value.get(name) is not None}
-    return None if any(_whole(each, 0, ranks - 1) is None for each in own.values()) else own
+    own = [value[name] for name in (*DIMENSIONS, "ep") if value.get(name) is not None]
+    if any(_whole(each, 0, ranks - 1) is None for each in own):
+        return None
+    return {name: each for name, each in value.items() if each is not None}
 
 
 def _counts(value: object) -> dict[str, int] | None:
@@ -100,7 +102,7 @@ def _schedule(value: object) -> dict[str, object] | None:
     if not isinstance(value, dict) or value.get("name") is None:
         return {} if isinstance(value, dict) else None
     name = _text(value["name"])
-    return None if name is None else {"name": name}
+    return None if name is None else {**value, "name": name}
 
 
 def _schedules(value: object) -> dict[str, object] | None:
