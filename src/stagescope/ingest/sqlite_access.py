@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from stagescope.vocabulary.limits import UNLIMITED, limit
 
@@ -73,7 +72,7 @@ def connect(path: Path, mode: str, deadline: Deadline) -> tuple[sqlite3.Connecti
     Of a file that is shorter than its header states, or whose schema is partly invalid, the rest is opened with
     `PRAGMA writable_schema`, which is meant for repairs (SQLite, btree.c: lockBtree, prepare.c: corruptSchema).
     """
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{mode}", uri=True, timeout=BUSY_SECONDS)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS)
     try:
         _secure(connection, deadline)
         try:
