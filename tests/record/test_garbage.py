@@ -64,3 +64,20 @@ def test_collections_are_not_noted_after_the_end(recorder):
     assert len(gc.callbacks) == len(before) + 1
     garbage.ignore()
     assert gc.callbacks == before
+
+
+def test_collection_of_one_step_is_no_span_of_the_next(recorder):
+    """profile_range finds out from the spans inside of it whether those of its step follow it."""
+    garbage = GarbageCollections(recorder)
+    garbage.watch()
+    try:
+        recorder.begin_step()
+        recorder.emit(1, 0, 1)
+        SlowToDelete()
+        gc.collect()
+        recorder.forget_spans()
+        recorder.begin_step()
+    finally:
+        garbage.ignore()
+    assert recorder.has_recorded
+    assert not recorder.has_spans

@@ -152,7 +152,10 @@ class Recorder(Emitter):
         if step is not None or not self.step_is_given:
             self.switch(on=self.step in self.steps)
         self.timer.begin_step()
+        is_seen = self.seen.spans
         self._record_unfinished()
+        if not is_seen:  # collections of garbage, for example, are no spans of the step that begins
+            self.forget_spans()
         return now_ns()
 
     def end_step(self, start_ns: int) -> None:
