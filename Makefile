@@ -40,7 +40,7 @@ demo: $(DEMO_READY) ## train a small 4-rank pipeline on this machine, record it,
 # One worker more than there are cores: a third of the time, tests wait for a training or a browser.
 WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
 test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list what was skipped and why
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive"
+	@$(BIN)/python tools/run_tests.py -n $(WORKERS) --dist loadfile -m "not exhaustive"
 
 # In an environment of its own. What starts browsers, trainings or builds does not depend on these versions.
 LOWEST = build/lowest
@@ -66,7 +66,7 @@ audit: $(DEV_READY) ## look up known vulnerabilities of the required packages; s
 	@$(BIN)/python tools/audit.py build/audit/bin/pip-audit
 
 test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leaves out
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m exhaustive
+	@$(BIN)/python tools/run_tests.py -n auto --dist loadfile -m exhaustive
 
 # make fuzz SECONDS=600 SEED=7 FORMAT=nsight; the mutated files of failures are kept in fuzz-failures/.
 fuzz: $(DEV_READY) ## mutate samples of every input format for SECONDS (60), and count how the readers responded
