@@ -1,13 +1,15 @@
 """Compare the nsight reader with a row-by-row projection of kernels, on real Nsight reports.
 
-    python benchmarks/nsight_projection.py REPORT.sqlite...
+    python benchmarks/nsight_projection.py [--parquet] REPORT.sqlite...
 
 Real reports of pipelines are not public, but reports of other trainings and programs are. In a copy of each, the
 outermost NVTX ranges that launched a kernel, up to 1,000, are renamed to forwards (`F0.0`, `F0.1` ...): ranges,
 launches and kernels are unchanged. Independently of the reader, plain Python takes for each range the launches
 inside it on its thread, their kernels by correlation id and process but those of NCCL, and the first start and the
 last end. A line per report reports how many actions were compared, how many differ by a nanosecond or more, and how far
-the device lagged the host: the median time from the end of a range to the end of its last kernel.
+the device lagged the host: the median time from the end of a range to the end of its last kernel. With
+`--parquet`, stagescope reads the same tables from a directory of Parquet files, as `nsys export --type parquetdir`
+writes.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sqlite3
+import sys
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -23,6 +26,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from nsight_reports import parquet_copy
 from stagescope import api as workflow
 
 MOST_RANGES = 1000
@@ -49,11 +54,14 @@ def main() -> None:
     """Print one line per report."""
     parser = argparse.ArgumentParser()
     parser.add_argument("reports", nargs="+", type=Path)
-    for report in parser.parse_args().reports:
+    parser.add_argument("--parquet", action="store_true")
+    given = parser.parse_args()
+    for report in given.reports:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(shutil.copy(report, folder))
             actions = plant_actions(copy)
-            found = read_actions(copy) if actions else {}
+            export = parquet_copy(copy, Path(folder, "report.parquetdir")) if given.parquet else copy
+            found = read_actions(export) if actions else {}
         differ = sum(
             found.get(number) != (action.start_ns, action.end_ns) for number, action in enumerate(actions)
         )

@@ -31,7 +31,7 @@ LIMIT_MB = 1000
 READ = """
 import sys
 from pathlib import Path
-from stagescope.ingest.nsight.process_trace import read_report
+from stagescope.ingest.nsight.exports import read_report
 (trace,) = read_report(Path(sys.argv[1]))
 print(trace.spans.height)
 """

@@ -1,4 +1,4 @@
-"""Write SQLite reports like `nsys export --type sqlite`, with planted ranges, launches and kernels.
+"""Write reports like `nsys export`, in SQLite or Parquet, with planted ranges, launches and kernels.
 
 The columns are those of the schema that nsys 2025.3 writes as comments into each export, and of the SQLite Schema
 Reference in NVIDIA's user guide; columns that the reader ignores are omitted.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
+
+import polars as pl
 
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
@@ -98,3 +100,21 @@ def write_report(path, planted, *, host="node1", epoch_ns=EPOCH_NS, drop=(), tex
             database.execute(statement)
         database.commit()
     return path
+
+
+def parquet_copy(path, folder):
+    """Write the tables of a SQLite report as `nsys export --type parquetdir` does, and return the directory.
+
+    One file per table that has rows, with the columns of SQLite; names of kernels are ids of StringIds in both.
+    """
+    folder.mkdir()
+    with closing(sqlite3.connect(path)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            cursor = database.execute(f'SELECT * FROM "{table}"')  # noqa: S608 - names of the schema above
+            names = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
+            if rows:
+                frame = pl.DataFrame(rows, names, orient="row", infer_schema_length=None)
+                frame.write_parquet(folder / f"{table}.parquet")
+    return folder

@@ -110,6 +110,9 @@ FORMATS = (
     Format("csv", samples.spans_csv, (*BYTES, *TEXT, *CSV, *CSV), damaged_rows),
     Format("parquet", samples.spans_parquet, (*BYTES, *PARQUET), unreadable_parquet),
     Format("nsight", samples.nsight_reports, (*BYTES, *DATABASE), damaged_database, "*.sqlite"),
+    Format(
+        "nsight, parquet", samples.nsight_parquet_reports, (*BYTES, *PARQUET), unreadable_parquet, "*.parquet"
+    ),
     Format("ascend", samples.ascend_profiles, (*BYTES, *DATABASE), damaged_database, "*.db"),
     Format(
         "ascend, msmonitor", samples.monitored_ascend_profiles, (*BYTES, *DATABASE), damaged_database, "*.db"

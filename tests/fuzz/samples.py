@@ -12,7 +12,7 @@ import polars as pl
 import recordings
 from ascend_profiles import Cluster, write_cluster
 from drawing import timeline_from_text
-from nsight_reports import Planted, write_report
+from nsight_reports import Planted, parquet_copy, write_report
 from paddle_logs import PaddleRun, write_worker_logs
 from places import DATA
 from primus_dumps import write_dumps
@@ -110,6 +110,14 @@ def nsight_reports(folder: Path) -> None:
             planted.kernel(start + 1, start + 300, middle)
             planted.kernel(end - 1, middle, end - 5)
         write_report(folder / f"rank{rank}.sqlite", planted, texts=rank == 0)
+
+
+def nsight_parquet_reports(folder: Path) -> None:
+    """Write the same reports as directories of Parquet files."""
+    nsight_reports(folder)
+    for path in sorted(folder.glob("*.sqlite")):
+        parquet_copy(path, path.with_suffix(".parquetdir"))
+        path.unlink()
 
 
 def ascend_profiles(folder: Path) -> None:

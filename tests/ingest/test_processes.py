@@ -11,7 +11,7 @@ from ingest.kineto.planted_traces import mark, write_trace
 from nsight_reports import Planted, write_report
 from stagescope.ingest import processes
 from stagescope.ingest.kineto.rank_trace import read_rank
-from stagescope.ingest.nsight.process_trace import read_report
+from stagescope.ingest.nsight.exports import read_report
 from stagescope.ingest.processes import read_each
 from stagescope.vocabulary.errors import InputError
 

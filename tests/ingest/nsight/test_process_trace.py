@@ -3,7 +3,8 @@
 import pytest
 
 from nsight_reports import NCCL, SEND_RECV, Planted, write_report
-from stagescope.ingest.nsight.process_trace import Unmarked, read_report
+from stagescope.ingest.device_ranges.process_trace import Unmarked
+from stagescope.ingest.nsight.exports import read_report
 
 
 @pytest.fixture

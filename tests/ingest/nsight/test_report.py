@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from nsight_reports import EPOCH_NS, Planted, thread, write_report
-from stagescope.ingest.nsight import report as module
-from stagescope.ingest.nsight.report import KERNELS, RANGES, Report, is_report, process_of
+from stagescope.ingest import database_blocks as module
+from stagescope.ingest.device_ranges.trace import process_of
+from stagescope.ingest.nsight.report import KERNELS, RANGES, Report, is_report
 from stagescope.vocabulary.errors import InputError
 
 
@@ -48,7 +49,7 @@ def test_facts_have_host_devices_and_session_start_if_present(tmp_path, planted)
     bare = ["DROP TABLE TARGET_INFO_SESSION_START_TIME", "DROP TABLE TARGET_INFO_GPU",
             "DROP TABLE TARGET_INFO_SYSTEM_ENV"]  # fmt: skip
     with Report(write_report(tmp_path / "b.sqlite", planted, drop=bare)) as report:
-        assert report.facts() == (None, None, {})
+        assert report.facts() == (None, None, {}, None)
 
 
 def test_columns_are_read_in_blocks_of_any_size(tmp_path, planted, monkeypatch):

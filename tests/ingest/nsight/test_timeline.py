@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from nsight_reports import EPOCH_NS, Planted, write_report
-from stagescope.ingest.nsight.process_trace import read_report
-from stagescope.ingest.nsight.timeline import timeline_of_reports
+from stagescope.ingest.device_ranges.timeline import timeline_of_traces
+from stagescope.ingest.nsight.exports import read_report
 from stagescope.vocabulary.errors import InputError
 
 
@@ -30,7 +30,7 @@ def messages(timeline, severity):
 
 
 def test_ranks_come_from_file_names_and_every_report_has_its_own_clock(report):
-    timeline = timeline_of_reports(
+    timeline = timeline_of_traces(
         [report("rank3.sqlite", 1), report("rank2.sqlite", 0, epoch_ns=EPOCH_NS + 9)]
     )
     assert timeline.ranks.select("rank", "device", "machine", "clock").rows() == [
@@ -45,21 +45,21 @@ def test_ranks_come_from_file_names_and_every_report_has_its_own_clock(report):
 
 
 def test_processes_of_one_report_are_numbered_by_device_with_a_warning(report):
-    timeline = timeline_of_reports([report("node.sqlite", 0, 1)])
+    timeline = timeline_of_traces([report("node.sqlite", 0, 1)])
     assert timeline.spans.select("rank", "stage").unique().sort("rank").rows() == [(0, 1), (1, 0)]
     assert timeline.clocks["error_hi_ns"].to_list() == [0]
     assert "no report states its rank" in messages(timeline, "warning")[0]
 
 
 def test_steps_are_found_without_marks(report):
-    steps = timeline_of_reports([report("rank0.sqlite", 0)]).steps
+    steps = timeline_of_traces([report("rank0.sqlite", 0)]).steps
     assert steps.select("step", "rank", pl.col("start_ns", "end_ns") - EPOCH_NS).rows() == [
         (0, 0, 1000, 1150)
     ]
 
 
 def test_missing_microbatches_and_session_times_are_warnings(report):
-    timeline = timeline_of_reports([report("rank0.sqlite", 0, names=("forward", "backward"), epoch_ns=None)])
+    timeline = timeline_of_traces([report("rank0.sqlite", 0, names=("forward", "backward"), epoch_ns=None)])
     first, second = messages(timeline, "warning")
     assert "wrong for several chunks" in first
     assert "when its session began" in second
@@ -67,13 +67,13 @@ def test_missing_microbatches_and_session_times_are_warnings(report):
 
 def test_a_report_without_actions_is_an_error_with_and_without_others(report):
     bare = report("rank1.sqlite", 1, names=("epoch",))
-    timeline = timeline_of_reports([report("rank0.sqlite", 0), bare])
-    assert ["no NVTX range" in text for text in messages(timeline, "error")] == [True]
+    timeline = timeline_of_traces([report("rank0.sqlite", 0), bare])
+    assert ["none of the NVTX ranges" in text for text in messages(timeline, "error")] == [True]
     with pytest.raises(InputError, match="none of its 1 NVTX ranges is named like one: 'epoch'") as error:
-        timeline_of_reports([bare])
+        timeline_of_traces([bare])
     assert "torch.cuda.nvtx.range(f'F{stage}.{microbatch}')" in error.value.hint
 
 
 def test_two_reports_of_one_rank_are_rejected(report):
     with pytest.raises(InputError, match="two recordings of rank 0"):
-        timeline_of_reports([report("rank0.sqlite", 0), report("again_rank0.sqlite", 0)])
+        timeline_of_traces([report("rank0.sqlite", 0), report("again_rank0.sqlite", 0)])

@@ -1,4 +1,5 @@
-"""Reader of NVIDIA Nsight Systems reports, exported to SQLite: NVTX ranges and the kernels launched inside them.
+"""Reader of NVIDIA Nsight Systems reports: NVTX ranges and the kernels launched inside them.
 
-report.py reads one database, process_trace.py turns it into processes, timeline.py combines the reports of a run.
+schema.py declares the tables, report.py and parquet_report.py read one exported report, native_report.py exports a
+.nsys-rep with nsys, and ingest/device_ranges makes one Timeline of all.
 """

@@ -1,16 +1,21 @@
-"""Reader of NVIDIA Nsight Systems reports, exported with `nsys export --type sqlite`; see docs/nsight.md."""
+"""Reader of NVIDIA Nsight Systems reports in three forms; see docs/nsight.md."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.database import is_database
+from stagescope.ingest.device_ranges.timeline import timeline_of_traces
 from stagescope.ingest.natural_order import natural_key
-from stagescope.ingest.nsight.process_trace import read_report
+from stagescope.ingest.nsight.exports import read_report
+from stagescope.ingest.nsight.native_report import SUFFIX as NATIVE_SUFFIX
+from stagescope.ingest.nsight.parquet_report import SUFFIX as PARQUET_SUFFIX
+from stagescope.ingest.nsight.parquet_report import is_table_of_report
 from stagescope.ingest.nsight.report import is_report
-from stagescope.ingest.nsight.timeline import timeline_of_reports
+from stagescope.ingest.nsight.schema import COMPARED_TABLES
 from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +26,11 @@ if TYPE_CHECKING:
 
 
 def recognize_report(path: Path, head: bytes) -> bool:
-    """Return whether a file is an exported report: by its tables, or by its name if it is damaged or empty."""
+    """Return whether a file is a report, or a table of an exported one: by its content, or by its name if damaged."""
+    if path.name.endswith(NATIVE_SUFFIX):
+        return True
+    if path.suffix == PARQUET_SUFFIX:
+        return is_table_of_report(path)
     is_named = path.suffix == ".sqlite"
     if not is_database(head):
         return is_named
@@ -34,18 +43,37 @@ def recognize_report(path: Path, head: bytes) -> bool:
 def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of all given reports; large reports are read in parallel.
 
-    A file that SQLite cannot read becomes an error in diagnostics as long as another file is usable. Raises
-    InputError as timeline_of_reports does, and if no file is usable.
+    A report that cannot be read becomes an error in diagnostics as long as another one is usable. Raises InputError as
+    timeline_of_traces does, and if no report is usable.
     """
-    ordered = sorted(paths, key=lambda path: natural_key(str(path)))
-    reports, refused = read_each(read_report, ordered, options.done, options.pattern)
-    return timeline_of_reports(reports).with_diagnostics(refused)
+    reports, diagnostics = _reports(paths)
+    ordered = sorted(reports, key=lambda path: natural_key(str(path)))
+    found, refused = read_each(read_report, ordered, options.done, options.pattern)
+    return timeline_of_traces(found, COMPARED_TABLES).with_diagnostics([*refused, *diagnostics])
+
+
+def _reports(paths: Sequence[Path]) -> tuple[list[Path], list[Diagnostic]]:
+    """Return the reports that the files belong to, every report in one form, and diagnostics for the other forms."""
+    reports = list(dict.fromkeys(path.parent if path.suffix == PARQUET_SUFFIX else path for path in paths))
+    exports = {_stem(path) for path in reports if not path.name.endswith(NATIVE_SUFFIX)}
+    twice = [path for path in reports if path.name.endswith(NATIVE_SUFFIX) and _stem(path) in exports]
+    text = "not read: its export is read instead"
+    notes = [Diagnostic("info", text, str(path), code="input.not_read") for path in twice]
+    return [path for path in reports if path not in twice], notes
+
+
+def _stem(path: Path) -> Path:
+    """Return the path of a report without what its form adds to the name."""
+    name = path.name
+    for suffix in (NATIVE_SUFFIX, ".sqlite", ".parquetdir", "_pqtdir"):
+        name = name.removesuffix(suffix)
+    return path.with_name(name)
 
 
 READER = Reader(
     name="nsight",
-    patterns=("*.sqlite",),
-    description="reports of Nsight Systems, exported to SQLite (`nsys export --type sqlite`)",
+    patterns=("*.sqlite", "*.parquet", f"*{NATIVE_SUFFIX}"),
+    description="reports of Nsight Systems: exported to SQLite or Parquet (`nsys export`), or `.nsys-rep`",
     recognizes=recognize_report,
     read=read_reports,
 )

@@ -1,4 +1,4 @@
-"""Project NVTX ranges to the device: from the start of the first kernel launched inside a range to the end of the last.
+"""Project ranges to the device: from the start of the first kernel launched inside a range to the end of the last.
 
 A launch and its kernels have the same correlation id; a CUDA graph is one launch of many kernels. The kernels of an
 action may run on several streams: the action is shown on the stream with the most work of the process, and kernels on
@@ -18,19 +18,17 @@ from stagescope.ingest.annotations.kernel_classes import (
     TRANSFER_KERNEL,
     kernel_class,
 )
-from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges
-from stagescope.ingest.nsight.report import ABSENT, KERNELS, LAUNCHES, process_of
+from stagescope.ingest.device_ranges.enclosing_ranges import NO_RANGE, EnclosingRanges
+from stagescope.ingest.device_ranges.trace import ABSENT, process_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from stagescope.ingest.nsight.report import Report
+    from stagescope.ingest.device_ranges.trace import DeviceTrace
 
     Numbers = npt.NDArray[np.int64]
 
 CORRELATION_BITS = 32
-LAUNCH_COLUMNS = ("start", "globalTid", "correlationId")
-KERNEL_COLUMNS = ("start", "end", "globalPid", "correlationId", "streamId", "deviceId", "shortName")
 WORK_SCHEMA = {
     "action": pl.Int64, "process": pl.Int64, "device": pl.Int64, "stream": pl.Int64, "what": pl.Int8,
     "start_ns": pl.Int64, "end_ns": pl.Int64, "busy_ns": pl.Int64, "kernels": pl.Int64,
@@ -50,14 +48,14 @@ class Projected(NamedTuple):
 
 
 class Launches:
-    """The launches of a report, searchable by process and correlation id."""
+    """The launches of a trace, searchable by process and correlation id."""
 
-    def __init__(self, report: Report, enclosing: EnclosingRanges) -> None:
+    def __init__(self, trace: DeviceTrace, enclosing: EnclosingRanges) -> None:
         keys, actions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for block in report.blocks(LAUNCHES, LAUNCH_COLUMNS):
-            numbered = block["correlationId"] > 0
-            thread, start = block["globalTid"][numbered], block["start"][numbered]
-            keys.append(_key(process_of(thread), block["correlationId"][numbered]))
+        for block in trace.launches():
+            numbered = block["correlation"] > 0
+            thread, start = block["thread"][numbered], block["start_ns"][numbered]
+            keys.append(_key(process_of(thread), block["correlation"][numbered]))
             actions.append(enclosing.find(thread, start))
         every = np.concatenate(keys)
         order = np.argsort(every, kind="stable")
@@ -80,28 +78,28 @@ class Launches:
         return np.where(known, self._actions[place], NO_RANGE).astype(np.int64), known
 
 
-def project(report: Report, enclosing: EnclosingRanges) -> Projected:
-    """Return the device work of a report's kernels, attributed to the actions that enclose their launches."""
-    launches = Launches(report, enclosing)
+def project(trace: DeviceTrace, enclosing: EnclosingRanges) -> Projected:
+    """Return the device work of a trace's kernels, attributed to the actions that enclose their launches."""
+    launches = Launches(trace, enclosing)
     # Kernel names are string ids; classifying the few distinct strings is far cheaper than one per kernel.
-    classes = {number: kernel_class(name) for number, name in report.names_like("ccl").items()}
+    classes = {number: kernel_class(name) for number, name in trace.communication_kernels().items()}
     communicating = np.array(sorted(n for n, what in classes.items() if what != COMPUTE_KERNEL), np.int64)
     work, transfers = [pl.DataFrame(schema=WORK_SCHEMA)], [pl.DataFrame(schema=WORK_SCHEMA)]
     kernel_count = unlaunched = 0
-    for block in report.blocks(KERNELS, KERNEL_COLUMNS):
-        absent = block["globalPid"] == ABSENT  # exports from before 2020 lack this column
-        process = np.where(absent, launches.only_process, process_of(block["globalPid"]))
-        action, known = launches.actions(process, block["correlationId"])
+    for block in trace.kernels():
+        absent = block["process"] == ABSENT  # as in exports of Nsight Systems from before 2020
+        process = np.where(absent, launches.only_process, block["process"])
+        action, known = launches.actions(process, block["correlation"])
         what = np.zeros(len(action), np.int8)
-        for place in np.flatnonzero(np.isin(block["shortName"], communicating)):
-            what[place] = classes[int(block["shortName"][place])]
+        for place in np.flatnonzero(np.isin(block["name"], communicating)):
+            what[place] = classes[int(block["name"][place])]
         kernel_count += len(action)
         unlaunched += int(len(action) - known.sum())
         rows = pl.DataFrame(
             {
-                "action": action, "process": process, "device": block["deviceId"], "stream": block["streamId"],
-                "what": what, "start_ns": block["start"], "end_ns": block["end"],
-                "busy_ns": block["end"] - block["start"], "kernels": 1,
+                "action": action, "process": process, "device": block["device"], "stream": block["stream"],
+                "what": what, "start_ns": block["start_ns"], "end_ns": block["end_ns"],
+                "busy_ns": block["end_ns"] - block["start_ns"], "kernels": 1,
             },
             WORK_SCHEMA,
         )  # fmt: skip

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from nsight_reports import ENGINE, NCCL, REDUCE, SEND_RECV, Planted, thread, write_report
-from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges
-from stagescope.ingest.nsight.projection import on_main_stream, project
+from stagescope.ingest.device_ranges.enclosing_ranges import NO_RANGE, EnclosingRanges
+from stagescope.ingest.device_ranges.projection import on_main_stream, project
 from stagescope.ingest.nsight.report import Report
 
 ACTIONS = pl.DataFrame(

@@ -3,7 +3,7 @@
 import pytest
 
 from stagescope.ingest.annotations.name_pattern import NamePattern
-from stagescope.ingest.nsight.names import RangeMeaning, range_meaning, step_of
+from stagescope.ingest.device_ranges.range_names import RangeMeaning, range_meaning, step_of
 
 
 @pytest.mark.parametrize(

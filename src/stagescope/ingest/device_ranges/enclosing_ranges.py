@@ -1,4 +1,4 @@
-"""Find the innermost NVTX range that encloses a call on its thread.
+"""Find the innermost range that encloses a call on its thread.
 
 Kernels of a backward are launched by threads of the autograd engine, which have no ranges, while the thread with the
 range waits. A call on a thread without ranges therefore belongs to the backward that is open on any thread of the
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.ingest.nsight.report import process_of
+from stagescope.ingest.device_ranges.trace import process_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,7 +49,7 @@ class Intervals:
 
 
 class EnclosingRanges:
-    """The ranges of a report by thread; `actions` has action (its number), thread, start_ns, end_ns, is_backward."""
+    """The ranges of a trace by thread; `actions` has action (its number), thread, start_ns, end_ns, is_backward."""
 
     def __init__(self, actions: pl.DataFrame) -> None:
         self._by_thread: dict[int, Intervals] = {}

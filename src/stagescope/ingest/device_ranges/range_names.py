@@ -1,4 +1,4 @@
-"""Parse the names of NVTX ranges.
+"""Parse the names of ranges that a training marks: NVTX, roctx, TraceAnnotation.
 
 Sources: ingest/annotations/names.py for the names of torch's schedules and of stagescope's mirror
 (`torch.autograd.profiler.emit_nvtx` emits torch's names as NVTX ranges); sail-sg/zero-bubble-pipeline-parallelism,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsight_reports import thread
-from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges, Intervals
+from stagescope.ingest.device_ranges.enclosing_ranges import NO_RANGE, EnclosingRanges, Intervals
 
 
 def actions(*rows):

@@ -1,4 +1,4 @@
-"""Combine the reports of a run into one Timeline."""
+"""Combine the traces of a run into one Timeline."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
+from stagescope.ingest.device_ranges.errors import no_ranges, no_ranges_in_damaged
+from stagescope.ingest.device_ranges.process_trace import ProcessTrace, Unmarked
 from stagescope.ingest.missing_tables import Tables, missing_tables
-from stagescope.ingest.nsight.errors import no_ranges, no_ranges_in_damaged
-from stagescope.ingest.nsight.process_trace import ProcessTrace, Unmarked
-from stagescope.ingest.nsight.report import ENVIRONMENT, GPUS, KERNELS, LAUNCHES, SESSION
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
@@ -23,29 +22,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_FAULTS = 2
-COMPARED_TABLES = (LAUNCHES, KERNELS, SESSION, ENVIRONMENT, GPUS)
-CLOCK_METHOD = "wall time at which nsys began the session"
 
 
-def timeline_of_reports(reports: Sequence[list[ProcessTrace] | Unmarked]) -> Timeline:
-    """Return one Timeline of all processes that ran actions; every report has its own clock.
+def timeline_of_traces(
+    found_traces: Sequence[list[ProcessTrace] | Unmarked], compared_tables: Sequence[str] = ()
+) -> Timeline:
+    """Return one Timeline of all processes that ran actions.
 
-    Raises InputError if no report has a range that is an action, or if two reports claim the same rank.
+    `compared_tables` are the tables that all files of a run have or lack. Raises InputError if no file has a range
+    that is an action, or if two files claim the same rank.
     """
-    unmarked = [found for found in reports if isinstance(found, Unmarked)]
-    traces = [trace for found in reports if not isinstance(found, Unmarked) for trace in found]
+    unmarked = [found for found in found_traces if isinstance(found, Unmarked)]
+    traces = [trace for found in found_traces if not isinstance(found, Unmarked) for trace in found]
     if not traces:
         first = unmarked[0]
         if first.faults:
             raise no_ranges_in_damaged(first.path, first.faults[:MOST_FAULTS])
-        raise no_ranges(first.path, first.range_count, first.names)
+        raise no_ranges(first)
     diagnostics = [row for trace in traces for row in trace.diagnostics]
     for found in unmarked:
-        text = "; ".join(["no NVTX range in the report is named like an action of a pipeline", *found.faults])
+        words = found.wording
+        text = f"none of the {words.ranges} in the {words.file} is named like an action of a pipeline"
+        text = "; ".join([text, *found.faults])
         diagnostics.append(Diagnostic("error", text, str(found.path), code="actions.none"))
     ranks = _by_rank(traces, diagnostics)
     tables = {trace.path: Tables(str(trace.path), trace.tables, rank) for rank, trace in ranks.items()}
-    diagnostics += missing_tables(list(tables.values()), COMPARED_TABLES)
+    diagnostics += missing_tables(list(tables.values()), compared_tables)
     for rank, trace in ranks.items():
         diagnostics += _rank_diagnostics(rank, trace)
     return Timeline(
@@ -71,9 +73,10 @@ def _by_rank(traces: Sequence[ProcessTrace], diagnostics: list[Diagnostic]) -> d
                 ranks[rank] = trace
         return dict(sorted(ranks.items()))
     if len(traces) > 1:
+        words = traces[0].wording
         text = (
-            "no report states its rank: processes are numbered in the order of the files, and of the devices in each"
-            " (name the files rank0.sqlite, rank1.sqlite …)"
+            f"no {words.file} states its rank: processes are numbered in the order of the files, and of the devices"
+            f" in each (name the files {words.example} …)"
         )
         diagnostics.append(Diagnostic("warning", text, count=len(traces), code="ranks.assumed"))
     place = {path: number for number, path in enumerate(dict.fromkeys(trace.path for trace in traces))}
@@ -98,8 +101,8 @@ def _rank_diagnostics(rank: int, trace: ProcessTrace) -> list[Diagnostic]:
             " which is wrong for several chunks per rank (describe the names of actions with --pattern)"
         )
         found.append(Diagnostic("warning", text, str(trace.path), rank, code="microbatches.assumed"))
-    if trace.facts.epoch_ns is None:
-        text = "the report does not state when its session began: it is treated as a separate clock"
+    if trace.facts.epoch_ns is None and trace.facts.clock is None:
+        text = f"the {trace.wording.file} does not state when its session began: it is treated as a separate clock"
         found.append(Diagnostic("warning", text, str(trace.path), rank, code="clock.no_epoch"))
     return found
 
@@ -131,6 +134,8 @@ def _steps(rank: int, trace: ProcessTrace) -> pl.DataFrame:
 
 
 def _clock(trace: ProcessTrace) -> str:
+    if trace.facts.clock is not None:
+        return trace.facts.clock
     return f"{trace.facts.host or 'unknown host'}/session of {trace.path.name}"
 
 
@@ -147,4 +152,5 @@ def _rank_row(rank: int, trace: ProcessTrace) -> dict[str, object]:
 
 
 def _clocks(ranks: dict[int, ProcessTrace]) -> pl.DataFrame:
-    return source_clocks({_clock(trace): trace.facts.host for trace in ranks.values()}, CLOCK_METHOD)
+    method = next(iter(ranks.values())).wording.clock_method
+    return source_clocks({_clock(trace): trace.facts.host for trace in ranks.values()}, method)

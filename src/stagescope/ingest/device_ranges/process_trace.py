@@ -1,4 +1,4 @@
-"""Turn one report into the actions, transfers and steps of each of its processes."""
+"""Turn one trace into the actions, transfers and steps of each of its processes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import polars as pl
 
 from stagescope.ingest.annotations.name_pattern import NamePattern
 from stagescope.ingest.annotations.steps import STEPS_SCHEMA, named_steps, step_openings, with_steps
-from stagescope.ingest.nsight.enclosing_ranges import NO_RANGE, EnclosingRanges
-from stagescope.ingest.nsight.names import range_meaning, step_of
-from stagescope.ingest.nsight.projection import on_main_stream, project
-from stagescope.ingest.nsight.report import Report, process_of
+from stagescope.ingest.device_ranges.enclosing_ranges import NO_RANGE, EnclosingRanges
+from stagescope.ingest.device_ranges.projection import on_main_stream, project
+from stagescope.ingest.device_ranges.range_names import range_meaning, step_of
+from stagescope.ingest.device_ranges.trace import process_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMM, HOST, KINDS, TRANSFERS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stagescope.ingest.nsight.projection import Projected
-    from stagescope.ingest.nsight.report import ReportFacts
+    from stagescope.ingest.device_ranges.projection import Projected
+    from stagescope.ingest.device_ranges.trace import DeviceTrace, TraceFacts, Wording
 
 MEANING_SCHEMA = {
     "name": pl.String, "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "chunk": pl.Int32,
@@ -32,10 +32,10 @@ BACKWARDS = ("backward", "backward_input", "backward_weight")
 
 
 class ProcessTrace(NamedTuple):
-    """One process of a report: its spans, steps and device, and whether the names state micro-batches."""
+    """One process of a trace: its spans, steps and device, and whether the names state micro-batches."""
 
     path: Path
-    facts: ReportFacts
+    facts: TraceFacts
     process: int
     device: int | None
     spans: pl.DataFrame
@@ -43,42 +43,49 @@ class ProcessTrace(NamedTuple):
     is_numbered: bool
     diagnostics: list[Diagnostic]
     tables: frozenset[str]
+    wording: Wording
 
 
 class Unmarked(NamedTuple):
-    """A report without actions: the number of its ranges, some of their names, and the faults of its tables."""
+    """A trace without actions: the number of its ranges, some of their names, and the faults of its tables."""
 
     path: Path
     range_count: int
     names: list[str]
     faults: list[str]
+    wording: Wording
 
 
-def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
-    """Return the processes of a report that ran actions; raises InputError for a file that SQLite cannot read."""
+def read_trace(trace: DeviceTrace, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
+    """Return the processes of an open trace that ran actions."""
     # Faults are collected while reading, so they are turned into diagnostics only after the last query.
-    with Report(path) as report:
-        report.check()
-        facts = report.facts()
-        ranges, still_open = report.ranges()
-        actions = _actions(ranges, NamePattern(pattern) if pattern else None)
-        if actions.is_empty():
-            names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
-            return Unmarked(path, ranges.height, names, [fault.sentence for fault in report.faults])
-        projected = project(report, EnclosingRanges(actions))
-        damage = report.diagnostics()
+    path, wording = trace.path, trace.wording
+    facts = trace.facts()
+    ranges, still_open = trace.ranges()
+    actions = _actions(ranges, NamePattern(pattern) if pattern else None)
+    if actions.is_empty():
+        names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
+        return Unmarked(path, ranges.height, names, trace.fault_sentences(), wording)
+    projected = project(trace, EnclosingRanges(actions))
+    damage = trace.diagnostics()
     if still_open:
-        text = "ranges were still open when the report ended, and were dropped"
+        text = f"ranges were still open when the {wording.file} ended, and were dropped"
         damage.append(Diagnostic("warning", text, str(path), count=still_open, code="ranges.open"))
-    spans, notes = _spans_of(actions, projected, path)
+    spans, notes = _spans_of(actions, projected, trace)
     steps = _steps(ranges)
     numbers = np.unique(process_of(actions["thread"].to_numpy())).tolist()
-    traces = [_process_trace(number, spans, steps) for number in numbers]
+    found = [_process_trace(number, spans, steps) for number in numbers]
     return [
         ProcessTrace(
-            path, facts, number, *trace, [*damage, *notes] if number == numbers[0] else [], report.tables
+            path,
+            facts,
+            number,
+            *one,
+            [*damage, *notes] if number == numbers[0] else [],
+            trace.tables,
+            wording,
         )
-        for number, trace in zip(numbers, traces, strict=True)
+        for number, one in zip(numbers, found, strict=True)
     ]
 
 
@@ -102,7 +109,7 @@ def _actions(ranges: pl.DataFrame, pattern: NamePattern | None) -> pl.DataFrame:
 
 
 def _spans_of(
-    actions: pl.DataFrame, projected: Projected, path: Path
+    actions: pl.DataFrame, projected: Projected, trace: DeviceTrace
 ) -> tuple[pl.DataFrame, list[Diagnostic]]:
     """Return actions and transfers, at device times where available, and diagnostics about them."""
     kinds = actions.select("action", is_reduce=pl.col("kind") == "grad_reduce")
@@ -124,7 +131,7 @@ def _spans_of(
     )
     transfers = _transfers(marks, projected.transfers)
     on_host = joined["start_ns_device"].null_count()
-    notes = _notes(projected, joined.height, on_host, on_other_streams, path)
+    notes = _notes(projected, joined.height, on_host, on_other_streams, trace)
     return pl.concat([computed, transfers], how="diagonal_relaxed"), notes
 
 
@@ -146,14 +153,15 @@ def _transfers(marks: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _notes(
-    projected: Projected, actions: int, on_host: int, on_other_streams: int, path: Path
+    projected: Projected, actions: int, on_host: int, on_other_streams: int, trace: DeviceTrace
 ) -> list[Diagnostic]:
     found = []
+    path, wording = trace.path, trace.wording
     if projected.kernel_count == 0:
-        text = "the report has no kernels: actions are shown at host times (record with: nsys profile -t cuda,nvtx)"
+        text = f"the {wording.file} has no kernels: actions are shown at host times ({wording.no_kernels})"
         found.append(Diagnostic("warning", text, str(path), count=actions, code="actions.on_host"))
     elif on_host:
-        text = "actions launched no kernel that is in the report, and are shown at host times"
+        text = f"actions launched no kernel that is in the {wording.file}, and are shown at host times"
         found.append(Diagnostic("warning", text, str(path), count=on_host, code="actions.on_host"))
     if projected.unlaunched:
         text = "kernels have no recorded launch and belong to no action"
