@@ -53,7 +53,10 @@ def test_states_too_few_steps_and_nothing_in_common():
     one = run(random_times(Shape(pipelines=1, steps=1)))
     assert comparison_sentences(compare_runs(one, one))[0].startswith("Too few steps")
     none = compare_runs(empty_timeline(), empty_timeline())
-    assert comparison_sentences(none) == ["The runs have nothing in common that could be compared."]
+    assert comparison_sentences(none) == [
+        "The runs have nothing in common that could be compared.",
+        "The bubble of both runs is unknown: no step with a forward or backward action was recorded.",
+    ]
     assert "0 further comparisons" in comparison_tables(none)
 
 

@@ -59,7 +59,7 @@ def test_lists_steps_as_ranges():
     assert "over 2 steps (3-4)" in bubble_sentence(report)
 
 
-def test_without_steps_there_is_no_bubble():
-    assert bubble_sentence(build_report(empty_timeline())).startswith(
-        "No step with a forward or backward action"
-    )
+def test_without_steps_the_bubble_is_unknown():
+    report = build_report(empty_timeline())
+    because = "no step with a forward or backward action was recorded"
+    assert bubble_sentence(report) == f"The bubble is unknown: {because}."

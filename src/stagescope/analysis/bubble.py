@@ -58,7 +58,8 @@ class Bubble:
     """The bubble of a run: idle time over a denominator, both summed over all ranks and the steps in the totals.
 
     `name` is its definition, by default that of the window, and `denominator` states in words what the fractions
-    divide by. `steps` lists the steps in the totals. `fraction` is None if no step was recorded; `per_rank` has that of
+    divide by. `steps` lists the steps in the totals. `fraction` is None if the bubble is unknown, and `unknown_because`
+    is a clause that states why; otherwise that is empty. `per_rank` has that of
     every rank, `per_step` that of every step, in the totals or not. `idle_ns` is the mean idle time of a rank per step.
     """
 
@@ -69,6 +70,7 @@ class Bubble:
     name: str = WINDOW
     per_step: dict[int, float] = field(default_factory=dict)
     idle_ns: int = 0
+    unknown_because: str = ""
     measure: Callable[[str], Bubble] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -93,6 +95,14 @@ class Bubble:
         return self.measure(name)
 
 
+ONLY_PARTS = "actions.only_parts"
+NO_STEP = "no step with a forward or backward action was recorded"
+WHY_UNKNOWN = {
+    ONLY_PARTS: "the trace names parts of overlapped pairs, such as attn(F), but no micro-batch, stage or step",
+}
+"""By the code of a diagnostic of the reader: why its actions have no step."""
+
+
 def measure_bubble(intermediates: Intermediates, steps: Sequence[int], name: str = WINDOW) -> Bubble:
     """Return the bubble of a run under a definition; `steps` are those in the totals."""
     times = MEASURES[name](intermediates)
@@ -106,8 +116,16 @@ def measure_bubble(intermediates: Intermediates, steps: Sequence[int], name: str
         name=name,
         per_step=_fractions(times, "step"),
         idle_ns=idle_ns // max(totals.height, 1),
+        unknown_because="" if steps else _why_unknown(intermediates),
         measure=lambda other: measure_bubble(intermediates, steps, other),
     )
+
+
+def _why_unknown(intermediates: Intermediates) -> str:
+    if intermediates.windows.unaligned:
+        return "no pipeline has all its machines on one clock"
+    codes = intermediates.timeline.diagnostics["code"]
+    return next((reason for code, reason in WHY_UNKNOWN.items() if code in codes), NO_STEP)
 
 
 def _fractions(times: pl.DataFrame, key: str) -> dict[int, float]:

@@ -27,6 +27,10 @@ from stagescope.analysis.idle.interval_culprits import name_interval_culprits
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.iteration.accumulation import unite_steps
 from stagescope.analysis.iteration.culprits import find_culprits
+from stagescope.analysis.kernels.communication import (
+    measure_kernel_communication,
+    summarize_kernel_communication,
+)
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
@@ -56,7 +60,8 @@ class Report:
     totals; `ledger`, `iterations`, `collectives`, `idle`, `critical_path` and `slack` have rows for all steps that
     could be measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
 
-    `memory` and `data` come from counters and cover all steps; they are empty where none were recorded.
+    `memory` and `data` come from counters, `kernel_communication` and `kernel_communication_kinds` from kernels; they
+    cover all steps, and are empty where none were recorded or read.
 
     `timeline` is the run that was analyzed. `bubble` is the idle fraction of the windows; `bubble.definitions` has
     other definitions of it. `diagnostics` is everything needed to judge the numbers, errors first. `schedule` is what
@@ -185,6 +190,16 @@ class Report:
         """The table SLOWDOWNS: S, S_t, S_w, M_S and M_W of ByteDance's what-if analysis."""
         pipelines = self.intermediates.windows.pipelines
         return measure_slowdowns(self.intermediates.timeline, pipelines, self.bubble.steps)
+
+    @cached_property
+    def kernel_communication(self) -> pl.DataFrame:
+        """The table KERNEL_COMMUNICATION: exposed and hidden communication of every action and overlapped pair."""
+        return measure_kernel_communication(self.timeline.kernels)
+
+    @cached_property
+    def kernel_communication_kinds(self) -> pl.DataFrame:
+        """The table KERNEL_COMMUNICATION_KINDS: the same for each kind of action, for pairs, and for the run."""
+        return summarize_kernel_communication(self.timeline.kernels, self.kernel_communication)
 
     @cached_property
     def memory(self) -> pl.DataFrame:

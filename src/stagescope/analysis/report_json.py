@@ -44,14 +44,17 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
     ``ranks``: the rows of REPORT_RANKS: {rank, machine, stages, busy_ns, idle_ns, receive_wait_ns, send_wait_ns,
     window_ns, bubble_fraction}, summed over the steps in the totals.
 
-    ``bubble``: {fraction, per_rank, denominator, steps, definitions}: idle time over window of all ranks in `steps`
-    (null without a step), the same for each rank (keys are ranks as text), what the fractions divide by in words, and
-    the steps in the totals. ``definitions`` has fraction, per_rank and denominator for each definition of the bubble:
-    window, iteration, ideal-ratio and own-span.
+    ``bubble``: {fraction, unknown_because, per_rank, denominator, steps, definitions}: idle time over window of all
+    ranks in `steps` (null if unknown), a clause that states why it is unknown (null if it is known), the same fraction
+    for each rank (keys are ranks as text), what the fractions divide by in words, and the steps in the totals.
+    ``definitions`` has fraction, per_rank and denominator for each definition of the bubble: window, iteration,
+    ideal-ratio and own-span.
 
     ``collectives``: {kinds, ranks, latest}: the rows of COLLECTIVE_KINDS and COLLECTIVE_RANKS, and the collectives to
     which a rank came latest after the others, at most 100: {group, sequence, group_kind, operation, step, bytes, ranks,
     first_ns, last_rank, last_ns, late_ns}.
+
+    ``kernels``: {communication}: the rows of KERNEL_COMMUNICATION_KINDS; empty unless kernels were read.
 
     ``memory``: the rows of RANK_MEMORY, in bytes: {rank, device, allocated_bytes, reserved_bytes, resident_bytes}.
 
@@ -75,6 +78,7 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
         "ranks": report.ranks.to_dicts(),
         "bubble": {
             "fraction": bubble.fraction,
+            "unknown_because": bubble.unknown_because or None,
             "per_rank": _by_rank(bubble),
             "denominator": bubble.denominator,
             "steps": list(bubble.steps),
@@ -88,6 +92,7 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
             "ranks": report.collective_ranks.to_dicts(),
             "latest": _latest(report),
         },
+        "kernels": {"communication": report.kernel_communication_kinds.to_dicts()},
         "memory": report.memory.to_dicts(),
         "data": {"per_second": report.throughput, "steps": report.data.to_dicts()},
         "clocks": clocks,

@@ -16,6 +16,7 @@ from stagescope.analysis.iteration.last_pipeline import (
     last_pipelines_text,
     slowest_pipeline_sentence,
 )
+from stagescope.analysis.kernels.sentences import communication_sentences
 from stagescope.analysis.prediction.improvements import FIX, REDESIGN
 from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
@@ -70,26 +71,28 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     They are rounded together (Hare's method), so that they sum to the percentage in the same sentence.
     """
     fraction = report.bubble.fraction
+    of_kernels = communication_sentences(report.kernel_communication_kinds)
     if fraction is None:
-        return Verdict(f"{nothing_measured(report)}; there is nothing to explain.", "", ())
+        return Verdict(_nothing_measured(report, has_kernels=bool(of_kernels)), "", of_kernels)
     if report.intermediates.actions.is_contradictory:
         return Verdict(f"{_describe_run(report, explanation)}: {CONTRADICTORY}", "", ())
     findings = find_findings(explanation)
     return Verdict(
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",
         _best_improvements(explanation, in_cost_units=report.in_cost_units),
-        tuple(findings["evidence"].head(MOST_FINDINGS)),
+        (*findings["evidence"].head(MOST_FINDINGS), *of_kernels),
         slowest_pipeline_sentence(
             explanation, _cause_texts(_of_last(explanation), last_pipelines(explanation))
         ),
     )
 
 
-def nothing_measured(report: Report) -> str:
-    """Return a clause that states why a report has no bubble."""
-    if report.unaligned:
-        return "No pipeline has all its machines on one clock"
-    return "No step with a forward or backward action was recorded"
+def _nothing_measured(report: Report, *, has_kernels: bool) -> str:
+    """Return why a report has no bubble; with kernels there is something to report all the same."""
+    reason = report.bubble.unknown_because
+    if has_kernels:
+        return f"The bubble is unknown: {reason}."
+    return f"{reason[0].upper()}{reason[1:]}; there is nothing to explain."
 
 
 def _describe_run(report: Report, explanation: Explanation) -> str:

@@ -56,6 +56,7 @@ class RunFacts(TypedDict, total=False):
     pattern: str | None
     attempt: int | None
     pipeline: str | None
+    kernels: bool
     limits: Mapping[str, int | str] | None
 
 
@@ -71,6 +72,7 @@ def read(
     pattern: str | None = None,
     attempt: int | None = None,
     pipeline: str | None = None,
+    kernels: bool = False,
     limits: Mapping[str, int | str] | None = None,
     align: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
@@ -93,6 +95,9 @@ def read(
     pipeline
         Name of the pipeline to read, such as ``"GPipe"``, if the processes of a recording ran several; by default the
         one that took the most time.
+    kernels
+        Also read every kernel of the device, as `timeline.kernels` (traces of torch.profiler). A trace of ten thousand
+        kernels per step becomes a table of as many rows.
     limits
         Other limits on what a file may contain or expand to, such as ``{"unpacked": "20GB", "spans": 500_000_000}``;
         0 for no limit. docs/reliability.md lists all of them.
@@ -121,6 +126,7 @@ def read(
     options = read_options(
         pp=pp, tp=tp, dp=dp, cp=cp, order=order,
         schedule=schedule, microbatches=microbatches, pattern=pattern, attempt=attempt, pipeline=pipeline,
+        kernels=kernels,
     )  # fmt: skip
     with limits_in_force(checked_limits(limits)):
         inputs = inputs_of(paths)
@@ -151,6 +157,7 @@ def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
         facts.get("pattern"),
         attempt,
         facts.get("pipeline"),
+        kernels=facts.get("kernels", False),
     )
 
 

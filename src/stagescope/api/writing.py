@@ -50,8 +50,8 @@ def export(
     `format` is chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by default the suffix of `path` decides.
     `step` restricts the output to one step. `ranks` and `size` (width and height in pixels; with a height of None, as
     high as needed) are for svg and png. `table` is the table of a csv or parquet file: spans (default), ranks, steps,
-    clocks, diagnostics or counters. `csv_safe` writes an apostrophe before text that a spreadsheet would evaluate, such
-    as a name that begins with =; `read` keeps it as a part of the name.
+    clocks, diagnostics, counters or kernels. `csv_safe` writes an apostrophe before text that a spreadsheet would
+    evaluate, such as a name that begins with =; `read` keeps it as a part of the name.
 
     The file is readable for its owner alone (docs/security.md).
 

@@ -50,7 +50,7 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
 @click.option(
     "--table",
     metavar="NAME",
-    help="Table to write: spans (default), ranks, steps, clocks, diagnostics or counters (csv and parquet).",
+    help="Table to write: spans (default), ranks, steps, clocks, diagnostics, counters or kernels.",
 )
 @click.option(
     "--csv-safe",

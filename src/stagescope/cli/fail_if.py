@@ -141,7 +141,8 @@ def _why_unknown(report: Report, quantity: str) -> str:
     lost = report.explanation.lost_time if report.explanation else None
     if lost is not None and f"{quantity}_ns" in lost.unrecorded:
         return f"{quantity} was not recorded, so the condition cannot be judged"
-    return f"{quantity} is unknown"
+    because = report.bubble.unknown_because
+    return f"{quantity} is unknown: {because}" if because else f"{quantity} is unknown"
 
 
 def _judge(report: Report, condition: Condition) -> Judgment:

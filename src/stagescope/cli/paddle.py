@@ -87,4 +87,9 @@ def _summary(timeline: Timeline) -> str:
 
     report: Report = api.analyze(timeline)
     steps = compact_ranges(report.steps["step"])
-    return f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(report.bubble.fraction)} of the window"
+    bubble = report.bubble
+    if bubble.fraction is None:
+        return f"{timeline.ranks.height} ranks, bubble unknown, because {bubble.unknown_because}"
+    return (
+        f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(bubble.fraction)} of the window"
+    )

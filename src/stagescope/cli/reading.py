@@ -45,7 +45,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def with_facts(**arguments: Any) -> Any:
-        names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt", "pipeline")
+        names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt", "pipeline", "kernels")
         facts = {name: arguments.pop(name) for name in names}
         limits = parse_limits(arguments.pop("limits")) or None
         return function(facts={**facts, "limits": limits}, **arguments)
@@ -78,6 +78,9 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="NAME",
         help="Pipeline to read if each process ran several, such as GPipe; omit for the one that took the most time.",
     )
+    kernels = click.option(
+        "--kernels", is_flag=True, help="Also read every kernel of a torch.profiler trace."
+    )
     limits = click.option(
         "--limit",
         "limits",
@@ -85,7 +88,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         help=f"Change a limit on what files may contain: {', '.join(BY_NAME)}; may be repeated.",
     )
-    added = [*sizes, order, schedule, microbatches, pattern, attempt, pipeline, limits]
+    added = [*sizes, order, schedule, microbatches, pattern, attempt, pipeline, kernels, limits]
     for option in reversed(added):
         with_facts = option(with_facts)
     return with_facts

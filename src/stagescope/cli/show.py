@@ -101,9 +101,11 @@ def print_tables(report: Report, *, width: int | None = None, ascii_only: bool =
 
     ascii_only = ascii_only or not supports_unicode()
     echo(step_and_rank_tables(report, width=width or terminal_width(), ascii_only=ascii_only))
-    if report.bubble.fraction is not None:
-        text = f"bubble: idle time over {report.bubble.denominator}"
-        echo("\n".join(textwrap.wrap(text, width or terminal_width())))
+    bubble = report.bubble
+    text = f"bubble: idle time over {bubble.denominator}"
+    if bubble.fraction is None:
+        text = f"bubble: unknown, because {bubble.unknown_because}"
+    echo("\n".join(textwrap.wrap(text, width or terminal_width())))
     print_diagnostics(report.diagnostics)
 
 

@@ -19,7 +19,7 @@ from stagescope.clocks.report_text import diagnostics_of, mismatch_notes
 from stagescope.clocks.slews import widened_for_unsure, with_slew
 from stagescope.clocks.solution import solve
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
-from stagescope.model import CLOCKS, COUNTERS, SPANS, STEPS
+from stagescope.model import CLOCKS, COUNTERS, KERNELS, SPANS, STEPS
 from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
@@ -151,11 +151,13 @@ def _moved(timeline: Timeline, numbered: pl.DataFrame, corrections: list[Correct
     spans = _moved_columns(timeline.spans, numbered, corrections, TIMESTAMPS)
     steps = _moved_columns(timeline.steps, numbered, corrections, TIMESTAMPS[:2])
     counters = _moved_columns(timeline.counters, numbered, corrections, ("time_ns",))
+    kernels = _moved_columns(timeline.kernels, numbered, corrections, TIMESTAMPS[:2])
     return replace(
         timeline,
         spans=spans.sort(SPANS.order, maintain_order=True),
         steps=steps.sort(STEPS.order, maintain_order=True),
         counters=counters.sort(COUNTERS.order, maintain_order=True),
+        kernels=kernels.sort(KERNELS.order, maintain_order=True),
     )
 
 

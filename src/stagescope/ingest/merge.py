@@ -13,7 +13,17 @@ from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.run_selection import Source, select_run
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
-from stagescope.model import CLOCKS, COUNTERS, DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline, empty_timeline
+from stagescope.model import (
+    CLOCKS,
+    COUNTERS,
+    DIAGNOSTICS,
+    KERNELS,
+    RANKS,
+    SPANS,
+    STEPS,
+    Timeline,
+    empty_timeline,
+)
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform, in_order
 from stagescope.vocabulary.errors import InputError, StagescopeError, TableError
@@ -88,6 +98,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
         clocks=pl.concat(t.clocks for t in declared).unique(maintain_order=True),
         diagnostics=pl.concat(t.diagnostics for t in declared),
         counters=in_order(pl.concat(t.counters for t in declared), COUNTERS),
+        kernels=in_order(pl.concat(t.kernels for t in declared), KERNELS),
     )
     merged = without_implausible_times(with_possible_values(merged))
     return _without_reversed(merged).with_diagnostics(
@@ -107,6 +118,7 @@ def _conformed(timeline: Timeline) -> Timeline:
         clocks=conform(timeline.clocks, CLOCKS),
         diagnostics=conform(timeline.diagnostics, DIAGNOSTICS),
         counters=conform(timeline.counters, COUNTERS),
+        kernels=conform(timeline.kernels, KERNELS),
     )
     return _with_possible_sizes(conformed)
 

@@ -83,7 +83,9 @@ def plausible_interval(moments_ns: npt.NDArray[Any]) -> Interval:
 
 
 def without_implausible_times(timeline: Timeline) -> Timeline:
-    """Return the timeline without spans, waits, steps and counters at implausible times, which diagnostics count.
+    """Return the timeline without spans, waits, steps, counters and kernels at implausible times.
+
+    Diagnostics count them.
 
     A step whose times are implausible gets those of its spans.
     """
@@ -98,10 +100,10 @@ def without_implausible_times(timeline: Timeline) -> Timeline:
     counters, of_counters = _without(
         timeline, timeline.counters, intervals, ("time_ns",), "values of counters"
     )
-    kept = replace(
-        timeline, spans=spans, steps=pl.concat([steps, again]).sort(STEPS.order), counters=counters
-    )
-    return kept.with_diagnostics([*of_spans, *of_waits, *of_steps, *of_counters])
+    kernels, of_kernels = _without(timeline, timeline.kernels, intervals, SPAN_TIMES, "kernels")
+    steps = pl.concat([steps, again]).sort(STEPS.order)
+    kept = replace(timeline, spans=spans, steps=steps, counters=counters, kernels=kernels)
+    return kept.with_diagnostics([*of_spans, *of_waits, *of_steps, *of_counters, *of_kernels])
 
 
 def _intervals_of_ranks(timeline: Timeline) -> pl.DataFrame:
@@ -123,6 +125,7 @@ def _extents(timeline: Timeline, *, by_rank: bool = False) -> pl.DataFrame:
         (timeline.spans, SPAN_TIMES + WAIT_TIMES),
         (timeline.steps, SPAN_TIMES),
         (timeline.counters, ("time_ns",)),
+        (timeline.kernels, SPAN_TIMES),
     )
     keys = [pl.col("rank") if by_rank else pl.lit(0, pl.Int32).alias("rank")]
     ends = [

@@ -59,7 +59,9 @@ def _without_impossible_ranks(timeline: Timeline) -> tuple[Timeline, list[Diagno
     text = f"spans of rank {wrong['rank'][0]} were dropped: {_expected('rank')}"
     count = max(1, timeline.spans.height - spans.height)
     note = Diagnostic("error", text, wrong["source"][0], count=count, code="values.impossible")
-    tables = {name: getattr(timeline, name).filter(is_right) for name in ("ranks", "steps", "counters")}
+    tables = {
+        name: getattr(timeline, name).filter(is_right) for name in ("ranks", "steps", "counters", "kernels")
+    }
     return replace(timeline, spans=spans, **tables), [note]
 
 

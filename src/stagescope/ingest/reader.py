@@ -25,7 +25,7 @@ class ReadOptions:
     ran, `pattern` how a trace names its actions (ingest/annotations/name_pattern.py). `attempt` is the number of the
     attempt to read of a run that was restarted, None for the last complete one. `pipeline` is the name of the pipeline
     to read where each process ran several, None for the one that took the most time. `on_read` is called with each
-    file after it has been read, to report progress.
+    file after it has been read, to report progress. With `kernels`, readers of device traces keep every kernel.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -35,6 +35,7 @@ class ReadOptions:
     attempt: int | None = None
     pipeline: str | None = None
     on_read: Callable[[Path], object] | None = None
+    kernels: bool = False
 
     def done(self, path: Path) -> None:
         """Report that a file has been read."""

@@ -42,7 +42,19 @@ def place_stages(timeline: Timeline, layout: Layout) -> Timeline:
     open_stages = pl.col("stage").is_null() & pl.col("kind").is_in(PLACED)
     if timeline.spans.filter(open_stages).is_empty():
         return timeline
-    return timeline.with_spans(_with_stages(timeline, open_stages))
+    return _with_stages_of_kernels(timeline.with_spans(_with_stages(timeline, open_stages)))
+
+
+def _with_stages_of_kernels(timeline: Timeline) -> Timeline:
+    """Return the timeline with the stage of kernels of actions on ranks that have one stage."""
+    if timeline.kernels.is_empty():
+        return timeline
+    placed = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS)).group_by("rank")
+    only = placed.agg(only=pl.col("stage").drop_nulls().unique()).filter(pl.col("only").list.len() == 1)
+    known = only.select("rank", pl.col("only").list.first())
+    kernels = timeline.kernels.join(known, on="rank", how="left", maintain_order="left")
+    stage = pl.coalesce("stage", pl.when(pl.col("kind").is_in(ACTION_KINDS)).then("only"))
+    return replace(timeline, kernels=kernels.with_columns(stage=stage).drop("only"))
 
 
 def _with_coordinates(timeline: Timeline, layout: Layout) -> Timeline:

@@ -1,12 +1,24 @@
-"""The model: declared tables of spans, ranks, steps, clocks, diagnostics and counters in one immutable Timeline."""
+"""The model: declared tables of spans, ranks, steps, clocks, diagnostics, counters and kernels in one Timeline."""
 
-from stagescope.model.tables import CLOCKS, COUNTERS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES, Column, Table
+from stagescope.model.tables import (
+    CLOCKS,
+    COUNTERS,
+    DIAGNOSTICS,
+    KERNELS,
+    RANKS,
+    SPANS,
+    STEPS,
+    TABLES,
+    Column,
+    Table,
+)
 from stagescope.model.timeline import Alignment, Timeline, empty_timeline
 
 __all__ = [
     "CLOCKS",
     "COUNTERS",
     "DIAGNOSTICS",
+    "KERNELS",
     "RANKS",
     "SPANS",
     "STEPS",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.vocabulary.kernels import CATEGORIES, OPERATIONS
 from stagescope.vocabulary.kinds import KIND_NAMES, LANES
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 KindType = pl.Enum(list(KIND_NAMES))
 LaneType = pl.Enum(list(LANES))
+CategoryType = pl.Enum(list(CATEGORIES))
+OperationType = pl.Enum(list(OPERATIONS))
 SEVERITIES = ("error", "warning", "info")
 SeverityType = pl.Enum(list(SEVERITIES))
 
@@ -215,4 +218,37 @@ COUNTERS = Table(
     ),
 )
 
-TABLES: tuple[Table, ...] = (SPANS, RANKS, STEPS, CLOCKS, DIAGNOSTICS, COUNTERS)
+KERNELS = Table(
+    "kernels",
+    "one kernel, copy or fill on a device; read on request (`kernels=True`)",
+    ("rank", "start_ns", "end_ns"),
+    (
+        Column("rank", pl.Int32, "", "Global rank of the process that launched it."),
+        Column("stream", pl.Int64, "", "Number of the stream that it ran on.", nullable=True),
+        Column("name", pl.String, "", "Its name in the trace."),
+        Column("category", CategoryType, "", "What it does, from its name: see vocabulary/kernels.py."),
+        Column(
+            "operation",
+            OperationType,
+            "",
+            "Of communication: which operation it is, or a part of; null: unknown.",
+            nullable=True,
+        ),
+        Column("start_ns", pl.Int64, "ns", "Start on the device."),
+        Column("end_ns", pl.Int64, "ns", "End on the device."),
+        Column(
+            "kind",
+            KindType,
+            "",
+            "Kind of the action that launched it; null: it belongs to no action.",
+            nullable=True,
+        ),
+        Column("step", pl.Int32, "", "Training step of that action.", nullable=True),
+        Column("stage", pl.Int32, "", "Stage of that action.", nullable=True),
+        Column("microbatch", pl.Int32, "", "Micro-batch of that action.", nullable=True),
+        Column("pair", pl.Int32, "", "Overlapped pair of that action, as in spans.", nullable=True),
+        Column("part", pl.String, "", "Annotated part of the action, such as `attn(F)`.", nullable=True),
+    ),
+)
+
+TABLES: tuple[Table, ...] = (SPANS, RANKS, STEPS, CLOCKS, DIAGNOSTICS, COUNTERS, KERNELS)

@@ -1,4 +1,4 @@
-"""The Timeline: a run as six declared tables on one clock, whatever recorded it."""
+"""The Timeline: a run as seven declared tables on one clock, whatever recorded it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 
 from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.implied import implied_ranks, implied_steps, joined_ranks, with_assumed_step
-from stagescope.model.tables import CLOCKS, COUNTERS, DIAGNOSTICS, RANKS, SPANS, STEPS, TABLES
+from stagescope.model.tables import CLOCKS, COUNTERS, DIAGNOSTICS, KERNELS, RANKS, SPANS, STEPS, TABLES
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import TableError
 
@@ -32,10 +32,10 @@ class Alignment(Protocol):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Six tables, each as declared in model/tables.py; every change makes a new Timeline.
+    """Seven tables, each as declared in model/tables.py; every change makes a new Timeline.
 
     `alignment` is the report of clocks.align_clocks, and None for a timeline that was not aligned, such as a raw
-    recording or a simulated schedule.
+    recording or a simulated schedule. `kernels` is empty unless they were asked for.
     """
 
     spans: pl.DataFrame
@@ -45,6 +45,7 @@ class Timeline:
     diagnostics: pl.DataFrame
     alignment: Alignment | None = None
     counters: pl.DataFrame = field(default_factory=COUNTERS.empty)
+    kernels: pl.DataFrame = field(default_factory=KERNELS.empty)
 
     @classmethod
     def from_spans(
@@ -96,19 +97,30 @@ class Timeline:
         return replace(self, diagnostics=pl.concat([self.diagnostics, diagnostics_table(rows)]))
 
     def only_step(self, step: int) -> Timeline:
-        """Return the timeline of one step, without the spans and counters that belong to no step."""
+        """Return the timeline of one step, without the spans, counters and kernels of no step."""
         return replace(
             self,
             spans=self.spans.filter(pl.col("step") == step),
             steps=self.steps.filter(pl.col("step") == step),
             counters=self.counters.filter(pl.col("step") == step),
+            kernels=self.kernels.filter(pl.col("step") == step),
         )
 
 
 def empty_timeline() -> Timeline:
     """Return a Timeline without rows."""
-    spans, ranks, steps, clocks, diagnostics, counters = (table.empty() for table in TABLES)
-    return Timeline(spans, ranks, steps, clocks, diagnostics, counters=counters)
+    spans, ranks, steps, clocks, diagnostics, counters, kernels = (table.empty() for table in TABLES)
+    return Timeline(spans, ranks, steps, clocks, diagnostics, counters=counters, kernels=kernels)
 
 
-__all__ = ["CLOCKS", "COUNTERS", "DIAGNOSTICS", "RANKS", "SPANS", "STEPS", "Timeline", "empty_timeline"]
+__all__ = [
+    "CLOCKS",
+    "COUNTERS",
+    "DIAGNOSTICS",
+    "KERNELS",
+    "RANKS",
+    "SPANS",
+    "STEPS",
+    "Timeline",
+    "empty_timeline",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.analysis.statistics.differences import RUNS
 from stagescope.reports.counter_text import compared_throughput
 from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.causes import BY_COLUMN
@@ -30,7 +31,7 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
     rows = comparison.table.to_dicts()
     whole = next((row for row in rows if row["subject"] == "iteration"), None)
     if whole is None:
-        return [NOTHING]
+        return [NOTHING, *_unknown(comparison)]
     return [
         *_changes(comparison),
         _change(comparison, whole),
@@ -39,6 +40,15 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
         *_outliers(comparison),
         *(_where(rows, whole) if whole["is_claimed"] else _elsewhere(rows)),
     ]
+
+
+def _unknown(comparison: Comparison) -> list[str]:
+    """Return why the bubble of the runs is unknown."""
+    before, after = comparison.unknown_because
+    if before and before == after:
+        return [f"The bubble of both runs is unknown: {before}."]
+    named = zip(RUNS, comparison.unknown_because, strict=True)
+    return [f"The bubble of the {name} run is unknown: {because}." for name, because in named if because]
 
 
 def name_of(row: Row) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.reports.collective_table import KIND_HEADS, collectives_sentence, kind_cells
 from stagescope.reports.counter_text import memory_sentence, throughput_sentence
+from stagescope.reports.kernel_table import KERNEL_HEADS, kernel_cells
 from stagescope.reports.ledger_bars import (
     CAUSE_HEADS,
     ledger_cells,
@@ -34,15 +35,19 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
     verdict, explanation = report.verdict, report.explanation
     if verdict is None or explanation is None:
         return f"{bubble_sentence(report)}\n"
+    is_unknown = report.bubble.fraction is None
     blocks = [
         f"**{_plain(str(verdict).strip())}**",
         *([_plain(clock_line)] if clock_line else []),
-        f"{bubble_sentence(report)} {denominator_sentence(report)}",
+        bubble_sentence(report)
+        if is_unknown
+        else f"{bubble_sentence(report)} {denominator_sentence(report)}",
         f"{throughput_sentence(report)} {memory_sentence(report)}".strip(),
         "\n".join(_causes(explanation)),
         unrecorded_text(explanation.lost_time),
         "\n".join(_stages(explanation)),
         "\n".join(_collectives(report)),
+        "\n".join(_kernels(report)),
         "\n".join(f"* {_plain(finding)}" for finding in verdict.findings),
         "\n".join(_diagnostics(report)),
     ]
@@ -85,6 +90,12 @@ def _collectives(report: Report) -> Iterator[str]:
     if rows:
         yield from _table(KIND_HEADS, rows)
         yield f"\n{_plain(collectives_sentence(report))}"
+
+
+def _kernels(report: Report) -> Iterator[str]:
+    rows = kernel_cells(report)
+    if rows:
+        yield from _table(KERNEL_HEADS, rows)
 
 
 def _diagnostics(report: Report) -> Iterator[str]:

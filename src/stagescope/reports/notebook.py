@@ -50,7 +50,10 @@ def report_html(report: Report) -> str:
         )
         for rank in report.ranks.head(MOST_ROWS).iter_rows(named=True)
     ]
-    title = f"Report: bubble {percent_text(report.bubble.fraction)} of the {report.bubble.whole}"
+    bubble = report.bubble
+    title = f"Report: bubble {percent_text(bubble.fraction)} of the {bubble.whole}"
+    if bubble.fraction is None:
+        title = f"Report: the bubble is unknown, because {html.escape(bubble.unknown_because)}"
     return verdict + _table(title, ("rank", "stages", "busy", "idle", "bubble"), rows, report.ranks.height)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from stagescope.analysis.verdict import nothing_measured
 from stagescope.reports.counter_text import memory_sentence, throughput_sentence
+from stagescope.reports.kernel_table import kernel_lines
 from stagescope.reports.ledger_bars import ledger_bars
 from stagescope.reports.stage_table import stage_lines
 from stagescope.reports.tables import percent_text
@@ -39,7 +39,10 @@ def report_text(
 def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bool) -> Iterator[str]:
     verdict, explanation = report.verdict, report.explanation
     if verdict is None or explanation is None or report.ranks.is_empty():
-        yield from textwrap.wrap(printable(bubble_sentence(report)), width)
+        findings = verdict.findings if verdict else ()
+        for sentence in (bubble_sentence(report), *findings):
+            yield from textwrap.wrap(printable(sentence), width)
+        yield from kernel_lines(report, width=width)
         return
     for sentence in filter(None, (verdict.why, verdict.slowest, verdict.improvement)):
         yield from textwrap.wrap(printable(sentence), width)
@@ -51,6 +54,7 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
     for block in (
         ledger_bars(explanation.lost_time, width=width, ascii_only=ascii_only),
         stage_lines(explanation.stage_work),
+        kernel_lines(report, width=width)[1:],
     ):
         if block:
             yield from ("", *block)
@@ -77,7 +81,7 @@ def bubble_sentence(report: Report) -> str:
     """Return one sentence: the bubble, its denominator, and the rank with the largest bubble."""
     bubble = report.bubble
     if bubble.fraction is None or report.ranks.is_empty():
-        return f"{nothing_measured(report)}, so there is no bubble to measure."
+        return f"The bubble is unknown: {bubble.unknown_because}."
     steps = len(bubble.steps)
     over = f"step {bubble.steps[0]}" if steps == 1 else f"{steps} steps ({compact_ranges(bubble.steps)})"
     most, fraction = max(bubble.per_rank.items(), key=lambda each: each[1])

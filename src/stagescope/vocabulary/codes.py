@@ -42,6 +42,10 @@ CODES: tuple[Code, ...] = (
     Code("actions.none", "A source has no action of a pipeline."),
     Code("actions.numbered_by_count", "Actions are numbered by counting, because no schedule is known."),
     Code("actions.on_host", "Actions have no device kernel in the source and are shown at the host's times."),
+    Code(
+        "actions.only_parts",
+        "Only parts of actions are named, without micro-batch or stage: the bubble is unknown.",
+    ),
     Code("actions.outside_steps", "Actions started outside every recorded step."),
     Code(
         "actions.unidentified", "No schedule matches the order of the actions, and counting them is not safe."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.bubble import ONLY_PARTS
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.number_ranges import compact_ranges
@@ -22,7 +23,7 @@ def find_missing_data(timeline: Timeline, bubbles: pl.DataFrame, pipelines: pl.D
     """
     actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     return [
-        *_stepless(actions),
+        *([] if ONLY_PARTS in timeline.diagnostics["code"] else _stepless(actions)),
         *_actionless(set(timeline.ranks["rank"]) - set(actions["rank"].unique())),
         *_absent(bubbles, pipelines),
     ]

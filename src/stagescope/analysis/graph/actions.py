@@ -30,7 +30,7 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_simulated
 from stagescope.model.tables import Column, KindType, Table
-from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, HOST, TRANSFERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -217,7 +217,7 @@ def _find_parts(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFr
     kept = is_action & on_device & _is_placed()
     actions = spans.lazy().with_row_index("row").filter(kept).select("row", *names).collect()
     counts = spans.select(
-        host=(is_action & ~on_device).sum(),
+        host=(is_action & (pl.col("lane") == HOST)).sum(),
         unplaced=(is_action & on_device & pl.col("step").is_not_null() & ~_is_placed()).sum(),
     ).row(0, named=True)
     messages = {

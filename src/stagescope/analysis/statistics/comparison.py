@@ -68,7 +68,8 @@ class Comparison:
     ``iteration``, or ``micro-batch`` if the runs have different numbers of them. `long_steps` (LONG_STEPS) are
     outliers; `leaves_out` is whether the table is without them, and `other` is the row of the iteration in the other
     way, None without outliers. `least` has the smallest differences worth naming. `throughput` is that of both runs as
-    (unit, scope, per_second), see STEP_DATA; None if a run counted no data.
+    (unit, scope, per_second), see STEP_DATA; None if a run counted no data. `unknown_because` states of both runs why
+    their bubble is unknown; empty where it is known.
     """
 
     table: pl.DataFrame
@@ -80,6 +81,7 @@ class Comparison:
     other: dict[str, Any] | None = None
     least: Least = DEFAULT_LEAST
     throughput: tuple[Throughput | None, Throughput | None] = (None, None)
+    unknown_because: tuple[str, str] = ("", "")
 
     def __repr__(self) -> str:
         claimed = int(self.table["is_claimed"].sum())
@@ -152,6 +154,7 @@ def _compare(before: _Run, after: _Run, least: Least) -> Comparison:
         other=None if rest is None else next(rest.iter_rows(named=True), None),
         least=least,
         throughput=(_throughput(before), _throughput(after)),
+        unknown_because=(before.report.bubble.unknown_because, after.report.bubble.unknown_because),
     )
 
 

@@ -32,6 +32,9 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
 
     ``throughput``: {before, after}: {unit, scope, per_second} of each run, see STEP_DATA; null if it counted no data.
 
+    ``unknown_because``: {before, after}: why the bubble of a run is unknown, so that nothing of it can be compared;
+    null where it is known.
+
     ``diagnostics``: a list of {severity, code, message, source, rank, location, count}: what could not be compared.
     """
     return {
@@ -48,6 +51,10 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
         "throughput": {
             name: None if each is None else dict(zip(("unit", "scope", "per_second"), each, strict=True))
             for name, each in zip(("before", "after"), comparison.throughput, strict=True)
+        },
+        "unknown_because": {
+            name: because or None
+            for name, because in zip(("before", "after"), comparison.unknown_because, strict=True)
         },
         "differences": comparison.table.to_dicts(),
         "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],

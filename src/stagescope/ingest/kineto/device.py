@@ -34,8 +34,8 @@ def on_device(
 
     `marks` has the annotations of transfers; `rank` is the rank of this process.
     """
-    launched = _launched(tables)
-    placed = _placed(launched.filter(pl.col("what") == COMPUTE_KERNEL), actions)
+    launched = launched_kernels(tables["kernels"], tables["launches"])
+    placed = placed_in(launched.filter(pl.col("what") == COMPUTE_KERNEL), actions)
     times = placed.group_by("action").agg(device_start_ns=pl.min("start_ns"), device_end_ns=pl.max("end_ns"))
     joined = actions.with_row_index("action").join(times, on="action", how="left", maintain_order="left")
     # Only for actions that are still without a kernel: see the module's docstring for what projections miss.
@@ -96,18 +96,17 @@ def _numbered(annotations: pl.DataFrame) -> pl.DataFrame:
     return annotations.sort("start_ns").with_columns(**counted)
 
 
-def _launched(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def launched_kernels(kernels: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels with launch_ns; kernels without a recorded launch are dropped."""
-    launches = (
-        tables["launches"]
-        .filter(pl.col("correlation") > 0)  # 0 and missing ids belong to no launch
+    known = (
+        launches.filter(pl.col("correlation") > 0)  # 0 and missing ids belong to no launch
         .group_by("correlation")
         .agg(launch_ns=pl.max("start_ns"))
     )
-    return tables["kernels"].join(launches, on="correlation", how="inner")
+    return kernels.join(known, on="correlation", how="inner")
 
 
-def _placed(kernels: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
+def placed_in(kernels: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels with `action`, the row of the action in whose annotation they were launched."""
     enclosing = (
         actions.with_row_index("action")
@@ -130,7 +129,7 @@ def _transfers(
     named = enclosing.with_row_index("action").select("action", "kind", "stage", "microbatch", "step")
     # A graph launches several kernels under one correlation id; a join on all of them would multiply transfers.
     facts = messages.unique("correlation", keep="first", maintain_order=True)
-    placed = _placed(kernels, enclosing).join(named, on="action").join(facts, on="correlation", how="left")
+    placed = placed_in(kernels, enclosing).join(named, on="action").join(facts, on="correlation", how="left")
     peer = pl.when(pl.col("kind").str.starts_with("send")).then("target").otherwise("source")
     return placed.select(
         "kind", "stage", "microbatch", "step", "start_ns", "end_ns", "bytes",

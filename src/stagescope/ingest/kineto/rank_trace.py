@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.ingest.annotations.steps import (
+    STEPS_SCHEMA,
     in_steps_of_actions,
     named_steps,
     profiler_steps,
@@ -19,19 +20,22 @@ from stagescope.ingest.kineto.evaluations import find_evaluations, without_evalu
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
 from stagescope.ingest.kineto.inferred_actions import Inferred, infer_spans
 from stagescope.ingest.kineto.inferred_from_transfers import infer_from_transfers
+from stagescope.ingest.kineto.kernels import owned_kernels
 from stagescope.ingest.kineto.operator_classes import BACKWARD, SEND
+from stagescope.ingest.kineto.parts import find_parts, parts_on_device
 from stagescope.ingest.kineto.tables import read_tables
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stagescope.ingest.kineto.tables import TraceTables
 
 ACTION_SCHEMA = {
     "kind": pl.String, "lane": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "step": pl.Int32, "pair": pl.Int32,
-    "start_ns": pl.Int64, "end_ns": pl.Int64, "edge_error_ns": pl.Int64, "name": pl.String,
+    "start_ns": pl.Int64, "end_ns": pl.Int64, "edge_error_ns": pl.Int64, "name": pl.String, "own_row": pl.Int64,
 }  # fmt: skip
 TRANSFER_SCHEMA = {
     "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "step": pl.Int32, "peer": pl.Int32,
@@ -93,10 +97,20 @@ WITHOUT_KERNELS = Finding(
     "actions have no kernel in the trace and are shown where the host launched them",
     1,
 )
+ONLY_PARTS = Finding(
+    "warning",
+    "actions.only_parts",
+    "annotations name parts of overlapped pairs, such as attn(F), without their micro-batch or stage: a pair is no"
+    " step, so the bubble is unknown",
+    1,
+)
 
 
 class RankTrace(NamedTuple):
-    """One trace: its identity, actions, transfers and steps, and the evidence of inferred actions (None: annotated)."""
+    """One trace: its identity, actions, transfers and steps, and the evidence of inferred actions (None: annotated).
+
+    `kernels` is what owned_kernels returns, whose `action` is an `own_row` of the actions; None: not asked for.
+    """
 
     path: Path
     facts: RankFacts
@@ -105,22 +119,28 @@ class RankTrace(NamedTuple):
     steps: pl.DataFrame
     inferred_from: str | None
     diagnostics: list[Diagnostic]
+    kernels: pl.DataFrame | None = None
 
 
-def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
+def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) -> RankTrace:
     """Return the trace in `path`; the names of its actions may match `pattern`.
 
-    Raises InputError for a file without a list of events.
+    Its kernels are kept with `kernels`, and where annotations name parts of actions alone: nothing else can be measured
+    then. Raises InputError for a file without a list of events.
     """
     read = read_tables(path)
     facts = rank_facts(path, read.facts)
     marks = named_marks(read.tables["annotations"], pattern)
     inferred_from = None
     if marks.filter(pl.col("kind").is_in(ACTION_KINDS)).is_empty():
+        parts = find_parts(read.tables["annotations"])
+        if parts.height and read.tables["kernels"].height:
+            return _of_parts(path, read, facts, parts)
         inferred, inferred_from, unmatched = _inferred_from(read, facts)
         found = _inferred(read, marks, inferred, unmatched)
     else:
         found = _annotated(read, marks)
+    found = (found[0].with_row_index("own_row"), *found[1:])
     steps = profiler_steps(read.tables["annotations"])
     actions, transfers, notes = (
         found if read.tables["kernels"].is_empty() else _on_device(read, found, marks, facts)
@@ -133,14 +153,35 @@ def read_rank(path: Path, pattern: str | None = None) -> RankTrace:
         notes = [*notes, EVALUATIONS._replace(number=evaluated)]
     if actions.is_empty():
         steps = steps.clear()
-    diagnostics = [
-        *read.diagnostics,
-        *(
-            Diagnostic(note.severity, note.message, str(path), facts.rank, count=note.number, code=note.code)
-            for note in notes
-        ),
+    diagnostics = [*read.diagnostics, *_diagnostics(path, facts, notes)]
+    owned = owned_kernels(read, found[0]) if kernels else None
+    return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics, owned)
+
+
+def _diagnostics(path: Path, facts: RankFacts, notes: Sequence[Finding]) -> list[Diagnostic]:
+    return [
+        Diagnostic(note.severity, note.message, str(path), facts.rank, count=note.number, code=note.code)
+        for note in notes
     ]
-    return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics)
+
+
+def _of_parts(path: Path, read: TraceTables, facts: RankFacts, parts: pl.DataFrame) -> RankTrace:
+    """Return a trace that names parts of overlapped pairs: spans without a step, and always its kernels."""
+    owned = owned_kernels(read, parts)
+    moved, without_kernels = parts_on_device(parts, owned)
+    notes = [ONLY_PARTS._replace(number=parts["pair"].n_unique())]
+    if without_kernels:
+        notes.append(WITHOUT_KERNELS._replace(number=without_kernels))
+    return RankTrace(
+        path,
+        facts,
+        _columns(moved.with_row_index("own_row"), ACTION_SCHEMA),
+        pl.DataFrame(schema=TRANSFER_SCHEMA),
+        pl.DataFrame(schema=STEPS_SCHEMA),
+        None,
+        [*read.diagnostics, *_diagnostics(path, facts, notes)],
+        owned,
+    )
 
 
 def _in_steps(

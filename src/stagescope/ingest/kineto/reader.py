@@ -6,6 +6,7 @@ tool has reordered the file. docs/kineto.md describes what is read.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.kineto.rank_trace import read_rank
@@ -39,10 +40,12 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of all given traces of one run; large traces are read in parallel.
 
     Ranks come from `distributedInfo`, else from the numbers in the file names. A truncated or damaged trace yields its
-    readable part and an error in diagnostics. Raises InputError if no trace has an action of a pipeline, or if the
-    traces cannot belong to one run.
+    readable part and an error in diagnostics. Kernels are kept if the options ask for them. Raises InputError if no
+    trace has an action of a pipeline, or if the traces cannot belong to one run.
     """
-    traces, refused = read_each(read_rank, paths, options.done, options.pattern)
+    traces, refused = read_each(
+        partial(read_rank, kernels=options.kernels), paths, options.done, options.pattern
+    )
     return timeline_of_traces(traces).with_diagnostics(refused)
 
 

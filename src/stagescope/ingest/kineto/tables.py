@@ -44,7 +44,9 @@ TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "device_annotations": {"name": pl.String, "stream": pl.Int32, **TIMES},
     "operators": {"what": pl.Int8, "thread": pl.Int32, **TIMES},
     "launches": {"correlation": pl.Int64, "thread": pl.Int32, **TIMES},
-    "kernels": {"correlation": pl.Int64, "what": pl.Int8, "stream": pl.Int32, **TIMES},
+    "kernels": {
+        "correlation": pl.Int64, "what": pl.Int8, "stream": pl.Int64, "name_number": pl.Int32, **TIMES,
+    },
     "messages": {
         "correlation": pl.Int64, "collective": pl.String, "source": pl.Int32, "target": pl.Int32, "bytes": pl.Int64,
     },
@@ -56,6 +58,9 @@ UNIQUE = ("annotations", "device_annotations", "kernels")
 
 PIECES_TO_THIN = 32
 """Nested operators are dropped once per this many pieces, which is cheaper than once per piece."""
+
+MOST_STREAM = 2**62
+"""A larger number is no stream; some runtimes use addresses as numbers."""
 
 MOST_US = 4e15
 """More than a century since the epoch: a later timestamp is invalid."""
@@ -99,11 +104,15 @@ class TraceEvent(msgspec.Struct, gc=False):
 
 
 class TraceTables(NamedTuple):
-    """One trace: the fields of its header, one table per group of events (TABLES), and diagnostics."""
+    """One trace: the fields of its header, one table per group of events (TABLES), and diagnostics.
+
+    `kernel_names` are the names of kernels by `name_number`.
+    """
 
     facts: dict[str, Any]
     tables: dict[str, pl.DataFrame]
     diagnostics: list[Diagnostic]
+    kernel_names: tuple[str, ...] = ()
 
 
 class Numbered(dict[Any, int]):
@@ -137,7 +146,7 @@ def read_tables(path: Path) -> TraceTables:
     ):
         if count:
             diagnostics.append(Diagnostic("error", text, str(path), count=count, code=code))
-    return TraceTables(stream.facts, tables, diagnostics)
+    return TraceTables(stream.facts, tables, diagnostics, tuple(collector.kernel_names))
 
 
 @contextmanager
@@ -160,6 +169,7 @@ class Collector:
     threads: Numbered = field(default_factory=Numbered)
     operators: Numbered = field(default_factory=lambda: Numbered(operator_class))
     kernels: Numbered = field(default_factory=lambda: Numbered(kernel_class))
+    kernel_names: Numbered = field(default_factory=Numbered)
     strays: int = 0
     repeated: int = 0
     thinned: int = 0
@@ -244,10 +254,12 @@ class Collector:
         numbers = map(self.kernels.__getitem__, map(attrgetter("name"), events))
         arguments = _arguments(events)
         self._add_messages([one for one in arguments if one.collective is not None])
+        names = map(self.kernel_names.__getitem__, map(attrgetter("name"), events))
         return {
             "what": np.fromiter(numbers, np.int8, len(events)),
             "correlation": _correlations(arguments),
-            "stream": self._threads(events),
+            "stream": [e.tid if type(e.tid) is int and abs(e.tid) < MOST_STREAM else None for e in events],
+            "name_number": np.fromiter(names, np.int32, len(events)),
             **times,
         }
 

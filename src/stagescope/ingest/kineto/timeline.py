@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.ingest.kineto.errors import no_pipeline, no_pipeline_in_damaged
+from stagescope.ingest.kineto.kernels import rank_kernels
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
 from stagescope.ingest.kineto.rank_trace import OPERATORS, TRANSFER_ORDER
 from stagescope.ingest.kineto.shared_steps import share_steps, without_contradicted
 from stagescope.ingest.source_clocks import source_clocks
-from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.model import DIAGNOSTICS, KERNELS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
@@ -59,7 +60,18 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
         steps=conform(pl.concat(_steps(rank, trace) for rank, trace in placed.items()), STEPS),
         clocks=_clocks(placed),
         diagnostics=conform(diagnostics_table(diagnostics), DIAGNOSTICS),
+        kernels=_kernels(placed),
     )
+
+
+def _kernels(traces: dict[int, RankTrace]) -> pl.DataFrame:
+    """Return the kernels of all ranks whose kernels were kept."""
+    kept = [
+        rank_kernels(trace.kernels, trace.actions).with_columns(rank=pl.lit(rank, pl.Int32))
+        for rank, trace in traces.items()
+        if trace.kernels is not None
+    ]
+    return conform(pl.concat(kept), KERNELS) if kept else KERNELS.empty()
 
 
 def _nothing_found(traces: Sequence[RankTrace], diagnostics: Sequence[Diagnostic]) -> InputError:
@@ -107,11 +119,19 @@ def _joined(one: RankTrace, other: RankTrace, rank: int) -> RankTrace:
     # torch.profiler with a schedule writes one trace per active window; windows of one process do not overlap.
     if one.facts.host != other.facts.host or since_ns < until_ns or shared:
         raise InputError.duplicate_rank(rank, [str(one.path), str(other.path)])
-    tables = {
-        name: pl.concat([getattr(window, name) for window in windows])
-        for name in ("actions", "transfers", "steps")
-    }
-    return windows[0]._replace(**tables)
+    first, second = windows
+    windows = [first, _renumbered(second, int(first.actions["own_row"].max() or 0) + 1)]  # type: ignore[arg-type] # a number
+    names = ("actions", "transfers", "steps", *(["kernels"] if first.kernels is not None else []))
+    tables = {name: pl.concat([getattr(window, name) for window in windows]) for name in names}
+    return first._replace(**tables)
+
+
+def _renumbered(trace: RankTrace, since: int) -> RankTrace:
+    """Return the trace with numbers of actions that begin with `since`."""
+    moved = trace._replace(actions=trace.actions.with_columns(pl.col("own_row") + since))
+    if trace.kernels is None:
+        return moved
+    return moved._replace(kernels=trace.kernels.with_columns(pl.col("action") + since))
 
 
 def _window(trace: RankTrace) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""What the kernels of a device show about the inside of actions."""
