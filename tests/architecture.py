@@ -48,6 +48,7 @@ FAMILIES = {
         "paddle",
         "primus",
         "recording",
+        "rocprof",
         "table",
     ),
     "exporters": ("chrome", "other_tools", "perfetto", "pictures", "tables"),

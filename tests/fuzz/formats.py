@@ -113,6 +113,8 @@ FORMATS = (
     Format(
         "nsight, parquet", samples.nsight_parquet_reports, (*BYTES, *PARQUET), unreadable_parquet, "*.parquet"
     ),
+    Format("rocpd", samples.rocpd_databases, (*BYTES, *DATABASE), damaged_database, "*.db"),
+    Format("rocprof", samples.rocprof_results, (*BYTES, *TEXT, *JSON, *JSON), invalid_json),
     Format("ascend", samples.ascend_profiles, (*BYTES, *DATABASE), damaged_database, "*.db"),
     Format(
         "ascend, msmonitor", samples.monitored_ascend_profiles, (*BYTES, *DATABASE), damaged_database, "*.db"

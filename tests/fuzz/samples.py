@@ -16,6 +16,7 @@ from nsight_reports import Planted, parquet_copy, write_report
 from paddle_logs import PaddleRun, write_worker_logs
 from places import DATA
 from primus_dumps import write_dumps
+from rocprof_traces import write_rocpd, write_rocprof_json
 from stagescope.record import format as fmt
 from synthetic import Shape, pipeline_timeline
 
@@ -101,15 +102,7 @@ def spans_parquet(folder: Path) -> None:
 def nsight_reports(folder: Path) -> None:
     """Write one report of Nsight Systems per rank, with two kernels in each range."""
     for rank in (0, 1):
-        planted = Planted()
-        for row in timeline_from_text(DRAWING).spans.filter(pl.col("rank") == rank).iter_rows(named=True):
-            start, end = row["start_ns"], row["end_ns"]
-            letter = "F" if row["kind"] == "forward" else "B"
-            planted.range(f"{letter}{row['stage']}.{row['microbatch']} step 0", start, end)
-            middle = (start + end) // 2
-            planted.kernel(start + 1, start + 300, middle)
-            planted.kernel(end - 1, middle, end - 5)
-        write_report(folder / f"rank{rank}.sqlite", planted, texts=rank == 0)
+        write_report(folder / f"rank{rank}.sqlite", _planted_ranges(rank), texts=rank == 0)
 
 
 def nsight_parquet_reports(folder: Path) -> None:
@@ -118,6 +111,18 @@ def nsight_parquet_reports(folder: Path) -> None:
     for path in sorted(folder.glob("*.sqlite")):
         parquet_copy(path, path.with_suffix(".parquetdir"))
         path.unlink()
+
+
+def rocpd_databases(folder: Path) -> None:
+    """Write one rocpd database of rocprofv3 per rank, with the same ranges and kernels."""
+    for rank in (0, 1):
+        write_rocpd(folder / f"rank{rank}_results.db", _planted_ranges(rank))
+
+
+def rocprof_results(folder: Path) -> None:
+    """Write one JSON file of rocprofv3 per rank, with the same ranges and kernels."""
+    for rank in (0, 1):
+        write_rocprof_json(folder / f"rank{rank}_results.json", _planted_ranges(rank))
 
 
 def ascend_profiles(folder: Path) -> None:
@@ -155,6 +160,19 @@ def primus_dumps(folder: Path) -> None:
     """Write the dumps of two ranks of Primus, with numbered micro-batches."""
     drawn = timeline_from_text(DRAWING, cell_ns=MS)
     write_dumps(folder / "pp_data", drawn, numbered=True, iterations=2)
+
+
+def _planted_ranges(rank: int) -> Planted:
+    """Return a rank of the drawing as ranges with two kernels each."""
+    planted = Planted()
+    for row in timeline_from_text(DRAWING).spans.filter(pl.col("rank") == rank).iter_rows(named=True):
+        start, end = row["start_ns"], row["end_ns"]
+        letter = "F" if row["kind"] == "forward" else "B"
+        planted.range(f"{letter}{row['stage']}.{row['microbatch']} step 0", start, end)
+        middle = (start + end) // 2
+        planted.kernel(start + 1, start + 300, middle)
+        planted.kernel(end - 1, middle, end - 5)
+    return planted
 
 
 def _copy(source: Path, folder: Path) -> None:

@@ -49,6 +49,8 @@ HEADS = {
     "workerlog.0": b"LAUNCH INFO 2023-11-20 09:31:01,881",
     "profile_record_tmp_file_for_rank_0": b'{"name": "F0", "cat": "pipeline timeline", "ph": "B", "ts": 1}\n',
     "rank0.json": b'{"schemaVersion": 1, "deviceProperties": [], "trace_id": "A1", "traceEvents": [',
+    "rank0_results.json": b'{\n "rocprofiler-sdk-tool": [\n  {\n   "metadata": {\n    "pid": 908',
+    "rank0_results.db": b"",
     "trace.json": b'{"traceEvents": [{"ph": "X", "name": "forward_0", "ts": 0, "dur": 1, "pid": 0}',
     "pp_rank_0.json": b'{\n  "1": {\n    "total": 9.5,\n    "memory": 1.0,\n    "fwd_start": [\n      0.5',
     "pid1.paddle_trace.json": b'{"displayTimeUnit": "ms", "schemaVersion": "1.0.2", "span_index": "0", "traceEv',

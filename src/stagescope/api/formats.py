@@ -19,6 +19,7 @@ from stagescope.ingest.paddle import log_reader as paddle_log
 from stagescope.ingest.paddle import profiler_reader as paddle_profiler
 from stagescope.ingest.primus import reader as primus
 from stagescope.ingest.recording import reader as recording
+from stagescope.ingest.rocprof import reader as rocprof
 from stagescope.ingest.table import reader as table
 from stagescope.viewer import page
 from stagescope.vocabulary.errors import OutputError
@@ -32,6 +33,7 @@ READERS: tuple[Reader, ...] = (
     recording.READER,
     ascend.READER,
     nsight.READER,
+    rocprof.READER,
     table.PARQUET,
     paddle_fleet.READER,
     paddle_profiler.READER,

@@ -66,7 +66,8 @@ def read_trace(trace: DeviceTrace, pattern: str | None = None) -> list[ProcessTr
     if actions.is_empty():
         names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
         return Unmarked(path, ranges.height, names, trace.fault_sentences(), wording)
-    projected = project(trace, EnclosingRanges(actions))
+    transfers = actions.filter(pl.col("kind").is_in(TRANSFERS))["action"].to_numpy()
+    projected = project(trace, EnclosingRanges(actions), transfers)
     damage = trace.diagnostics()
     if still_open:
         text = f"ranges were still open when the {wording.file} ended, and were dropped"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
 
 CORRELATION_BITS = 32
+GENERIC_KERNEL = "ncclDevKernel_Generic"
 WORK_SCHEMA = {
     "action": pl.Int64, "process": pl.Int64, "device": pl.Int64, "stream": pl.Int64, "what": pl.Int8,
     "start_ns": pl.Int64, "end_ns": pl.Int64, "busy_ns": pl.Int64, "kernels": pl.Int64,
@@ -78,11 +79,16 @@ class Launches:
         return np.where(known, self._actions[place], NO_RANGE).astype(np.int64), known
 
 
-def project(trace: DeviceTrace, enclosing: EnclosingRanges) -> Projected:
-    """Return the device work of a trace's kernels, attributed to the actions that enclose their launches."""
+def project(trace: DeviceTrace, enclosing: EnclosingRanges, of_transfers: npt.ArrayLike = ()) -> Projected:
+    """Return the device work of a trace's kernels, attributed to the actions that enclose their launches.
+
+    `of_transfers` are the actions that are transfers: RCCL runs most operations in one generic kernel, whose name does
+    not state that it sends or receives.
+    """
     launches = Launches(trace, enclosing)
     # Kernel names are string ids; classifying the few distinct strings is far cheaper than one per kernel.
     classes = {number: kernel_class(name) for number, name in trace.communication_kernels().items()}
+    generic = [number for number, name in trace.communication_kernels().items() if GENERIC_KERNEL in name]
     communicating = np.array(sorted(n for n, what in classes.items() if what != COMPUTE_KERNEL), np.int64)
     work, transfers = [pl.DataFrame(schema=WORK_SCHEMA)], [pl.DataFrame(schema=WORK_SCHEMA)]
     kernel_count = unlaunched = 0
@@ -93,6 +99,7 @@ def project(trace: DeviceTrace, enclosing: EnclosingRanges) -> Projected:
         what = np.zeros(len(action), np.int8)
         for place in np.flatnonzero(np.isin(block["name"], communicating)):
             what[place] = classes[int(block["name"][place])]
+        what[np.isin(block["name"], generic) & np.isin(action, of_transfers)] = TRANSFER_KERNEL
         kernel_count += len(action)
         unlaunched += int(len(action) - known.sum())
         rows = pl.DataFrame(

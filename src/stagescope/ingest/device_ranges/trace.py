@@ -61,8 +61,13 @@ class DeviceTrace(Protocol):
     of Nsight Systems.
     """
 
-    path: Path
-    wording: Wording
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def wording(self) -> Wording:
+        """How messages name its parts."""
 
     @property
     def tables(self) -> frozenset[str]:
