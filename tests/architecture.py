@@ -46,6 +46,7 @@ FAMILIES = {
         "kineto",
         "nsight",
         "paddle",
+        "perfetto",
         "primus",
         "recording",
         "rocprof",

@@ -17,6 +17,7 @@ from paddle_logs import PaddleRun, write_worker_logs
 from places import DATA
 from primus_dumps import write_dumps
 from rocprof_traces import write_rocpd, write_rocprof_json
+from stagescope.exporters.perfetto import pftrace
 from stagescope.record import format as fmt
 from synthetic import Shape, pipeline_timeline
 
@@ -87,6 +88,11 @@ def chrome_trace(folder: Path) -> None:
         for row in timeline_from_text(DRAWING, cell_ns=MS).spans.iter_rows(named=True)
     ]  # fmt: skip
     (folder / "trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+
+
+def perfetto_export(folder: Path) -> None:
+    """Write a run as a Perfetto trace."""
+    pftrace.write(pipeline_timeline(Shape(2, 2, 1)), folder / "run.pftrace")
 
 
 def spans_csv(folder: Path) -> None:

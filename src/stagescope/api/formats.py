@@ -17,6 +17,7 @@ from stagescope.ingest.nsight import reader as nsight
 from stagescope.ingest.paddle import fleet_reader as paddle_fleet
 from stagescope.ingest.paddle import log_reader as paddle_log
 from stagescope.ingest.paddle import profiler_reader as paddle_profiler
+from stagescope.ingest.perfetto import reader as perfetto
 from stagescope.ingest.primus import reader as primus
 from stagescope.ingest.recording import reader as recording
 from stagescope.ingest.rocprof import reader as rocprof
@@ -41,6 +42,7 @@ READERS: tuple[Reader, ...] = (
     kineto.READER,
     chrome_pattern.READER,
     table.CSV,
+    perfetto.READER,
     paddle_log.READER,
 )
 """The built-in readers, in the order in which they are asked whether they recognize a file.

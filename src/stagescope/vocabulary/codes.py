@@ -239,6 +239,7 @@ CODES: tuple[Code, ...] = (
     Code("schedules.untested", "Other schedules were not tested as improvements."),
     Code("schedule.unrecorded", "A schedule of a framework ran that the recorder cannot record."),
     Code("slices.trimmed", "Slices that overlap the next one within rounding are drawn up to its start."),
+    Code("slices.unended", "Slices without a beginning or an end in the trace were dropped."),
     Code("spans.discarded", "The oldest spans were discarded to keep a recording within its size."),
     Code("spans.dropped", "The recorder dropped spans."),
     Code("spans.missing", "Spans that a process had stored are missing."),

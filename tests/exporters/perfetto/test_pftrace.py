@@ -140,7 +140,8 @@ def test_an_action_has_its_step_stage_and_microbatch(path):
 def test_a_send_has_peer_and_size_and_arrows_from_its_receive_and_wait(path):
     found = arguments(packets_of(pipeline_timeline(Shape(ranks=2, microbatches=1, steps=1)), path))
     assert set(found["send forward 0"]) == {"stage", "microbatch", "peer", "bytes"}
-    assert set(found["recv forward 0"]) == set(found["wait for data 0"]) == {"stage", "microbatch"}
+    assert set(found["recv forward 0"]) == {"stage", "posted_before_ns"}
+    assert set(found["wait for data 0"]) == {"stage"}
 
 
 def test_counter_is_set_at_every_change(path):

@@ -76,10 +76,12 @@ LARGEST_WHOLE = 2**53
 BLOCK_ROWS = 16_384
 """Events encoded at a time, which bounds the memory for their matrices; four times more or fewer are not faster."""
 
-_ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes")
+_ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes", "posted_before_ns")
 _ON_ACTIONS_ONLY = ("step", "pair")
 _ON_SENDS_ONLY = ("peer", "bytes")
-"""Arguments of sends only: an arrow connects a receive with its send, which has them; the step is on a track above."""
+"""Arguments of sends only: an arrow connects a receive with its send, which has them; the step is on a track above.
+
+Only receives that are drawn later than they were posted have `posted_before_ns`: by how much."""
 
 
 def _interned(field: int, texts: list[str]) -> list[bytes]:
@@ -98,7 +100,9 @@ def write(timeline: Timeline, path: Path) -> Written:
     if shift_ns:
         message = f"the trace begins before the Unix epoch, which the format cannot represent; shifted by {shift_ns} ns"
         diagnostics = (*diagnostics, Diagnostic("info", message, code="trace.shifted"))
-    slices, titles = _intern(layout.slices)
+    slices, titles = _intern(
+        layout.slices.with_columns(posted_before_ns=pl.col("start_ns") - pl.col("issue_ns"))
+    )
     events = _events(layout)
     with path.open("wb") as file:
         clock = _clock(layout.start_ns + shift_ns)
@@ -281,6 +285,8 @@ def _has_argument(slices: pl.DataFrame, name: str) -> Mask:
     wanted = pl.col(name).is_not_null()
     if name in _ON_ACTIONS_ONLY:
         wanted &= ~pl.col("is_wait") & ~pl.col("kind").is_in(TRANSFERS).fill_null(value=False)
+    if name == "microbatch":  # the titles of waits and receives have it
+        wanted &= ~pl.col("is_wait") & ~pl.col("is_receive")
     if name in _ON_SENDS_ONLY:
         wanted &= ~pl.col("is_wait") & ~pl.col("is_receive")
     mask: Mask = slices.select(wanted).to_series().to_numpy()

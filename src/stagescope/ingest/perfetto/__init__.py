@@ -1,0 +1,1 @@
+"""Reader of Perfetto's protobuf traces (.pftrace)."""

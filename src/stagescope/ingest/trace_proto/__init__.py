@@ -1,0 +1,1 @@
+"""The shared decoder of Perfetto's protobuf traces: packets, sequences, track events and slices."""

@@ -1,0 +1,52 @@
+"""Recognize a Perfetto trace from the beginning of the file."""
+
+from __future__ import annotations
+
+from stagescope.ingest.protobuf_fields import LENGTH, DamagedFieldError, message_fields
+from stagescope.ingest.trace_proto.schema import TRACE_PACKET
+
+LARGEST_PACKET_FIELD = 1100
+"""Packets have fields up to 1,000; a larger number is a sign of other data."""
+TEXT = b"\n\r\t"
+
+
+def is_perfetto_trace(head: bytes) -> bool:
+    """Return whether a file begins with packets of a Perfetto trace.
+
+    The format has no signature: a trace is a list of fields 1, each with a message. A text that begins with an empty
+    line does so too, which is why the fields of the first packets are examined.
+    """
+    packets = 0
+    try:
+        for number, kind, value in message_fields(head):
+            if number != TRACE_PACKET or kind != LENGTH or isinstance(value, int):
+                return False
+            if not all(field <= LARGEST_PACKET_FIELD for field, _, _ in message_fields(value)):
+                return False
+            packets += 1
+    except DamagedFieldError as damage:
+        if not damage.is_truncated:
+            return False
+        return packets > 0 or _is_one_long_packet(head[damage.offset :])
+    return packets > 0
+
+
+def _is_one_long_packet(data: bytes) -> bool:
+    """Return whether the head of a file is the beginning of its first packet: of the fields in it, all are known."""
+    if len(data) < 2 or data[0] != TRACE_PACKET << 3 | LENGTH:  # noqa: PLR2004  # a tag and a length
+        return False
+    content = data[1:].lstrip(bytes(range(0x80, 0x100)))[1:]
+    fields = []
+    try:
+        for number, _, _ in message_fields(content):
+            fields.append(number)
+    except DamagedFieldError as damage:
+        if not damage.is_truncated:
+            return False
+        tag = content[damage.offset : damage.offset + 1]
+        fields.append(tag[0] >> 3 if tag else 0)
+    return bool(fields) and all(field in FIRST_FIELDS for field in fields) and data[1] not in TEXT
+
+
+FIRST_FIELDS = (1, 2, 3, 6, 8, 9, 10, 11, 12, 13)
+"""Fields with numbers of one byte that begin long packets: processes, interned texts, clocks, sequences."""

@@ -1,0 +1,77 @@
+"""Read a Perfetto trace into tracks, slices, GPU work and counters.
+
+Read are track events (slices with begin and end, complete events of old Chrome versions, counters), with interned
+texts, defaults, categories, arguments and flows; clocks of sequences and of the system; and the render stages of GPUs,
+which is how torch writes kernels. Instants, system data (ftrace, processes, memory) and everything else are skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stagescope.ingest.protobuf_fields import DamagedFieldError
+from stagescope.ingest.trace_proto.events import EventReader
+from stagescope.ingest.trace_proto.packets import PacketStream
+from stagescope.ingest.trace_proto.pairing import Slice, paired
+from stagescope.model.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stagescope.ingest.trace_proto.events import Counter, GpuWork
+    from stagescope.ingest.trace_proto.tracks import Track
+
+EPOCH_NS = 10**18
+"""A timestamp above this counts from the Unix epoch: as an uptime it would be 30 years."""
+MOST_NS = 4 * 10**18
+"""More than a century since the epoch: a later timestamp is invalid."""
+
+
+@dataclass
+class TraceFile:
+    """One trace. Times are nanoseconds, since the Unix epoch if `has_epoch`; `clock` is the id of their clock."""
+
+    path: Path
+    tracks: dict[int, Track]
+    slices: list[Slice]
+    gpu_work: list[GpuWork]
+    counters: list[Counter]
+    has_epoch: bool
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+def read_trace(path: Path) -> TraceFile:
+    """Return the trace in `path`. Raises InputError for a file that cannot be opened or exceeds a limit."""
+    stream = PacketStream(path)
+    reader = EventReader(path)
+    for packet in stream.packets():
+        try:
+            reader.add(packet)
+        except DamagedFieldError as damage:  # noqa: PERF203 - each packet fails on its own
+            stream.drop(damage.reason)
+    offset_ns, has_epoch = reader.common_clock()
+    slices, unended, unbegun = paired(reader.events)
+    kept = [slice_ for slice_ in slices if 0 <= slice_.start_ns <= slice_.end_ns < MOST_NS]
+    work = [one for one in reader.gpu_work if 0 <= one.start_ns <= one.end_ns < MOST_NS]
+    strays = len(slices) - len(kept) + len(reader.gpu_work) - len(work)
+    first_ns = min([one.start_ns for one in kept[:1]] + [one.start_ns for one in work[:1]], default=0)
+    notes = [
+        (reader.stateless, "events.dropped", "events refer to texts that the trace does not contain, and were dropped"),
+        (reader.undated, "events.dropped", "events have times on an unknown clock, and were dropped"),
+        (strays, "events.out_of_range", "events have an impossible timestamp, and were dropped"),
+        (unended, "slices.unended", "slices do not end in the trace, and were dropped"),
+        (unbegun, "slices.unended", "ends of slices have no beginning in the trace, and were dropped"),
+    ]  # fmt: skip
+    diagnostics = [
+        Diagnostic("error", text, str(path), count=count, code=code) for count, code, text in notes if count
+    ]
+    return TraceFile(
+        path,
+        reader.tracks,
+        [one.shifted(offset_ns) for one in kept] if offset_ns else kept,
+        [one.shifted(offset_ns) for one in work] if offset_ns else work,
+        reader.counters,
+        has_epoch or first_ns > EPOCH_NS,
+        [*stream.diagnostics(), *diagnostics],
+    )

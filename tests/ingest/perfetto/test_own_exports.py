@@ -1,0 +1,112 @@
+"""stagescope's own exports, read back."""
+
+import gzip
+
+import polars as pl
+import pytest
+import zstandard
+
+import stagescope
+from drawing import timeline_from_text
+from places import DATA
+from stagescope.exporters.names import LOOKS
+from stagescope.exporters.perfetto import pftrace
+from stagescope.ingest.perfetto.own_exports import KIND_OF_WORD
+from stagescope.ingest.perfetto.reader import READER
+from stagescope.ingest.reader import ReadOptions
+from stagescope.vocabulary.errors import InputError
+from synthetic import Shape, awkward_timeline, pipeline_timeline
+
+COLUMNS = ("rank", "start_ns", "end_ns", "lane", "kind", "step", "stage", "microbatch", "pair", "peer", "bytes",
+           "wait_start_ns", "wait_end_ns")  # fmt: skip
+
+
+def rows(timeline, columns=COLUMNS):
+    spans = timeline.spans.select(pl.col(name) for name in columns)
+    return (
+        spans.with_columns(pl.col("lane", "kind").cast(pl.String)).sort(columns[:5], nulls_last=True).rows()
+    )
+
+
+@pytest.fixture
+def exported(tmp_path):
+    def export(timeline, name="run.pftrace"):
+        pftrace.write(timeline, tmp_path / name)
+        return tmp_path / name
+
+    return export
+
+
+def read(path):
+    return READER.read([path], ReadOptions())
+
+
+def test_the_words_are_those_of_the_exporter():
+    assert {look.word: kind for kind, look in LOOKS.items()} == KIND_OF_WORD
+
+
+def test_every_span_of_an_export_equals_the_original(exported):
+    original = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=2))
+    again = read(exported(original))
+    assert again.spans.height == 328
+    assert rows(again) == rows(original)
+    assert again.spans["chunk"].to_list() == [
+        0 if stage is not None else None for stage in again.spans["stage"]
+    ]
+    assert again.ranks.select("rank", "machine").rows() == original.ranks.select("rank", "machine").rows()
+    assert again.diagnostics.is_empty()
+
+
+@pytest.mark.parametrize("name", ["1F1B", "DualPipeV", "GPipe", "ZBVZeroBubble"])
+def test_real_traces_survive_an_export(exported, name):
+    # A trace of Kineto has spans that overlap by less than a microsecond, whose ends an export moves.
+    original = stagescope.read(DATA / "kineto" / name)
+    again = read(exported(original))
+    key = ["rank", "kind", "step", "stage", "microbatch"]
+    both = [
+        frame.spans.with_columns(pl.col("kind").cast(pl.String)).sort(*key, "start_ns")
+        for frame in (original, again)
+    ]
+    assert both[0].select(key).rows() == both[1].select(key).rows()
+    ends = both[0]["end_ns"] - both[1]["end_ns"]
+    assert both[0]["start_ns"].to_list() == both[1]["start_ns"].to_list()
+    assert ends.min() >= 0
+    assert ends.max() <= 1000
+
+
+def test_names_of_other_spans_are_kept(exported):
+    original = awkward_timeline()
+    names = set(original.spans.filter(pl.col("kind") == "other")["name"].drop_nulls()) - {"", "7", " "}
+    assert names <= set(read(exported(original)).spans["name"])
+
+
+def test_a_report_of_an_export_equals_that_of_the_run(exported):
+    original = timeline_from_text("F0 F1 .  B0 .  B1\n.  F0 B0 F1 B1 .", cell_ns=1_000_000)
+    again = stagescope.read(exported(original))
+    assert stagescope.analyze(again).bubble.fraction == stagescope.analyze(original).bubble.fraction
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+def test_reads_compressed_exports(exported, pack):
+    path = exported(pipeline_timeline(Shape(2, 2, 1)))
+    original = rows(read(path))
+    path.write_bytes(pack(path.read_bytes()))
+    assert rows(stagescope.read(path)) == original
+
+
+def test_a_truncated_export_is_read_up_to_the_cut(exported):
+    path = exported(pipeline_timeline(Shape(2, 4, 1)))
+    whole = read(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 3 // 4])
+    cut = read(path)
+    assert 0 < cut.spans.height < whole.spans.height
+    assert "input.truncated" in cut.diagnostics["code"].to_list()
+    assert cut.is_partial
+
+
+def test_a_trace_without_actions_is_refused_in_one_sentence(tmp_path):
+    path = tmp_path / "empty.pftrace"
+    path.write_bytes(b"\x0a\x02\x50\x01")
+    with pytest.raises(InputError, match="no slice is named as an action"):
+        stagescope.read(path)
