@@ -37,6 +37,7 @@ def test_sizes_order_schedule_and_microbatches_are_keywords_of_read():
     assert facts_of(*sizes, "--schedule", "1f1b", "--microbatches", "8") == {
         "pp": 4, "tp": 2, "dp": 3, "cp": 1, "order": "tp-pp-dp",
         "schedule": "1f1b", "microbatches": 8, "pattern": None, "attempt": None, "pipeline": None, "limits": None,
+        "map": None, "mapping": None, "only": None,
     }  # fmt: skip
 
 

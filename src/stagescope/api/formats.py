@@ -51,6 +51,9 @@ Formats with a signature in their first bytes come first. The reader of Paddle's
 to search a whole file for a line that it recognizes.
 """
 
+MAPPED_READERS: tuple[Reader, ...] = (chrome_pattern.MAPPED_READER,)
+"""The readers that come first if a call states how slices are spans: they read traces of torch.profiler too."""
+
 WRITERS: tuple[Writer, ...] = (
     chrome.WRITER,
     pftrace.WRITER,

@@ -6,19 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from stagescope.api.formats import READERS
+from stagescope.api.formats import MAPPED_READERS, READERS
 from stagescope.clocks import ClockReport, align_clocks, clock_line
 from stagescope.clocks import report_json as clock_json
 from stagescope.ingest import Inputs, find_inputs, read_inputs
 from stagescope.ingest.discover import require_text_name
 from stagescope.ingest.layout import Layout
+from stagescope.ingest.mapping.request import mapping_request
 from stagescope.ingest.merge import WALL_CLOCK_CODE, merge_timelines
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.registry import load_registry
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
-from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.errors import InputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 from stagescope.vocabulary.parallel import DEFAULT_ORDER, DIMENSIONS
 
@@ -58,6 +59,9 @@ class RunFacts(TypedDict, total=False):
     pipeline: str | None
     kernels: bool
     limits: Mapping[str, int | str] | None
+    map: Mapping[str, str | int] | None
+    mapping: str | os.PathLike[str] | None
+    only: Mapping[str, str | int] | None
 
 
 def read(
@@ -74,6 +78,9 @@ def read(
     pipeline: str | None = None,
     kernels: bool = False,
     limits: Mapping[str, int | str] | None = None,
+    map: Mapping[str, str | int] | None = None,  # noqa: A002 - the name of the option
+    mapping: str | os.PathLike[str] | None = None,
+    only: Mapping[str, str | int] | None = None,
     align: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Timeline:
@@ -101,6 +108,15 @@ def read(
     limits
         Other limits on what a file may contain or expand to, such as ``{"unpacked": "20GB", "spans": 500_000_000}``;
         0 for no limit. docs/reliability.md lists all of them.
+    map
+        Where a Chrome trace states the identity of actions, by field, such as ``{"microbatch": "args.microbatch",
+        "step": "args.iteration", "stage": "args.model_chunk * 4 + pid"}``; docs/mapping.md has the fields and the
+        language.
+    mapping
+        A TOML file that maps the slices of a Chrome trace to spans, or the name of a mapping that is shipped, such as
+        ``"megascan"``. Shipped ones are recognized without it. `map` replaces the fields of a mapping.
+    only
+        Slices of a Chrome trace to read, by text or argument, such as ``{"tid": 1}`` or ``{"args.run": "b"}``.
     align
         Align the clocks of all machines to the clock of the first one. `timeline.alignment` describes the result and
         `timeline.clocks` has the guaranteed bound of each clock. With False, timestamps stay as recorded, on the
@@ -127,20 +143,28 @@ def read(
         pp=pp, tp=tp, dp=dp, cp=cp, order=order,
         schedule=schedule, microbatches=microbatches, pattern=pattern, attempt=attempt, pipeline=pipeline,
         kernels=kernels,
+        map=map, mapping=mapping, only=only,
     )  # fmt: skip
     with limits_in_force(checked_limits(limits)):
-        inputs = inputs_of(paths)
+        inputs = inputs_of(paths, is_mapped=options.mapping is not None)
         if on_progress is not None:
             options = replace(options, on_read=_counter(inputs.file_count, on_progress))
         timeline = read_inputs(inputs, options)
         return align_timeline(timeline) if align else timeline
 
 
-def inputs_of(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
-    """Return the files that `paths` name or contain, by reader. Raises InputError as `read` does."""
+def inputs_of(paths: Sequence[str | os.PathLike[str]], *, is_mapped: bool = False) -> Inputs:
+    """Return the files that `paths` name or contain, by reader. Raises InputError as `read` does.
+
+    With `is_mapped`, the call states how the slices of a trace are spans: no other reader interprets such a trace.
+    Raises UsageError if there is none.
+    """
     if not paths:
         raise TypeError("expected at least one path of a recording or trace")
-    return find_inputs(paths, load_registry(READERS))
+    inputs = find_inputs(paths, load_registry((*MAPPED_READERS, *READERS) if is_mapped else READERS))
+    if is_mapped and not any(reader.is_mapped for reader in inputs.files):
+        raise UsageError.only_with("--map, --mapping and --only", "Chrome traces")
+    return inputs
 
 
 def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
@@ -150,6 +174,9 @@ def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
     layout: dict[str, Any] = {name: facts[name] for name in LAYOUT_KEYWORDS if name in facts}  # type: ignore[literal-required]  # the names are keys of RunFacts
     attempt = facts.get("attempt")
     _check_count("attempt", attempt, least=0)
+    request = mapping_request(facts.get("map"), facts.get("mapping"), facts.get("only"))
+    if request is not None and request.mapping is not None and facts.get("pattern") is not None:
+        raise UsageError.one_of(("--mapping", "--pattern"), ("both",))
     return ReadOptions(
         Layout(**layout),
         facts.get("schedule"),
@@ -158,6 +185,7 @@ def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
         attempt,
         facts.get("pipeline"),
         kernels=facts.get("kernels", False),
+        mapping=request,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stagescope.cli.console import echo, error_console
+from stagescope.cli.mapping_options import MAPPING_OPTIONS, mapping_facts
 from stagescope.vocabulary.limits import BY_NAME, parse_limits
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
@@ -48,7 +49,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt", "pipeline", "kernels")
         facts = {name: arguments.pop(name) for name in names}
         limits = parse_limits(arguments.pop("limits")) or None
-        return function(facts={**facts, "limits": limits}, **arguments)
+        return function(facts={**facts, "limits": limits, **mapping_facts(arguments)}, **arguments)
 
     sizes = [_number(f"--{name}", f"{meaning}, {IF_UNKNOWN}") for name, meaning in SIZES.items()]
     order = click.option(
@@ -88,7 +89,9 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         help=f"Change a limit on what files may contain: {', '.join(BY_NAME)}; may be repeated.",
     )
-    added = [*sizes, order, schedule, microbatches, pattern, attempt, pipeline, kernels, limits]
+    added = [
+        *sizes, order, schedule, microbatches, pattern, *MAPPING_OPTIONS, attempt, pipeline, kernels, limits,
+    ]  # fmt: skip
     for option in reversed(added):
         with_facts = option(with_facts)
     return with_facts

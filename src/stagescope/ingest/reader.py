@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from stagescope.ingest.mapping.mapping import MappingRequest
     from stagescope.model import Timeline
 
 HEAD_BYTES = 4096
@@ -22,7 +23,8 @@ class ReadOptions:
     """Facts about a run that the caller knows and the files may lack.
 
     `layout` describes how the ranks form pipelines, `schedule` and `microbatches` (per step and pipeline) what they
-    ran, `pattern` how a trace names its actions (ingest/annotations/name_pattern.py). `attempt` is the number of the
+    ran, `pattern` how a trace names its actions (ingest/annotations/name_pattern.py), `mapping` what a trace states
+    elsewhere (ingest/mapping), None if the caller states nothing about it. `attempt` is the number of the
     attempt to read of a run that was restarted, None for the last complete one. `pipeline` is the name of the pipeline
     to read where each process ran several, None for the one that took the most time. `on_read` is called with each
     file after it has been read, to report progress. With `kernels`, readers of device traces keep every kernel.
@@ -36,6 +38,7 @@ class ReadOptions:
     pipeline: str | None = None
     on_read: Callable[[Path], object] | None = None
     kernels: bool = False
+    mapping: MappingRequest | None = None
 
     def done(self, path: Path) -> None:
         """Report that a file has been read."""
@@ -51,7 +54,8 @@ class Reader:
     to the format is decided by `recognizes(path, head)` from the first `HEAD_BYTES` decompressed bytes. `read` gets
     all recognized files of one call at once, because a run may be spread over several files. It leaves unknown values
     null; ingest/stages.py then fills in stages and coordinates for every reader. `has_attempts` states whether its
-    files may contain several attempts of a run, and several pipelines.
+    files may contain several attempts of a run, and several pipelines; `is_mapped` whether it uses the mapping of a
+    call.
     """
 
     name: str
@@ -60,3 +64,4 @@ class Reader:
     recognizes: Callable[[Path, bytes], bool]
     read: Callable[[Sequence[Path], ReadOptions], Timeline]
     has_attempts: bool = False
+    is_mapped: bool = False

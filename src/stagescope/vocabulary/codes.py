@@ -125,6 +125,7 @@ CODES: tuple[Code, ...] = (
     Code("events.dropped", "Events of a trace could not be read and were dropped."),
     Code("events.out_of_range", "Events without a timestamp, or with an impossible one, were dropped."),
     Code("events.repeated", "Events that are in a trace more than once were used once."),
+    Code("events.unpaired", "Events begin or end slices without the other event of their pair."),
     Code("file.damaged", "A file is damaged, which may have cost a part of it."),
     Code("file.unreadable", "A file could not be read and was left out."),
     Code("files.missing", "Files of a bounded recording are missing."),
@@ -268,6 +269,7 @@ CODES: tuple[Code, ...] = (
     Code("steps.uneven_passes", "Without recorded step numbers, ranks ran different numbers of passes."),
     Code("steps.unknown", "Nothing marks where steps begin, so every micro-batch is shown as a step."),
     Code("steps.without_actions", "Steps of a framework ended without a recorded action."),
+    Code("trace.mapped", "How many slices of a trace of another tool are used, and by which mapping."),
     Code(
         "trace.shifted",
         "A trace was shifted, because its format cannot represent times before the Unix epoch.",

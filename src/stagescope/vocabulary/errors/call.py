@@ -155,6 +155,26 @@ class UsageError(StagescopeError):
         )
 
     @classmethod
+    def expression_malformed(cls, text: str, at: int, expected: str, found: str) -> Self:
+        """Return the error for a malformed expression of a mapping; `at` is a position from 1."""
+        return cls(f"expression {text!r}, character {at}: expected {expected}, found {found}")
+
+    @classmethod
+    def text_pattern_malformed(cls, text: str, expected: str) -> Self:
+        """Return the error for a malformed pattern of a mapping."""
+        return cls(f"pattern {text!r}: expected {expected}")
+
+    @classmethod
+    def mapping_malformed(cls, where: str, expected: str) -> Self:
+        """Return the error for a mapping that is not as docs/mapping.md describes; `where` is the file and the key."""
+        return cls(f"{where}: expected {expected}", "docs/mapping.md describes the format")
+
+    @classmethod
+    def value_malformed(cls, option: str, text: str, expected: str) -> Self:
+        """Return the error for a malformed value of an option."""
+        return cls(f"{option} {text!r}: expected {expected}")
+
+    @classmethod
     def change_malformed(cls, option: str, text: str) -> Self:
         """Return the error for a change of costs that is not written as ``stage=3:10%``."""
         return cls(
