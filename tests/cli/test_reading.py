@@ -29,6 +29,7 @@ def facts_of(*arguments: str) -> dict:
 def test_without_options_all_facts_have_the_defaults_of_read():
     facts = facts_of()
     assert facts.pop("order") == "tp-cp-ep-dp-pp"
+    assert facts.pop("kernels") is False
     assert set(facts.values()) == {None}
 
 
@@ -37,7 +38,7 @@ def test_sizes_order_schedule_and_microbatches_are_keywords_of_read():
     assert facts_of(*sizes, "--schedule", "1f1b", "--microbatches", "8") == {
         "pp": 4, "tp": 2, "dp": 3, "cp": 1, "order": "tp-pp-dp",
         "schedule": "1f1b", "microbatches": 8, "pattern": None, "attempt": None, "pipeline": None, "limits": None,
-        "map": None, "mapping": None, "only": None,
+        "map": None, "mapping": None, "only": None, "kernels": False,
     }  # fmt: skip
 
 
