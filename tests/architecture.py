@@ -50,9 +50,10 @@ FAMILIES = {
         "primus",
         "recording",
         "rocprof",
+        "stored_run",
         "table",
     ),
-    "exporters": ("chrome", "other_tools", "perfetto", "pictures", "tables"),
+    "exporters": ("chrome", "other_tools", "perfetto", "pictures", "stored_run", "tables"),
 }
 """Sources and export formats, by the folder they are in. None imports another: each can be deleted by itself."""
 
@@ -69,6 +70,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "reports": TABLES | {"rich"},
     "exporters": TABLES | {"msgspec"},
     "exporters/pictures/png": frozenset({"resvg_py"}),
+    "exporters/stored_run": TABLES | {"filelock", "pyarrow"},
     "ingest": TABLES | {"msgspec", "zstandard"},
     "clocks": TABLES | {"scipy"},
     "analysis": TABLES | {"scipy"},

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         open,  # noqa: A004 - the public verb, as in gzip.open
         read,
         simulate,
+        store,
         what_if,
     )
     from stagescope.clocks import ClockReport, MachineClock
@@ -49,7 +50,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "stagescope.api": (
         "SimulatedStep", "Viewer",
-        "analyze", "compare", "export", "open", "read", "simulate", "what_if",
+        "analyze", "compare", "export", "open", "read", "simulate", "store", "what_if",
     ),
     "stagescope.model": ("Timeline",),
     "stagescope.analysis": ("Report",),
@@ -99,6 +100,7 @@ __all__ = [
     "record",
     "schedules",
     "simulate",
+    "store",
     "what_if",
 ]
 

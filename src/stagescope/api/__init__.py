@@ -31,7 +31,9 @@ from stagescope.api.reading import (
 )
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
+from stagescope.api.storing import store
 from stagescope.api.writing import export, export_comparison, export_paddle_profile, write
+from stagescope.exporters.stored_run import Stored
 
 __all__ = [
     "ALIASES",
@@ -43,6 +45,7 @@ __all__ = [
     "RunFacts",
     "SimulatedStep",
     "Slower",
+    "Stored",
     "Viewer",
     "align_timeline",
     "analyze",
@@ -64,6 +67,7 @@ __all__ = [
     "report_json",
     "simulate",
     "sorted_diagnostics",
+    "store",
     "view_run",
     "what_if",
     "what_if_json",

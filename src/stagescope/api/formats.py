@@ -21,6 +21,7 @@ from stagescope.ingest.perfetto import reader as perfetto
 from stagescope.ingest.primus import reader as primus
 from stagescope.ingest.recording import reader as recording
 from stagescope.ingest.rocprof import reader as rocprof
+from stagescope.ingest.stored_run import reader as stored_run
 from stagescope.ingest.table import reader as table
 from stagescope.viewer import page
 from stagescope.vocabulary.errors import OutputError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 READERS: tuple[Reader, ...] = (
     recording.READER,
+    stored_run.READER,
     ascend.READER,
     nsight.READER,
     rocprof.READER,

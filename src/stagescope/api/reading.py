@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from stagescope.api.formats import MAPPED_READERS, READERS
-from stagescope.clocks import ClockReport, align_clocks, clock_line
+from stagescope.api.stored_runs import aligned, open_stored_run, stored_run_of
+from stagescope.clocks import ClockReport, clock_line
 from stagescope.clocks import report_json as clock_json
 from stagescope.ingest import Inputs, find_inputs, read_inputs
 from stagescope.ingest.discover import require_text_name
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.mapping.request import mapping_request
-from stagescope.ingest.merge import WALL_CLOCK_CODE, merge_timelines
+from stagescope.ingest.merge import merge_timelines
 from stagescope.ingest.paddle import find_worker_logs, read_worker_logs
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.registry import load_registry
@@ -139,14 +140,18 @@ def read(
     >>> timeline.spans.height, timeline.is_partial
     (1, False)
     """
-    options = read_options(
-        pp=pp, tp=tp, dp=dp, cp=cp, order=order,
-        schedule=schedule, microbatches=microbatches, pattern=pattern, attempt=attempt, pipeline=pipeline,
-        kernels=kernels,
-        map=map, mapping=mapping, only=only,
-    )  # fmt: skip
+    facts: RunFacts = {
+        "pp": pp, "tp": tp, "dp": dp, "cp": cp, "order": order,
+        "schedule": schedule, "microbatches": microbatches, "pattern": pattern,
+        "attempt": attempt, "pipeline": pipeline, "kernels": kernels,
+        "map": map, "mapping": mapping, "only": only,
+    }  # fmt: skip
+    options = read_options(**facts)
     with limits_in_force(checked_limits(limits)):
         inputs = inputs_of(paths, is_mapped=options.mapping is not None)
+        stored = stored_run_of(inputs)
+        if stored is not None:
+            return open_stored_run(stored, facts, align=align)
         if on_progress is not None:
             options = replace(options, on_read=_counter(inputs.file_count, on_progress))
         timeline = read_inputs(inputs, options)
@@ -216,10 +221,7 @@ def align_timeline(timeline: Timeline) -> Timeline:
 
     `alignment` of the result describes how; it contains no machine if all ranks share one clock.
     """
-    # The diagnostic that timestamps are on wall clocks no longer holds; alignment adds its own findings instead.
-    diagnostics = timeline.diagnostics
-    still_valid = diagnostics["code"].ne_missing(WALL_CLOCK_CODE)
-    return align_clocks(replace(timeline, diagnostics=diagnostics.filter(still_valid))).timeline
+    return aligned(timeline)
 
 
 def clock_report(timeline: Timeline) -> ClockReport:

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from functools import wraps
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -18,6 +18,8 @@ from stagescope.vocabulary.parallel import DEFAULT_ORDER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+
+    import polars as pl
 
     from stagescope.api import RunFacts
     from stagescope.model import Timeline
@@ -128,10 +130,22 @@ def read_paths(paths: Sequence[Path], facts: RunFacts | None = None, *, align: b
     return timeline
 
 
-def exit_code(timeline: Timeline, found: Iterable[Diagnostic] = ()) -> int:
+def exit_code(timeline: Read, found: Iterable[Diagnostic] = ()) -> int:
     """Return 1 if data are missing from the timeline that a command used, or if an analysis found an error in it."""
     has_error = any(diagnostic.severity == "error" for diagnostic in found)
     return EXIT_PARTIAL if timeline.is_partial or has_error else 0
+
+
+class Read(Protocol):
+    """What was read or stored, and what was wrong with it."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether data are known to be missing."""
+
+    @property
+    def diagnostics(self) -> pl.DataFrame:
+        """The table DIAGNOSTICS."""
 
 
 class FileBar:
@@ -166,7 +180,7 @@ def _are_large(paths: Sequence[Path]) -> bool:
     return any(total >= LARGE_BYTES for total in accumulate(sizes))
 
 
-def warn_partial(timeline: Timeline) -> None:
+def warn_partial(timeline: Read) -> None:
     """Print a warning on standard error if data are missing from `timeline`."""
     if not timeline.is_partial:
         return

@@ -18,6 +18,7 @@ from stagescope.clocks.report import (
     Observation,
     Outlier,
     SlewedClock,
+    report_from_json,
     report_json,
 )
 from stagescope.clocks.report_text import candidates_text, clock_line
@@ -35,5 +36,6 @@ __all__ = [
     "align_clocks",
     "candidates_text",
     "clock_line",
+    "report_from_json",
     "report_json",
 ]

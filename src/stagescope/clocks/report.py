@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 REFERENCE, ALIGNED, ONE_SIDED, UNALIGNED, INCONSISTENT = (
     "reference",
@@ -185,6 +188,32 @@ def report_json(report: ClockReport) -> dict[str, Any]:
     unaligned = [machine.clock for machine in report.unaligned]
     errors_ns = {"worst_error_ns": report.worst_error_ns, "estimated_error_ns": report.estimated_error_ns}
     return {**fields, **errors_ns, "unaligned": unaligned}
+
+
+def report_from_json(data: Mapping[str, Any]) -> ClockReport:
+    """Return the report that `report_json` made plain data of. Raises TypeError and KeyError for anything else."""
+    outliers = [Outlier(Observation(**each["observation"]), each["error_ns"]) for each in data["outliers"]]
+    pairs = [
+        InconsistentPair(
+            (each["clocks"][0], each["clocks"][1]),
+            each["conflict_ns"],
+            tuple(Observation(**one) for one in each["observations"]),
+        )
+        for each in data["inconsistent_pairs"]
+    ]
+    return ClockReport(
+        machines=tuple(MachineClock(**{**each, "ranks": tuple(each["ranks"])}) for each in data["machines"]),
+        adjustments=tuple(ClockAdjustment(**_with_candidates(each)) for each in data["adjustments"]),
+        outliers=tuple(outliers),
+        inconsistent_pairs=tuple(pairs),
+        max_ppm=data["max_ppm"],
+        tolerated_outlier_fraction=data["tolerated_outlier_fraction"],
+        slews=tuple(SlewedClock(**_with_candidates(each)) for each in data["slews"]),
+    )
+
+
+def _with_candidates(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "candidates": tuple(fields["candidates"])}
 
 
 def _plain(value: object) -> object:

@@ -11,6 +11,7 @@ from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.streams import open_stream
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.stored_run import JOURNAL, MANIFEST
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> 
     named: set[Path] = set()
     skipped: list[Diagnostic] = []
     for path in map(Path, paths):
-        if path.is_dir():
+        if _is_stored_run(path):
+            found[path / MANIFEST] = _reader_of_run(path, readers)
+            named.add(path / MANIFEST)
+        elif path.is_dir():
             files, unknown = _search(path, readers)
             found |= files
             skipped += unknown
@@ -59,28 +63,55 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> 
 def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Reader], list[Diagnostic]]:
     """Return the readable files in and below a directory, and diagnostics for matching files that no reader knows."""
     patterns = tuple(dict.fromkeys(pattern for reader in readers for pattern in reader.patterns))
+    patterns = (*patterns, MANIFEST, JOURNAL)
     below = (file for file in _files_below(directory) if _matches(file.name, patterns))
     found: dict[Path, Reader] = {}
     unknown: list[InputError] = []
+    stored: list[Path] = []
     for file in sorted(below, key=lambda file: natural_key(str(file.relative_to(directory)))):
+        if file.name in {MANIFEST, JOURNAL}:
+            stored.append(file.parent)
+            continue
         try:
             found[file] = _reader_of(file, readers)
-        except InputError as error:  # noqa: PERF203 - each file fails on its own
+        except InputError as error:
             unknown.append(error)
     if not found:
-        raise (
-            unknown[0]
-            if unknown
-            else InputError.nothing_to_read(directory, [reader.name for reader in readers])
-        )
+        raise _nothing_found(directory, readers, unknown, stored)
+    beside = [f"{run} is a stored run, which is read when it is named itself" for run in stored]
     return found, [
-        Diagnostic("warning", f"not read: {error}", str(directory), code="input.not_read")
-        for error in unknown
+        Diagnostic("warning", f"not read: {reason}", str(directory), code="input.not_read")
+        for reason in (*unknown, *beside)
     ]
 
 
+def _nothing_found(
+    directory: Path, readers: Sequence[Reader], unknown: Sequence[InputError], stored: Sequence[Path]
+) -> InputError:
+    """Return the error for a directory without a readable file."""
+    if unknown:
+        return unknown[0]
+    if stored:
+        return InputError.only_stored_runs(directory, stored[0])
+    return InputError.nothing_to_read(directory, [reader.name for reader in readers])
+
+
+def _is_stored_run(path: Path) -> bool:
+    """Return whether a path is the directory of a stored run, complete or not."""
+    return any((path / name).is_file() for name in (MANIFEST, JOURNAL))
+
+
+def _reader_of_run(directory: Path, readers: Sequence[Reader]) -> Reader:
+    if not (directory / MANIFEST).is_file():
+        raise InputError.unfinished_store(directory)
+    return _reader_of(directory / MANIFEST, readers)
+
+
 def _files_below(directory: Path) -> Iterator[Path]:
-    """Yield every file in and below a directory; a directory reached twice through links is searched once."""
+    """Yield every file in and below a directory, and of a stored run its manifest or journal alone.
+
+    A directory reached twice through links is searched once.
+    """
     seen: set[str] = set()
     for folder, below, files in os.walk(directory, followlinks=True):
         real = os.path.realpath(folder)
@@ -88,8 +119,11 @@ def _files_below(directory: Path) -> Iterator[Path]:
             below.clear()
             continue
         seen.add(real)
+        marks = [name for name in (MANIFEST, JOURNAL) if name in files]
+        if marks:  # a stored run: its tables would be read as other recordings of the same ranks
+            below.clear()
         below.sort(key=natural_key)
-        yield from (Path(folder, name) for name in files)
+        yield from (Path(folder, name) for name in marks[:1] or files)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

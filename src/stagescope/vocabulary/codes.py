@@ -269,6 +269,8 @@ CODES: tuple[Code, ...] = (
     Code("steps.uneven_passes", "Without recorded step numbers, ranks ran different numbers of passes."),
     Code("steps.unknown", "Nothing marks where steps begin, so every micro-batch is shown as a step."),
     Code("steps.without_actions", "Steps of a framework ended without a recorded action."),
+    Code("store.damaged", "A file of a stored run is missing or damaged, and so are its rows."),
+    Code("store.source_changed", "Files that a run was stored from have changed since."),
     Code("trace.mapped", "How many slices of a trace of another tool are used, and by which mapping."),
     Code(
         "trace.shifted",

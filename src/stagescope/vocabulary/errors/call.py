@@ -77,6 +77,18 @@ class UsageError(StagescopeError):
         )
 
     @classmethod
+    def fact_of_stored_run(cls, path: str | os.PathLike[str], name: str) -> Self:
+        """Return the error for a fact that is given when a stored run is read."""
+        return cls(
+            f"--{name} cannot change {path}, which is a stored run", f"give --{name} to `stagescope store`"
+        )
+
+    @classmethod
+    def stored_aligned(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for timestamps as recorded, of a run that was stored with aligned clocks."""
+        return cls(f"the clocks of {path} were aligned when it was stored", "store it with --no-align")
+
+    @classmethod
     def not_loopback(cls, host: str, loopback: Iterable[str]) -> Self:
         """Return the error for a server that other machines could reach."""
         return cls(

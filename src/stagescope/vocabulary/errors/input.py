@@ -31,6 +31,36 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def only_stored_runs(cls, path: str | os.PathLike[str], run: str | os.PathLike[str]) -> Self:
+        """Return the error for a directory with stored runs and nothing else to read."""
+        return cls(f"no recording or trace in {path}, but a stored run", f"name it: {run}")
+
+    @classmethod
+    def unfinished_store(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a stored run without a manifest."""
+        return cls(
+            f"{path} is being stored, or storing it was interrupted",
+            "run the same `stagescope store` command again: it goes on where it stopped",
+        )
+
+    @classmethod
+    def already_stored(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for storing a stored run."""
+        return cls(f"{path} is a stored run already", "copy the directory, or store what it was stored from")
+
+    @classmethod
+    def source_in_output(cls, path: str | os.PathLike[str], directory: str | os.PathLike[str]) -> Self:
+        """Return the error for a file to read that is in the directory to write."""
+        return cls(
+            f"{path} is in {directory}, where the run is to be stored", "choose a directory of its own"
+        )
+
+    @classmethod
+    def stored_with_others(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a stored run that was named together with other inputs."""
+        return cls(f"{path} is a stored run, which is read alone", "store all files of the run together")
+
+    @classmethod
     def not_recognized(cls, path: str | os.PathLike[str], formats: Iterable[str], head: bytes) -> Self:
         """Return the error for a file whose content no reader recognizes."""
         return cls(f"{path} is not a recording or trace in a supported format ({_beginning(head)})",

@@ -30,6 +30,34 @@ class OutputError(StagescopeError):
         )
 
     @classmethod
+    def being_written(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a stored run that another process is writing."""
+        return cls(
+            f"another process is storing into {path}", "wait until it has finished, or choose another path"
+        )
+
+    @classmethod
+    def not_stored(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
+        """Return the error for a run that the operating system refuses to store."""
+        return cls(
+            f"cannot store into {path}: {reason.strerror or reason}",
+            "run the same command again: files that are complete are kept",
+        )
+
+    @classmethod
+    def other_sources(cls, path: str | os.PathLike[str], difference: str) -> Self:
+        """Return the error for a stored run that was made from other files, or with other facts."""
+        return cls(
+            f"{path} has a run that was stored differently: {difference}",
+            "use --force to replace it, or choose another path",
+        )
+
+    @classmethod
+    def no_stored_run(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for an output directory with other content than a stored run."""
+        return cls(f"{path} exists and is not a stored run", "choose another path")
+
+    @classmethod
     def cannot_write(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
         """Return the error for a file that the operating system refuses to write."""
         return cls(f"cannot write {path}: {reason.strerror or reason}")

@@ -1,0 +1,61 @@
+"""``stagescope store``: a run as a directory of Parquet files that every command reads."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.cli.console import echo
+from stagescope.cli.reading import FileBar, align_option, exit_code, reading_options, warn_partial
+from stagescope.vocabulary.sizes import size_text
+
+if TYPE_CHECKING:
+    from stagescope.api import RunFacts
+
+
+@click.command(
+    "store",
+    epilog="""
+    \b
+    Examples:
+      stagescope store recordings -o run.stagescope
+      stagescope report run.stagescope
+      duckdb -c "select kind, count(*) from 'run.stagescope/spans/**/*.parquet' group by kind"
+    """,
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory of the stored run, such as run.stagescope.",
+)
+@click.option("--force", is_flag=True, help="Replace a run in DIR that was stored from other files.")
+@align_option
+@reading_options
+def command(paths: tuple[Path, ...], facts: RunFacts, output: Path, *, align: bool, force: bool) -> int:
+    """Store a run as Parquet files, partitioned by pipeline and steps, which every command reads.
+
+    The clocks are aligned, and the exit code is that of reading. If storing is interrupted, the same command goes on
+    where it stopped; if DIR has the run already, only missing and damaged files are written.
+    """
+    from stagescope import api
+
+    with ExitStack() as shown:
+        stored = api.store(
+            *paths, output=output, align=align, force=force, on_progress=FileBar(shown, paths).show, **facts
+        )
+    warn_partial(stored)
+    manifest = stored.manifest
+    per_span = f" ({manifest.size_bytes / manifest.span_count:.1f} B per span)" if manifest.span_count else ""
+    kept = f", {stored.kept} were there already" if stored.kept else ""
+    echo(
+        f"stored {manifest.span_count} spans in {stored.path}: {size_text(manifest.size_bytes)}{per_span}, "
+        f"{stored.written} files written{kept}"
+    )
+    return exit_code(stored)

@@ -1,0 +1,88 @@
+"""What a process that stores a run has completed, so that the next one goes on after it was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from stagescope.exporters.stored_run.parquet import checksum_of
+from stagescope.model.stored_run import CHECKSUM_BYTES, JOURNAL, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from stagescope.model.stored_run import Manifest
+
+
+class Journal:
+    """The completed parts of an unfinished run: a line for what is being stored, and one for each part."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        """Read the journal of a directory; what it lists counts only for the sources and facts of `manifest`."""
+        self._directory = directory
+        self._path = directory / JOURNAL
+        self._key = _key_of(manifest)
+        self._done = {part.path: part for part in self._read()}
+
+    def completed(self, path: str) -> Part | None:
+        """Return the part of a path if it was completed, and its file is still the one that was written."""
+        part = self._done.get(path)
+        return part if part is not None and is_intact(self._directory, part) else None
+
+    def begin(self, parts: Iterable[Part] = ()) -> None:
+        """Start the journal anew, with what remains valid. Raises OSError."""
+        kept = {**self._done, **{part.path: part for part in parts}}
+        lines = [{"key": self._key}, *(asdict(part) for part in kept.values())]
+        with self._path.open("w", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(line)}\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+        self._done = kept
+
+    def add(self, part: Part) -> None:
+        """Note a part whose file is in its place. Raises OSError."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(asdict(part))}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """Remove the journal: the manifest lists everything. Raises OSError."""
+        self._path.unlink(missing_ok=True)
+
+    def _read(self) -> list[Part]:
+        """Return the parts that a previous process noted; a last line that was cut off does not count."""
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+            if json.loads(lines[0]) != {"key": self._key}:
+                return []
+        except (OSError, ValueError, IndexError):
+            return []
+        parts = [_part_of(line) for line in lines[1:]]
+        return [part for part in parts if part is not None]
+
+
+def _part_of(line: str) -> Part | None:
+    """Return the part that a line describes; None for a line that was cut off."""
+    try:
+        return Part(**json.loads(line))
+    except (ValueError, TypeError):
+        return None
+
+
+def is_intact(directory: Path, part: Part) -> bool:
+    """Return whether the file of a part has the size and checksum that it was written with."""
+    file = directory / part.path
+    try:
+        return file.stat().st_size == part.size_bytes and checksum_of(file) == part.checksum
+    except OSError:
+        return False
+
+
+def _key_of(manifest: Manifest) -> str:
+    what = json.dumps([manifest.version, asdict(manifest)["sources"], manifest.facts, manifest.aligned])
+    return blake2b(what.encode(), digest_size=CHECKSUM_BYTES).hexdigest()

@@ -1,0 +1,58 @@
+"""The manifest of a stored run: found, read and checked."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stagescope.ingest.stored_run import errors
+from stagescope.model.stored_run import FORMAT, MANIFEST, TABLE_OF, VERSION, Manifest
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PART_PATH = re.compile(r"([a-z]+)(\.parquet|/pipeline=-?\d{1,10}/step_range=-?\d{1,10}/part\.parquet)")
+"""What stagescope writes; anything else could lead out of the directory."""
+
+
+def recognize_manifest(path: Path, head: bytes) -> bool:
+    """Return whether a file is the manifest of a stored run."""
+    return path.name == MANIFEST and f'"{FORMAT}"'.encode() in head
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Return the manifest of a stored run.
+
+    Raises InputError if the run is unfinished, the manifest is damaged, or a newer stagescope wrote it.
+    """
+    path = directory / MANIFEST
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError.unfinished_store(directory) from None
+    except OSError as reason:
+        raise InputError.cannot_read(path, reason) from reason
+    try:
+        facts = msgspec.json.decode(content, type=dict)
+        version = facts.get("version")
+        if isinstance(version, int) and version > VERSION:
+            raise errors.newer_version(directory, version, VERSION)
+        manifest = msgspec.convert(facts, Manifest)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise errors.damaged_manifest(path, str(error)) from None
+    _check(manifest, path)
+    return manifest
+
+
+def _check(manifest: Manifest, path: Path) -> None:
+    if manifest.format != FORMAT:
+        raise errors.damaged_manifest(path, f"its format is {manifest.format!r}, not {FORMAT!r}")
+    for part in manifest.parts:
+        found = PART_PATH.fullmatch(part.path)
+        if found is None or found[1] != part.table or part.table not in TABLE_OF:
+            raise errors.damaged_manifest(
+                path, f"it lists {part.path!r}, which is not a file of a stored run"
+            )

@@ -1,0 +1,136 @@
+"""Reader of stored runs: every file is checked before it is used, and what is damaged is counted."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+from polars.exceptions import PanicException, PolarsError
+
+from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.stored_run import errors
+from stagescope.ingest.stored_run.manifest import read_manifest, recognize_manifest
+from stagescope.model import Timeline
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.stored_run import (
+    CHECKSUM_BYTES,
+    MANIFEST,
+    PARTITIONED,
+    TABLE_OF,
+    Manifest,
+    declared_columns,
+)
+from stagescope.model.tables import SPANS, TABLES
+from stagescope.model.validate import conform, in_order
+from stagescope.vocabulary.errors import TableError
+from stagescope.vocabulary.limits import require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagescope.model.stored_run import Part, Source
+    from stagescope.model.tables import Table
+
+
+class StoredRun(NamedTuple):
+    """The timeline of a stored run, without its alignment, and the manifest."""
+
+    timeline: Timeline
+    manifest: Manifest
+
+
+def read_stored_run(directory: Path) -> StoredRun:
+    """Return the timeline and the manifest of a stored run.
+
+    Files that are missing, changed or no tables any more are left out and counted in diagnostics (`store.damaged`), as
+    are sources that have changed since they were stored (`store.source_changed`). Raises InputError if the run is
+    unfinished or of a newer format, if a limit is exceeded, and if no file with spans can be read.
+    """
+    manifest = read_manifest(directory)
+    require("spans", manifest.span_count, directory)
+    tables: dict[str, list[pl.DataFrame]] = {table.name: [] for table in TABLES}
+    notes: list[Diagnostic] = []
+    for part in manifest.parts:
+        rows = _rows_of(directory, part)
+        if isinstance(rows, str):
+            notes.append(_damaged(directory, part, rows))
+        else:
+            tables[part.table].append(rows)
+    span_parts = sum(part.table == SPANS.name for part in manifest.parts)
+    if span_parts and not tables[SPANS.name]:
+        raise errors.nothing_left(directory, span_parts)
+    frames = {name: _joined(parts, TABLE_OF[name]) for name, parts in tables.items()}
+    timeline = Timeline(**frames).with_diagnostics(  # type: ignore[arg-type]  # the names are those of the tables
+        [*notes, *_changed_sources(directory, manifest)]
+    )
+    return StoredRun(timeline, manifest)
+
+
+def _rows_of(directory: Path, part: Part) -> pl.DataFrame | str:
+    """Return the rows of a part, or what is wrong with its file."""
+    try:
+        content = (directory / part.path).read_bytes()
+    except OSError as reason:
+        return f"cannot be read: {reason.strerror or reason}"
+    if blake2b(content, digest_size=CHECKSUM_BYTES).hexdigest() != part.checksum:
+        return "has changed since it was stored"
+    try:
+        rows = declared_columns(pl.read_parquet(BytesIO(content), hive_partitioning=False))
+        return _typed(rows, TABLE_OF[part.table], part.path)
+    except (PolarsError, TableError, PanicException) as error:
+        return f"is no table of a stored run: {error}"
+
+
+def _typed(rows: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
+    """Return rows with the types of their table. Those of a whole table keep their order, which may have a meaning."""
+    sorted_rows = conform(rows, table, where)
+    return (
+        sorted_rows
+        if table in PARTITIONED
+        else rows.select(pl.col(c.name).cast(c.dtype) for c in table.columns)
+    )
+
+
+def _joined(parts: list[pl.DataFrame], table: Table) -> pl.DataFrame:
+    return in_order(pl.concat(parts), table) if len(parts) > 1 else next(iter(parts), table.empty())
+
+
+def _damaged(directory: Path, part: Part, what: str) -> Diagnostic:
+    text = f"{part.path} {what}; its {part.rows} rows are missing: store the run again"
+    return Diagnostic("error", text, str(directory), count=max(1, part.rows), code="store.damaged")
+
+
+def _changed_sources(directory: Path, manifest: Manifest) -> list[Diagnostic]:
+    """Return a warning if files that the run was stored from have changed. Those that are gone have not."""
+    changed = [source.path for source in manifest.sources if _has_changed(source)]
+    if not changed:
+        return []
+    others = f" and {len(changed) - 1} others" if len(changed) > 1 else ""
+    text = f"{changed[0]}{others} changed after the run was stored: store it again to use what is new"
+    return [Diagnostic("warning", text, str(directory), count=len(changed), code="store.source_changed")]
+
+
+def _has_changed(source: Source) -> bool:
+    try:
+        now = Path(source.path).stat()
+    except (OSError, ValueError):
+        return False
+    return (now.st_size, now.st_mtime_ns) != (source.size_bytes, source.modified_ns)
+
+
+def _read(paths: Sequence[Path], options: ReadOptions) -> Timeline:
+    timeline = read_stored_run(paths[0].parent).timeline
+    options.done(paths[0])
+    return timeline
+
+
+READER = Reader(
+    "stored",
+    (MANIFEST,),
+    "runs that `stagescope store` wrote: a directory of Parquet files",
+    recognize_manifest,
+    _read,
+)

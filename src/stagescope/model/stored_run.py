@@ -1,0 +1,115 @@
+"""A stored run: a directory of Parquet files that contains a Timeline, and the manifest that describes it.
+
+    run.stagescope/
+        stored-run.json                                  the manifest, written last
+        ranks.parquet, clocks.parquet, diagnostics.parquet
+        spans/pipeline=0/step_range=0/part.parquet       also steps, counters and kernels
+        unfinished.jsonl                                 only while it is being written
+
+A partition has the rows of one pipeline in a range of steps, sorted as the table declares. The pipeline is the smallest
+rank of it; -1 stands for ranks without one, and for rows without a step. docs/scale.md describes the format for other
+programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stagescope.model.tables import COUNTERS, KERNELS, SPANS, STEPS, TABLES
+
+if TYPE_CHECKING:
+    from stagescope.model.tables import Table
+
+FORMAT = "stagescope stored run"
+VERSION = 1
+SUFFIX = ".stagescope"
+MANIFEST, JOURNAL, LOCK = "stored-run.json", "unfinished.jsonl", "lock"
+CHECKSUM_BYTES = 16
+"""Of the BLAKE2b checksums of sources and parts."""
+NONE = -1
+"""The pipeline of ranks without one, and the range of rows without a step."""
+
+PARTITIONED: tuple[Table, ...] = (SPANS, STEPS, COUNTERS, KERNELS)
+WHOLE: tuple[Table, ...] = tuple(table for table in TABLES if table not in PARTITIONED)
+TABLE_OF = {table.name: table for table in TABLES}
+
+RELATIVE = {"wait_start_ns": "start_ns", "wait_end_ns": "end_ns"}
+"""Columns that are stored as the difference to another one, which is 0 for most receives, as `NAME_offset`."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that the run was read from: absolute path, size, when it was modified, and checksum."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A Parquet file: its table, its path in the directory, and what a reader can check.
+
+    `pipeline`, `step_range`, `first_step` and `last_step` are None for tables that are not partitioned, and the steps
+    are None for rows without a step.
+    """
+
+    table: str
+    path: str
+    rows: int
+    size_bytes: int
+    checksum: str
+    pipeline: int | None = None
+    step_range: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a stored run consists of.
+
+    `facts` are the keywords of `read` with which its sources were read, `aligned` whether its timestamps are on one
+    clock, and `alignment` the report of that as JSON (clocks/report.py).
+    """
+
+    format: str
+    version: int
+    written_by: str
+    sources: tuple[Source, ...]
+    facts: dict[str, Any]
+    aligned: bool
+    parts: tuple[Part, ...] = ()
+    alignment: dict[str, Any] | None = field(default=None)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all Parquet files."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def span_count(self) -> int:
+        """Number of spans."""
+        return sum(part.rows for part in self.parts if part.table == SPANS.name)
+
+
+def stored_columns(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of a table as they are stored: text instead of enumerations, and the RELATIVE columns."""
+    spelled = rows.with_columns(pl.col(pl.Enum).cast(pl.String))
+    offsets = [
+        (pl.col(name) - pl.col(base)).alias(f"{name}_offset")
+        for name, base in RELATIVE.items()
+        if name in rows.columns
+    ]
+    return spelled.with_columns(offsets).drop([name for name in RELATIVE if name in rows.columns])
+
+
+def declared_columns(stored: pl.DataFrame) -> pl.DataFrame:
+    """Return stored rows with the columns that the model declares: the reverse of `stored_columns`."""
+    offsets = {name: f"{name}_offset" for name in RELATIVE if f"{name}_offset" in stored.columns}
+    whole = [(pl.col(offset) + pl.col(RELATIVE[name])).alias(name) for name, offset in offsets.items()]
+    return stored.with_columns(whole).drop(offsets.values())

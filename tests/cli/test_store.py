@@ -1,0 +1,65 @@
+"""stagescope store: what it prints, and that every command reads what it stored."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from places import DATA
+from stagescope.cli import main
+
+RECORDINGS = DATA / "recordings" / "v1"
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    assert main(["store", str(RECORDINGS), "-o", str(tmp_path / "run.stagescope")]) == 0
+    capsys.readouterr()
+    return tmp_path / "run.stagescope"
+
+
+def test_it_prints_what_was_stored(tmp_path, capsys):
+    words = ["store", str(RECORDINGS), "-o", str(tmp_path / "run")]
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith(f"stored 378 spans in {tmp_path / 'run'}: ")
+    assert main(words) == 0
+    assert "0 files written, 5 were there already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["report", "--json", "-"], ["clocks", "--json"], ["what-if", "--balanced"], ["show"]],
+    ids=lambda words: words[0],
+)
+def test_commands_print_the_same_for_a_stored_run(words, run, capsys):
+    outputs = []
+    for path in (RECORDINGS, run):
+        assert main([words[0], str(path), *words[1:]]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
+def test_a_stored_run_is_compared_and_exported(run, tmp_path, capsys):
+    assert main(["compare", str(RECORDINGS), str(run), "--json", "-"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table
+    assert main(["export", str(run), "-o", str(tmp_path / "run.csv")]) == 0
+    assert main(["export", str(RECORDINGS), "-o", str(tmp_path / "recordings.csv")]) == 0
+    assert (tmp_path / "run.csv").read_bytes() == (tmp_path / "recordings.csv").read_bytes()
+
+
+def test_partial_data_are_stored_as_such(tmp_path, capsys):
+    for file in sorted(RECORDINGS.iterdir())[1:]:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert main(["store", str(tmp_path), "-o", str(tmp_path / "run")]) == 1
+    assert "no recording of rank 0" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "run")]) == 1
+
+
+def test_a_mistake_is_one_sentence(run, capsys):
+    assert main(["report", str(run), "--pp", "2"]) == 2
+    assert main(["store", str(run), "-o", str(run)]) == 1
+    errors = capsys.readouterr().err
+    assert "--pp cannot change" in errors
+    assert "is a stored run already" in errors

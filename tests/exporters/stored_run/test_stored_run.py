@@ -1,0 +1,312 @@
+"""A stored run is the same run: its tables, its alignment and its report, whatever was interrupted or damaged."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from filelock import FileLock
+from polars.testing import assert_frame_equal
+
+from machines import record_machines
+from places import DATA
+from stagescope.api import analyze, read, report_json, store
+from stagescope.exporters.stored_run import write_stored_run, writer
+from stagescope.exporters.stored_run.partitions import divide
+from stagescope.ingest.stored_run import read_manifest
+from stagescope.model import TABLES
+from stagescope.model.stored_run import FORMAT, JOURNAL, MANIFEST, VERSION, Manifest
+from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
+
+ONE_MACHINE = DATA / "recordings" / "v1"
+REPLICAS = DATA / "public_runs" / "bytedance-ST.parquet"
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    """Return a directory with recordings that a test may change."""
+    return shutil.copytree(ONE_MACHINE, tmp_path / "recordings")
+
+
+def assert_same(stored, timeline):
+    for table in TABLES:
+        assert_frame_equal(getattr(stored, table.name), getattr(timeline, table.name))
+    assert stored.alignment == timeline.alignment
+
+
+def assert_close(found, expected):
+    """Compare JSON; sums of fractions depend on the order in which threads add them."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        found, expected = list(found.values()), list(expected.values())
+    if isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == (pytest.approx(expected, rel=1e-9) if isinstance(expected, float) else expected)
+
+
+@pytest.mark.parametrize("source", [ONE_MACHINE, REPLICAS], ids=["recordings", "replicas"])
+def test_a_stored_run_is_read_as_it_was(source, tmp_path):
+    stored = store(source, output=tmp_path / "run")
+    assert_same(read(tmp_path / "run"), read(source))
+    assert stored.manifest.span_count == read(source).spans.height
+
+
+def test_the_alignment_of_several_machines_is_stored(tmp_path):
+    tmp_path.joinpath("recordings").mkdir()
+    record_machines(tmp_path / "recordings")
+    store(tmp_path / "recordings", output=tmp_path / "run")
+    timeline = read(tmp_path / "run")
+    assert len(timeline.alignment.machines) == 2
+    assert_same(timeline, read(tmp_path / "recordings"))
+
+
+def test_a_run_that_was_stored_as_recorded_is_aligned_when_it_is_read(tmp_path):
+    tmp_path.joinpath("recordings").mkdir()
+    record_machines(tmp_path / "recordings")
+    store(tmp_path / "recordings", output=tmp_path / "run", align=False)
+    assert_same(read(tmp_path / "run", align=False), read(tmp_path / "recordings", align=False))
+    assert_same(read(tmp_path / "run"), read(tmp_path / "recordings"))
+
+
+@pytest.mark.parametrize("most_spans", [1_000_000, 2500, pytest.param(50, marks=pytest.mark.exhaustive)])
+def test_reports_do_not_depend_on_the_partitions(most_spans, tmp_path):
+    timeline = read(REPLICAS)
+    empty = Manifest(FORMAT, VERSION, "stagescope", (), {}, aligned=False)
+    tmp_path.joinpath("run").mkdir()
+    written = write_stored_run(timeline, tmp_path / "run", empty, most_spans=most_spans)
+    ranges = {part.step_range for part in written.manifest.parts if part.table == "spans"}
+    assert (len(ranges) > 1) == (most_spans < 1_000_000)
+    assert_close(report_json(analyze(read(tmp_path / "run"))), report_json(analyze(timeline)))
+
+
+def test_partitions_contain_every_row_once_and_no_more_spans_than_allowed():
+    timeline = read(REPLICAS)
+    parts = [each for each in divide(timeline, 2000) if each.table.name == "spans"]
+    assert sum(each.rows.height for each in parts) == timeline.spans.height
+    assert max(each.rows.height for each in parts) <= 2000
+    for each in parts:
+        assert each.rows["rank"].min() == each.pipeline or each.pipeline == -1
+
+
+def test_other_programs_read_the_partitions_without_stagescope(tmp_path):
+    store(REPLICAS, output=tmp_path / "run")
+    found = pl.scan_parquet(tmp_path / "run" / "spans", hive_partitioning=True).collect()
+    expected = read(REPLICAS).spans
+    assert found.group_by("pipeline").len().height > 1
+    assert (found["end_ns"] - found["start_ns"]).sum() == (expected["end_ns"] - expected["start_ns"]).sum()
+    assert set(found["kind"]) == set(expected["kind"].cast(pl.String))
+
+
+def test_storing_again_keeps_what_is_there(recordings, tmp_path):
+    first = store(recordings, output=tmp_path / "run")
+    again = store(recordings, output=tmp_path / "run")
+    assert (first.kept, again.written) == (0, 0)
+    assert again.kept == first.written
+
+
+def test_an_interrupted_store_goes_on_where_it_stopped(recordings, tmp_path):
+    seen = []
+
+    def interrupt(part):
+        seen.append(part.path)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store(recordings, output=tmp_path / "run", on_written=interrupt)
+    with pytest.raises(InputError, match="storing it was interrupted"):
+        read(tmp_path / "run")
+    resumed = store(recordings, output=tmp_path / "run")
+    assert resumed.kept == 3
+    assert_same(read(tmp_path / "run"), read(recordings))
+    assert not (tmp_path / "run" / JOURNAL).exists()
+
+
+def test_a_journal_that_was_cut_off_costs_its_last_line(recordings, tmp_path):
+    def interrupt(part):
+        if part.table == "spans":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store(recordings, output=tmp_path / "run", on_written=interrupt)
+    journal = tmp_path / "run" / JOURNAL
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines)[:-20])
+    assert store(recordings, output=tmp_path / "run").kept == len(lines) - 2
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_a_damaged_file_is_named_and_written_again(damage, recordings, tmp_path):
+    stored = store(recordings, output=tmp_path / "run")
+    part = next(part for part in stored.manifest.parts if part.table == "steps")
+    file = tmp_path / "run" / part.path
+    content = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-9] if damage == "cut" else content[:40] + b"?" + content[41:])
+    timeline = read(tmp_path / "run")
+    (note,) = timeline.diagnostics.filter(pl.col("code") == "store.damaged").to_dicts()
+    assert (timeline.is_partial, note["count"], timeline.steps.height) == (True, part.rows, 0)
+    assert part.path in note["message"]
+    assert store(recordings, output=tmp_path / "run").written == 1
+    assert not read(tmp_path / "run").is_partial
+
+
+def test_a_run_without_any_spans_left_is_an_error(recordings, tmp_path):
+    store(recordings, output=tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "spans")
+    with pytest.raises(InputError, match="none of its 1 files with spans can be read"):
+        read(tmp_path / "run")
+
+
+def test_changed_sources_are_noticed(recordings, tmp_path):
+    store(recordings, output=tmp_path / "run")
+    changed = min(recordings.iterdir())
+    changed.write_bytes(changed.read_bytes()[:-30])
+    (note,) = read(tmp_path / "run").diagnostics.filter(pl.col("code") == "store.source_changed").to_dicts()
+    assert changed.name in note["message"]
+    with pytest.raises(OutputError, match="1 file is changed"):
+        store(recordings, output=tmp_path / "run")
+    store(recordings, output=tmp_path / "run", force=True)
+    assert_same(read(tmp_path / "run"), read(recordings))
+
+
+def test_sources_that_are_gone_are_no_problem(recordings, tmp_path):
+    store(recordings, output=tmp_path / "run")
+    before = read(recordings)
+    shutil.rmtree(recordings)
+    assert_same(read(tmp_path / "run"), before)
+
+
+def test_other_options_are_another_run(tmp_path):
+    store(REPLICAS, output=tmp_path / "run")
+    with pytest.raises(OutputError, match="stored with other options"):
+        store(REPLICAS, output=tmp_path / "run", schedule="1f1b")
+    store(REPLICAS, output=tmp_path / "run", schedule="1f1b", force=True)
+    assert set(read(tmp_path / "run").ranks["schedule"]) == {"1f1b"}
+
+
+def test_a_replaced_run_leaves_none_of_its_files(tmp_path):
+    store(REPLICAS, output=tmp_path / "run")
+    store(ONE_MACHINE, output=tmp_path / "run", force=True)
+    files = {str(file.relative_to(tmp_path / "run")) for file in (tmp_path / "run").rglob("*.parquet")}
+    assert files == {part.path for part in read_manifest(tmp_path / "run").parts}
+
+
+def test_the_facts_of_a_stored_run_cannot_be_changed(recordings, tmp_path):
+    store(recordings, output=tmp_path / "run")
+    with pytest.raises(UsageError, match="--pp cannot change"):
+        read(tmp_path / "run", pp=4)
+    with pytest.raises(UsageError, match="were aligned when it was stored"):
+        read(tmp_path / "run", align=False)
+    with pytest.raises(InputError, match="read alone"):
+        read(tmp_path / "run", recordings)
+
+
+def test_a_stored_run_beside_recordings_is_not_read_with_them(recordings):
+    store(recordings, output=recordings / "run.stagescope")
+    timeline = read(recordings)
+    assert timeline.ranks.height == 4
+    (note,) = timeline.diagnostics.filter(pl.col("code") == "input.not_read").to_dicts()
+    assert "is a stored run" in note["message"]
+
+
+def test_a_directory_with_a_stored_run_alone_names_it(recordings, tmp_path):
+    store(recordings, output=tmp_path / "all" / "run.stagescope")
+    with pytest.raises(InputError) as error:
+        read(tmp_path / "all")
+    assert error.value.hint == f"name it: {tmp_path / 'all' / 'run.stagescope'}"
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"version": VERSION + 1}, "of version 2; this stagescope reads versions up to 1"),
+        ({"format": "another"}, "not a recording or trace"),
+        ({"parts": 7}, "Expected `array`, got `int` - at `$.parts`"),
+        ({"alignment": {"machines": [{}]}}, "the alignment in its manifest is damaged"),
+    ],
+    ids=["newer", "format", "parts", "alignment"],
+)
+def test_a_manifest_of_another_kind_is_refused(facts, message, recordings, tmp_path):
+    store(recordings, output=tmp_path / "run")
+    manifest = tmp_path / "run" / MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **facts}))
+    with pytest.raises(InputError) as error:
+        read(tmp_path / "run")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["../../secret.parquet", "/etc/passwd", "spans/../../x.parquet", "spans.parquet/x"]
+)
+def test_a_manifest_cannot_lead_out_of_the_directory(path, recordings, tmp_path):
+    stored = store(recordings, output=tmp_path / "run")
+    manifest = tmp_path / "run" / MANIFEST
+    content = json.loads(manifest.read_text())
+    content["parts"][0]["path"] = path
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="is not a file of a stored run"):
+        read(stored.path)
+
+
+def test_two_processes_do_not_store_into_one_directory(recordings, tmp_path):
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run" / "lock"), pytest.raises(OutputError, match="another process is storing"):
+        store(recordings, output=tmp_path / "run")
+
+
+def test_a_full_disk_leaves_what_was_complete(recordings, tmp_path, monkeypatch):
+    write = writer.write_parquet
+
+    def full(rows, path):
+        if "spans" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(rows, path)
+
+    monkeypatch.setattr(writer, "write_parquet", full)
+    with pytest.raises(OutputError) as error:
+        store(recordings, output=tmp_path / "run")
+    assert "No space left on device" in str(error.value)
+    assert not list((tmp_path / "run").rglob("*.unfinished"))
+    monkeypatch.undo()
+    assert store(recordings, output=tmp_path / "run").kept == 3
+
+
+def test_nothing_else_is_overwritten(recordings, tmp_path):
+    (tmp_path / "file").touch()
+    tmp_path.joinpath("other", "work").mkdir(parents=True)
+    for place in (tmp_path / "file", tmp_path / "other"):
+        with pytest.raises(OutputError, match="is not a stored run"):
+            store(recordings, output=place)
+    store(recordings, output=tmp_path / "run")
+    with pytest.raises(InputError, match="is a stored run already"):
+        store(tmp_path / "run", output=tmp_path / "another")
+    with pytest.raises(InputError, match="where the run is to be stored"):
+        store(recordings, output=recordings)
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "filelock"])
+def test_a_missing_library_is_named(library, recordings, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(CommandError) as error:
+        store(recordings, output=tmp_path / "run")
+    assert (library in str(error.value), "stagescope[store]" in error.value.hint) == (True, True)
+
+
+def test_a_manifest_lists_sources_with_checksums(recordings, tmp_path):
+    manifest = store(recordings, output=tmp_path / "run").manifest
+    assert [Path(source.path).name for source in manifest.sources] == sorted(
+        file.name for file in recordings.iterdir()
+    )
+    assert read_manifest(tmp_path / "run") == replace(manifest)
