@@ -56,7 +56,9 @@ def open_stored_run(directory: Path, facts: Mapping[str, Any], *, align: bool) -
 
 def stated(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about a run that a caller stated: those that are not the defaults of `read`."""
-    plain = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in facts.items()}
+    plain = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in facts.items()
+    }
     is_default = {"order": DEFAULT_ORDER, "kernels": False, "map": {}, "only": {}}
     return {
         name: value

@@ -31,27 +31,27 @@ OWN = frozenset({MANIFEST, JOURNAL, LOCK})
 
 def store(
     *paths: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    out: str | os.PathLike[str],
     align: bool = True,
     force: bool = False,
     on_progress: Callable[[int, int], object] | None = None,
     on_written: Callable[[Part], object] | None = None,
     **facts: Unpack[RunFacts],
 ) -> Stored:
-    """Store a run in the directory `output`, and return what was stored: path, manifest, files written and kept.
+    """Store a run in the directory `out`, and return what was stored: path, manifest, files written and kept.
 
     `paths`, `align`, `on_progress` and `facts` are those of `read`, which afterwards reads the directory like a
-    recording. If `output` has this run already, files that are missing or damaged are written again, and the others
+    recording. If `out` has this run already, files that are missing or damaged are written again, and the others
     are kept; the same holds after storing was interrupted. `force` replaces a run that was stored from other files, or
     with other facts. `on_written` is called with each file of the run as soon as it is complete.
 
     docs/scale.md describes the files, which are Parquet with one partition per pipeline and range of steps.
 
-    Raises InputError and UsageError as `read` does; OutputError if `output` is something else than a stored run, has
+    Raises InputError and UsageError as `read` does; OutputError if `out` is something else than a stored run, has
     another run and `force` is not set, is being written by another process, or cannot be written; CommandError if the
     libraries of the extra ``store`` are missing.
     """
-    directory = Path(output)
+    directory = Path(out)
     with limits_in_force(checked_limits(facts.get("limits"))):
         sources = _sources(paths, directory, facts)
     wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)

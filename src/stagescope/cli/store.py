@@ -48,7 +48,7 @@ def command(paths: tuple[Path, ...], facts: RunFacts, output: Path, *, align: bo
 
     with ExitStack() as shown:
         stored = api.store(
-            *paths, output=output, align=align, force=force, on_progress=FileBar(shown, paths).show, **facts
+            *paths, out=output, align=align, force=force, on_progress=FileBar(shown, paths).show, **facts
         )
     warn_partial(stored)
     manifest = stored.manifest

@@ -7,7 +7,7 @@
         unfinished.jsonl                                 only while it is being written
 
 A partition has the rows of one pipeline in a range of steps, sorted as the table declares. The pipeline is the smallest
-rank of it; -1 stands for ranks without one, and for rows without a step. docs/scale.md describes the format for other
+rank of it; -1 is for ranks without one, and for rows without a step. docs/scale.md describes the format for other
 programs.
 """
 

@@ -55,7 +55,7 @@ def assert_close(found, expected):
 
 @pytest.mark.parametrize("source", [ONE_MACHINE, REPLICAS], ids=["recordings", "replicas"])
 def test_a_stored_run_is_read_as_it_was(source, tmp_path):
-    stored = store(source, output=tmp_path / "run")
+    stored = store(source, out=tmp_path / "run")
     assert_same(read(tmp_path / "run"), read(source))
     assert stored.manifest.span_count == read(source).spans.height
 
@@ -63,7 +63,7 @@ def test_a_stored_run_is_read_as_it_was(source, tmp_path):
 def test_the_alignment_of_several_machines_is_stored(tmp_path):
     tmp_path.joinpath("recordings").mkdir()
     record_machines(tmp_path / "recordings")
-    store(tmp_path / "recordings", output=tmp_path / "run")
+    store(tmp_path / "recordings", out=tmp_path / "run")
     timeline = read(tmp_path / "run")
     assert len(timeline.alignment.machines) == 2
     assert_same(timeline, read(tmp_path / "recordings"))
@@ -72,7 +72,7 @@ def test_the_alignment_of_several_machines_is_stored(tmp_path):
 def test_a_run_that_was_stored_as_recorded_is_aligned_when_it_is_read(tmp_path):
     tmp_path.joinpath("recordings").mkdir()
     record_machines(tmp_path / "recordings")
-    store(tmp_path / "recordings", output=tmp_path / "run", align=False)
+    store(tmp_path / "recordings", out=tmp_path / "run", align=False)
     assert_same(read(tmp_path / "run", align=False), read(tmp_path / "recordings", align=False))
     assert_same(read(tmp_path / "run"), read(tmp_path / "recordings"))
 
@@ -98,7 +98,7 @@ def test_partitions_contain_every_row_once_and_no_more_spans_than_allowed():
 
 
 def test_other_programs_read_the_partitions_without_stagescope(tmp_path):
-    store(REPLICAS, output=tmp_path / "run")
+    store(REPLICAS, out=tmp_path / "run")
     found = pl.scan_parquet(tmp_path / "run" / "spans", hive_partitioning=True).collect()
     expected = read(REPLICAS).spans
     assert found.group_by("pipeline").len().height > 1
@@ -107,8 +107,8 @@ def test_other_programs_read_the_partitions_without_stagescope(tmp_path):
 
 
 def test_storing_again_keeps_what_is_there(recordings, tmp_path):
-    first = store(recordings, output=tmp_path / "run")
-    again = store(recordings, output=tmp_path / "run")
+    first = store(recordings, out=tmp_path / "run")
+    again = store(recordings, out=tmp_path / "run")
     assert (first.kept, again.written) == (0, 0)
     assert again.kept == first.written
 
@@ -122,10 +122,10 @@ def test_an_interrupted_store_goes_on_where_it_stopped(recordings, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store(recordings, output=tmp_path / "run", on_written=interrupt)
+        store(recordings, out=tmp_path / "run", on_written=interrupt)
     with pytest.raises(InputError, match="storing it was interrupted"):
         read(tmp_path / "run")
-    resumed = store(recordings, output=tmp_path / "run")
+    resumed = store(recordings, out=tmp_path / "run")
     assert resumed.kept == 3
     assert_same(read(tmp_path / "run"), read(recordings))
     assert not (tmp_path / "run" / JOURNAL).exists()
@@ -137,16 +137,16 @@ def test_a_journal_that_was_cut_off_costs_its_last_line(recordings, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store(recordings, output=tmp_path / "run", on_written=interrupt)
+        store(recordings, out=tmp_path / "run", on_written=interrupt)
     journal = tmp_path / "run" / JOURNAL
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(lines)[:-20])
-    assert store(recordings, output=tmp_path / "run").kept == len(lines) - 2
+    assert store(recordings, out=tmp_path / "run").kept == len(lines) - 2
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
 def test_a_damaged_file_is_named_and_written_again(damage, recordings, tmp_path):
-    stored = store(recordings, output=tmp_path / "run")
+    stored = store(recordings, out=tmp_path / "run")
     part = next(part for part in stored.manifest.parts if part.table == "steps")
     file = tmp_path / "run" / part.path
     content = file.read_bytes()
@@ -158,53 +158,53 @@ def test_a_damaged_file_is_named_and_written_again(damage, recordings, tmp_path)
     (note,) = timeline.diagnostics.filter(pl.col("code") == "store.damaged").to_dicts()
     assert (timeline.is_partial, note["count"], timeline.steps.height) == (True, part.rows, 0)
     assert part.path in note["message"]
-    assert store(recordings, output=tmp_path / "run").written == 1
+    assert store(recordings, out=tmp_path / "run").written == 1
     assert not read(tmp_path / "run").is_partial
 
 
 def test_a_run_without_any_spans_left_is_an_error(recordings, tmp_path):
-    store(recordings, output=tmp_path / "run")
+    store(recordings, out=tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "spans")
     with pytest.raises(InputError, match="none of its 1 files with spans can be read"):
         read(tmp_path / "run")
 
 
 def test_changed_sources_are_noticed(recordings, tmp_path):
-    store(recordings, output=tmp_path / "run")
+    store(recordings, out=tmp_path / "run")
     changed = min(recordings.iterdir())
     changed.write_bytes(changed.read_bytes()[:-30])
     (note,) = read(tmp_path / "run").diagnostics.filter(pl.col("code") == "store.source_changed").to_dicts()
     assert changed.name in note["message"]
     with pytest.raises(OutputError, match="1 file is changed"):
-        store(recordings, output=tmp_path / "run")
-    store(recordings, output=tmp_path / "run", force=True)
+        store(recordings, out=tmp_path / "run")
+    store(recordings, out=tmp_path / "run", force=True)
     assert_same(read(tmp_path / "run"), read(recordings))
 
 
 def test_sources_that_are_gone_are_no_problem(recordings, tmp_path):
-    store(recordings, output=tmp_path / "run")
+    store(recordings, out=tmp_path / "run")
     before = read(recordings)
     shutil.rmtree(recordings)
     assert_same(read(tmp_path / "run"), before)
 
 
 def test_other_options_are_another_run(tmp_path):
-    store(REPLICAS, output=tmp_path / "run")
+    store(REPLICAS, out=tmp_path / "run")
     with pytest.raises(OutputError, match="stored with other options"):
-        store(REPLICAS, output=tmp_path / "run", schedule="1f1b")
-    store(REPLICAS, output=tmp_path / "run", schedule="1f1b", force=True)
+        store(REPLICAS, out=tmp_path / "run", schedule="1f1b")
+    store(REPLICAS, out=tmp_path / "run", schedule="1f1b", force=True)
     assert set(read(tmp_path / "run").ranks["schedule"]) == {"1f1b"}
 
 
 def test_a_replaced_run_leaves_none_of_its_files(tmp_path):
-    store(REPLICAS, output=tmp_path / "run")
-    store(ONE_MACHINE, output=tmp_path / "run", force=True)
+    store(REPLICAS, out=tmp_path / "run")
+    store(ONE_MACHINE, out=tmp_path / "run", force=True)
     files = {str(file.relative_to(tmp_path / "run")) for file in (tmp_path / "run").rglob("*.parquet")}
     assert files == {part.path for part in read_manifest(tmp_path / "run").parts}
 
 
 def test_the_facts_of_a_stored_run_cannot_be_changed(recordings, tmp_path):
-    store(recordings, output=tmp_path / "run")
+    store(recordings, out=tmp_path / "run")
     with pytest.raises(UsageError, match="--pp cannot change"):
         read(tmp_path / "run", pp=4)
     with pytest.raises(UsageError, match="were aligned when it was stored"):
@@ -214,7 +214,7 @@ def test_the_facts_of_a_stored_run_cannot_be_changed(recordings, tmp_path):
 
 
 def test_a_stored_run_beside_recordings_is_not_read_with_them(recordings):
-    store(recordings, output=recordings / "run.stagescope")
+    store(recordings, out=recordings / "run.stagescope")
     timeline = read(recordings)
     assert timeline.ranks.height == 4
     (note,) = timeline.diagnostics.filter(pl.col("code") == "input.not_read").to_dicts()
@@ -222,7 +222,7 @@ def test_a_stored_run_beside_recordings_is_not_read_with_them(recordings):
 
 
 def test_a_directory_with_a_stored_run_alone_names_it(recordings, tmp_path):
-    store(recordings, output=tmp_path / "all" / "run.stagescope")
+    store(recordings, out=tmp_path / "all" / "run.stagescope")
     with pytest.raises(InputError) as error:
         read(tmp_path / "all")
     assert error.value.hint == f"name it: {tmp_path / 'all' / 'run.stagescope'}"
@@ -239,7 +239,7 @@ def test_a_directory_with_a_stored_run_alone_names_it(recordings, tmp_path):
     ids=["newer", "format", "parts", "alignment"],
 )
 def test_a_manifest_of_another_kind_is_refused(facts, message, recordings, tmp_path):
-    store(recordings, output=tmp_path / "run")
+    store(recordings, out=tmp_path / "run")
     manifest = tmp_path / "run" / MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **facts}))
     with pytest.raises(InputError) as error:
@@ -251,7 +251,7 @@ def test_a_manifest_of_another_kind_is_refused(facts, message, recordings, tmp_p
     "path", ["../../secret.parquet", "/etc/passwd", "spans/../../x.parquet", "spans.parquet/x"]
 )
 def test_a_manifest_cannot_lead_out_of_the_directory(path, recordings, tmp_path):
-    stored = store(recordings, output=tmp_path / "run")
+    stored = store(recordings, out=tmp_path / "run")
     manifest = tmp_path / "run" / MANIFEST
     content = json.loads(manifest.read_text())
     content["parts"][0]["path"] = path
@@ -263,7 +263,7 @@ def test_a_manifest_cannot_lead_out_of_the_directory(path, recordings, tmp_path)
 def test_two_processes_do_not_store_into_one_directory(recordings, tmp_path):
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run" / "lock"), pytest.raises(OutputError, match="another process is storing"):
-        store(recordings, output=tmp_path / "run")
+        store(recordings, out=tmp_path / "run")
 
 
 def test_a_full_disk_leaves_what_was_complete(recordings, tmp_path, monkeypatch):
@@ -276,11 +276,11 @@ def test_a_full_disk_leaves_what_was_complete(recordings, tmp_path, monkeypatch)
 
     monkeypatch.setattr(writer, "write_parquet", full)
     with pytest.raises(OutputError) as error:
-        store(recordings, output=tmp_path / "run")
+        store(recordings, out=tmp_path / "run")
     assert "No space left on device" in str(error.value)
     assert not list((tmp_path / "run").rglob("*.unfinished"))
     monkeypatch.undo()
-    assert store(recordings, output=tmp_path / "run").kept == 3
+    assert store(recordings, out=tmp_path / "run").kept == 3
 
 
 def test_nothing_else_is_overwritten(recordings, tmp_path):
@@ -288,24 +288,24 @@ def test_nothing_else_is_overwritten(recordings, tmp_path):
     tmp_path.joinpath("other", "work").mkdir(parents=True)
     for place in (tmp_path / "file", tmp_path / "other"):
         with pytest.raises(OutputError, match="is not a stored run"):
-            store(recordings, output=place)
-    store(recordings, output=tmp_path / "run")
+            store(recordings, out=place)
+    store(recordings, out=tmp_path / "run")
     with pytest.raises(InputError, match="is a stored run already"):
-        store(tmp_path / "run", output=tmp_path / "another")
+        store(tmp_path / "run", out=tmp_path / "another")
     with pytest.raises(InputError, match="where the run is to be stored"):
-        store(recordings, output=recordings)
+        store(recordings, out=recordings)
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "filelock"])
 def test_a_missing_library_is_named(library, recordings, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(CommandError) as error:
-        store(recordings, output=tmp_path / "run")
+        store(recordings, out=tmp_path / "run")
     assert (library in str(error.value), "stagescope[store]" in error.value.hint) == (True, True)
 
 
 def test_a_manifest_lists_sources_with_checksums(recordings, tmp_path):
-    manifest = store(recordings, output=tmp_path / "run").manifest
+    manifest = store(recordings, out=tmp_path / "run").manifest
     assert [Path(source.path).name for source in manifest.sources] == sorted(
         file.name for file in recordings.iterdir()
     )

@@ -34,7 +34,7 @@ class Journal:
         return part if part is not None and is_intact(self._directory, part) else None
 
     def begin(self, parts: Iterable[Part] = ()) -> None:
-        """Start the journal anew, with what remains valid. Raises OSError."""
+        """Write the journal again, with what remains valid. Raises OSError."""
         kept = {**self._done, **{part.path: part for part in parts}}
         lines = [{"key": self._key}, *(asdict(part) for part in kept.values())]
         with self._path.open("w", encoding="utf-8") as file:
