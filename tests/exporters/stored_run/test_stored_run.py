@@ -196,6 +196,13 @@ def test_other_options_are_another_run(tmp_path):
     assert set(read(tmp_path / "run").ranks["schedule"]) == {"1f1b"}
 
 
+def test_the_keywords_of_the_first_read_are_those_of_a_stored_run(tmp_path):
+    store(REPLICAS, out=tmp_path / "run", schedule="1f1b")
+    assert_same(read(tmp_path / "run", schedule="1f1b"), read(tmp_path / "run"))
+    with pytest.raises(UsageError, match="--schedule cannot change"):
+        read(tmp_path / "run", schedule="gpipe")
+
+
 def test_a_replaced_run_leaves_none_of_its_files(tmp_path):
     store(REPLICAS, out=tmp_path / "run")
     store(ONE_MACHINE, out=tmp_path / "run", force=True)
