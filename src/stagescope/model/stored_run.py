@@ -13,7 +13,9 @@ programs.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -95,6 +97,18 @@ class Manifest:
     def span_count(self) -> int:
         """Number of spans."""
         return sum(part.rows for part in self.parts if part.table == SPANS.name)
+
+
+def manifest_text(facts: dict[str, Any]) -> str:
+    """Return the text of a manifest, whose last key is the checksum of the others."""
+    return json.dumps({**facts, "checksum": manifest_checksum(facts)}, indent=1)
+
+
+def manifest_checksum(facts: dict[str, Any]) -> str:
+    """Return the checksum of a manifest: without it, a part that is no longer listed would be missing in silence."""
+    others = {name: value for name, value in facts.items() if name != "checksum"}
+    text = json.dumps(others, sort_keys=True)
+    return blake2b(text.encode(), digest_size=CHECKSUM_BYTES).hexdigest()
 
 
 def stored_columns(rows: pl.DataFrame) -> pl.DataFrame:

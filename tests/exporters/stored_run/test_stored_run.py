@@ -21,7 +21,7 @@ from stagescope.exporters.stored_run import write_stored_run, writer
 from stagescope.exporters.stored_run.partitions import divide
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model import TABLES
-from stagescope.model.stored_run import FORMAT, JOURNAL, MANIFEST, VERSION, Manifest
+from stagescope.model.stored_run import FORMAT, JOURNAL, MANIFEST, VERSION, Manifest, manifest_text
 from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
 
 ONE_MACHINE = DATA / "recordings" / "v1"
@@ -248,7 +248,7 @@ def test_a_directory_with_a_stored_run_alone_names_it(recordings, tmp_path):
 def test_a_manifest_of_another_kind_is_refused(facts, message, recordings, tmp_path):
     store(recordings, out=tmp_path / "run")
     manifest = tmp_path / "run" / MANIFEST
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **facts}))
+    manifest.write_text(manifest_text({**json.loads(manifest.read_text()), **facts}))
     with pytest.raises(InputError) as error:
         read(tmp_path / "run")
     assert message in str(error.value)
@@ -262,9 +262,27 @@ def test_a_manifest_cannot_lead_out_of_the_directory(path, recordings, tmp_path)
     manifest = tmp_path / "run" / MANIFEST
     content = json.loads(manifest.read_text())
     content["parts"][0]["path"] = path
-    manifest.write_text(json.dumps(content))
+    manifest.write_text(manifest_text(content))
     with pytest.raises(InputError, match="is not a file of a stored run"):
         read(stored.path)
+
+
+def test_a_part_that_is_no_longer_listed_is_noticed(recordings, tmp_path):
+    store(recordings, out=tmp_path / "run")
+    manifest = tmp_path / "run" / MANIFEST
+    content = json.loads(manifest.read_text())
+    del content["parts"][-1]
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="its checksum does not match its content"):
+        read(tmp_path / "run")
+
+
+def test_a_manifest_of_other_bytes_is_refused(recordings, tmp_path):
+    store(recordings, out=tmp_path / "run")
+    manifest = tmp_path / "run" / MANIFEST
+    manifest.write_bytes(manifest.read_bytes().replace(b"rank0", b"r\xffnk0", 1))
+    with pytest.raises(InputError, match="is damaged"):
+        read(tmp_path / "run")
 
 
 def test_two_processes_do_not_store_into_one_directory(recordings, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ from stagescope.exporters.new_files import make_directory, temporary_file
 from stagescope.exporters.stored_run.journal import Journal, is_intact
 from stagescope.exporters.stored_run.parquet import checksum_of, write_parquet
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, divide
-from stagescope.model.stored_run import MANIFEST, Part
+from stagescope.model.stored_run import MANIFEST, Part, manifest_text
 from stagescope.model.tables import TABLES
 from stagescope.vocabulary.errors import OutputError
 
@@ -111,7 +110,7 @@ def _write(partition: Partition, directory: Path) -> Part:
 
 def _write_manifest(manifest: Manifest, directory: Path) -> None:
     with temporary_file(directory / MANIFEST) as unfinished:
-        unfinished.write_text(json.dumps(asdict(manifest), indent=1), encoding="utf-8")
+        unfinished.write_text(manifest_text(asdict(manifest)), encoding="utf-8")
         _sync(unfinished)
         unfinished.replace(directory / MANIFEST)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stagescope.ingest.stored_run import errors
-from stagescope.model.stored_run import FORMAT, MANIFEST, TABLE_OF, VERSION, Manifest
+from stagescope.model.stored_run import FORMAT, MANIFEST, TABLE_OF, VERSION, Manifest, manifest_checksum
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ def read_manifest(directory: Path) -> Manifest:
         if isinstance(version, int) and version > VERSION:
             raise errors.newer_version(directory, version, VERSION)
         manifest = msgspec.convert(facts, Manifest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise errors.damaged_manifest(path, str(error)) from None
+    if facts.get("checksum") != manifest_checksum(facts):
+        raise errors.damaged_manifest(path, "its checksum does not match its content")
     _check(manifest, path)
     return manifest
 
