@@ -35,6 +35,7 @@ CODES: tuple[Code, ...] = (
         "actions.evaluation", "Forwards belong to evaluations: they have no step and are not in any window."
     ),
     Code("actions.host", "Actions are only known as launches on the host lane and are not analyzed."),
+    Code("actions.in_graphs", "Actions inside CUDA graphs were taken from the names of their kernels."),
     Code("actions.inferred", "The schedule annotates no actions; they were inferred from other events."),
     Code("actions.missing", "A rank ran fewer actions than the run declared."),
     Code("actions.missing_producer", "An action needs the result of an action that was not recorded."),

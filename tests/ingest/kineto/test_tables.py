@@ -90,10 +90,18 @@ def test_kernels_are_classified_by_name(name, what):
 
 def test_the_size_of_a_message_needs_a_known_element_type():
     known = message_facts(Arguments(1, "send", 10, 12, "BFloat16", 0, 1))
-    assert known == {"correlation": 1, "collective": "send", "source": 0, "target": 1, "bytes": 24}
+    assert known == {
+        "correlation": 1,
+        "collective": "send",
+        "source": 0,
+        "target": 1,
+        "bytes": 24,
+        "annotation": None,
+    }
     assert message_facts(Arguments(1, "send", 10, 12, "Quaternion"))["bytes"] is None
     assert message_facts(Arguments(1, "send", "ten", None, "Float", 2**40, "x")) == {
         "correlation": 1, "collective": "send", "source": None, "target": None, "bytes": None,
+        "annotation": None,
     }  # fmt: skip
 
 

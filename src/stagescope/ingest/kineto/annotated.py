@@ -49,14 +49,7 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
     If stagescope's mirror, or annotations that match the caller's `pattern`, name actions of a kind, torch's own
     names of that kind are dropped: they describe the same actions less exactly.
     """
-    meanings_of = meanings if pattern is None else pattern_meanings(pattern)
-    rows = [
-        (name, *meaning)
-        for name in annotations["name"].unique(maintain_order=True)
-        for meaning in meanings_of(name)
-    ]
-    # Each row is the name followed by the fields of Meaning, in the order of MEANING_SCHEMA.
-    known = pl.DataFrame(rows, MEANING_SCHEMA, orient="row")
+    known = meanings_of_names(annotations["name"].unique(maintain_order=True), pattern)
     marks = (
         annotations.with_row_index("mark")
         .join(known, on="name", how="inner")
@@ -66,6 +59,14 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
     # Only whole kinds are replaced: the mirror may name fewer kinds than torch does.
     mirrored = marks.filter(pl.col("style") == MIRROR)["kind"].unique()
     return marks.filter(~is_action | (pl.col("style") == MIRROR) | ~pl.col("kind").is_in(mirrored.implode()))
+
+
+def meanings_of_names(names: pl.Series, pattern: str | None = None) -> pl.DataFrame:
+    """Return one row per meaning of each name (MEANING_SCHEMA); unrelated names have none."""
+    meanings_of = meanings if pattern is None else pattern_meanings(pattern)
+    # Each row is the name followed by the fields of Meaning, in the order of MEANING_SCHEMA.
+    rows = [(name, *meaning) for name in names for meaning in meanings_of(name)]
+    return pl.DataFrame(rows, MEANING_SCHEMA, orient="row")
 
 
 def annotated_spans(tables: Mapping[str, pl.DataFrame], marks: pl.DataFrame) -> Annotated:

@@ -18,6 +18,7 @@ from stagescope.ingest.kineto.annotated import annotated_spans, named_marks
 from stagescope.ingest.kineto.device import on_device
 from stagescope.ingest.kineto.evaluations import find_evaluations, without_evaluations
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
+from stagescope.ingest.kineto.graph_actions import find_graph_actions, with_owners
 from stagescope.ingest.kineto.inferred_actions import Inferred, infer_spans
 from stagescope.ingest.kineto.inferred_from_transfers import infer_from_transfers
 from stagescope.ingest.kineto.kernels import owned_kernels
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from stagescope.ingest.kineto.graph_actions import GraphActions
     from stagescope.ingest.kineto.tables import TraceTables
 
 ACTION_SCHEMA = {
@@ -106,6 +108,14 @@ ONLY_PARTS = Finding(
 )
 
 
+IN_GRAPHS = Finding(
+    "info",
+    "actions.in_graphs",
+    "actions run inside CUDA graphs and are taken from the names of their kernels",
+    1,
+)
+
+
 class RankTrace(NamedTuple):
     """One trace: its identity, actions, transfers and steps, and the evidence of inferred actions (None: annotated).
 
@@ -133,6 +143,9 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
     marks = named_marks(read.tables["annotations"], pattern)
     inferred_from = None
     if marks.filter(pl.col("kind").is_in(ACTION_KINDS)).is_empty():
+        graph = find_graph_actions(read.tables, facts.rank, pattern)
+        if graph is not None:
+            return _of_graphs(path, read, facts, graph, kernels=kernels)
         parts = find_parts(read.tables["annotations"])
         if parts.height and read.tables["kernels"].height:
             return _of_parts(path, read, facts, parts)
@@ -178,6 +191,28 @@ def _of_parts(path: Path, read: TraceTables, facts: RankFacts, parts: pl.DataFra
         _columns(moved.with_row_index("own_row"), ACTION_SCHEMA),
         pl.DataFrame(schema=TRANSFER_SCHEMA),
         pl.DataFrame(schema=STEPS_SCHEMA),
+        None,
+        [*read.diagnostics, *_diagnostics(path, facts, notes)],
+        owned,
+    )
+
+
+def _of_graphs(
+    path: Path, read: TraceTables, facts: RankFacts, graph: GraphActions, *, kernels: bool
+) -> RankTrace:
+    """Return a trace whose kernels in CUDA graphs name their actions."""
+    actions = graph.actions.with_row_index("own_row")
+    notes = [IN_GRAPHS._replace(number=actions.height)]
+    if graph.pairs:
+        notes.append(UNSPLIT_PAIRS._replace(number=graph.pairs))
+    named = read.tables["named_kernels"]
+    owned = with_owners(owned_kernels(read, actions.clear()), named, actions) if kernels else None
+    return RankTrace(
+        path,
+        facts,
+        _columns(actions, ACTION_SCHEMA),
+        _columns(graph.transfers, TRANSFER_SCHEMA),
+        profiler_steps(read.tables["annotations"]),
         None,
         [*read.diagnostics, *_diagnostics(path, facts, notes)],
         owned,

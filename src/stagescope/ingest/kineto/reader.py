@@ -13,7 +13,7 @@ from stagescope.ingest.kineto.rank_trace import read_rank
 from stagescope.ingest.kineto.timeline import timeline_of_traces
 from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.ingest.trace_json.recognition import is_torch_trace
+from stagescope.ingest.trace_json.recognition import is_torch_trace, longer_head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +31,9 @@ PATTERNS = (
 )
 
 
-def recognize_trace(_: Path, head: bytes) -> bool:
+def recognize_trace(path: Path, head: bytes) -> bool:
     """Return whether a file is a trace of torch.profiler."""
-    return is_torch_trace(head)
+    return is_torch_trace(head) or is_torch_trace(longer_head(path, head))
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:

@@ -47,13 +47,15 @@ TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "kernels": {
         "correlation": pl.Int64, "what": pl.Int8, "stream": pl.Int64, "name_number": pl.Int32, **TIMES,
     },
+    "named_kernels": {"correlation": pl.Int64, "annotation": pl.String, "what": pl.Int8, **TIMES},
     "messages": {
         "correlation": pl.Int64, "collective": pl.String, "source": pl.Int32, "target": pl.Int32, "bytes": pl.Int64,
+        "annotation": pl.String,
     },
     "flows": {"flow": pl.Int64, "is_start": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64},
 }  # fmt: skip
 
-UNIQUE = ("annotations", "device_annotations", "kernels")
+UNIQUE = ("annotations", "device_annotations", "kernels", "named_kernels")
 """Tables in which equal rows are one event written twice: the same name or launch at the same time on one thread."""
 
 PIECES_TO_THIN = 32
@@ -81,6 +83,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     dtype: Any = None
     source: Any = msgspec.field(default=None, name="Src Rank")
     target: Any = msgspec.field(default=None, name="Dst Rank")
+    annotation: Any = msgspec.field(default=None, name="name")
 
 
 NO_ARGUMENTS = Arguments()
@@ -254,6 +257,7 @@ class Collector:
         numbers = map(self.kernels.__getitem__, map(attrgetter("name"), events))
         arguments = _arguments(events)
         self._add_messages([one for one in arguments if one.collective is not None])
+        self._add_named(events, arguments, times)
         names = map(self.kernel_names.__getitem__, map(attrgetter("name"), events))
         return {
             "what": np.fromiter(numbers, np.int8, len(events)),
@@ -262,6 +266,21 @@ class Collector:
             "name_number": np.fromiter(names, np.int32, len(events)),
             **times,
         }
+
+    def _add_named(self, events: Sequence[TraceEvent], arguments: Sequence[Arguments], times: Times) -> None:
+        """Add the kernels whose arguments have a name, as those of CUDA graphs may."""
+        named = [row for row, one in enumerate(arguments) if isinstance(one.annotation, str)]
+        if named:
+            chosen = [arguments[row] for row in named]
+            self.parts["named_kernels"].append(
+                {
+                    "correlation": _correlations(chosen),
+                    "annotation": [one.annotation for one in chosen],
+                    "what": np.array([self.kernels[events[row].name] for row in named], np.int8),
+                    "ts": times["ts"][named],
+                    "dur": times["dur"][named],
+                }
+            )
 
     def _add_messages(self, messages: Sequence[Arguments]) -> None:
         if messages:
@@ -280,6 +299,7 @@ def message_facts(arguments: Arguments) -> dict[str, Any]:
         "target": _number(arguments.target),
         # Input and output differ for collectives such as all-gather; the larger one is the message.
         "bytes": max(elements) * width if elements and width else None,
+        "annotation": arguments.annotation if isinstance(arguments.annotation, str) else None,
     }
 
 

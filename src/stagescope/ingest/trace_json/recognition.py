@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from stagescope.ingest.streams import open_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 HEADER = (b'"schemaVersion"', b'"deviceProperties"')
 EVENTS = (
     *(b'"External id"', b'"Ev Idx"', b'"baseTimeNanoseconds"'),
     *(b'"gpu_user_annotation"', b'"user_annotation"', b'"cpu_op"'),
 )
+MOST_HEAD_BYTES = 1 << 20
 PADDLE = b'"span_index"'
 OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
 """The beginning of stagescope's own exports. They are not read: the recording they were made from should be."""
@@ -20,6 +28,19 @@ def is_chrome_trace(head: bytes) -> bool:
     if text.startswith(b"["):
         return b'"ph"' in head
     return text.startswith(b"{") and (b'"traceEvents"' in head or all(mark in head for mark in HEADER))
+
+
+def longer_head(path: Path, head: bytes) -> bytes:
+    """Return the beginning of a JSON object up to its list of events, if that begins within MOST_HEAD_BYTES.
+
+    Tools add metadata before the events: 23 KB in traces of multi-node runs, whose process groups list all ranks.
+    """
+    if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") or b'"traceEvents"' in head:
+        return head
+    with open_stream(path) as stream:
+        longer = stream.read(MOST_HEAD_BYTES)
+    found = longer.find(b'"traceEvents"')
+    return head if found < 0 else longer[: found + len(head)]
 
 
 def is_torch_trace(head: bytes) -> bool:
