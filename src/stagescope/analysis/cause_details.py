@@ -34,6 +34,9 @@ DOMINANT = 0.5
 
 DOMINANT_RATIO = 2.0
 COLLECTIVES = "collectives between steps"
+NO_TRANSFERS = "exposed_communication_ns"
+"""Among the unrecorded columns where no transfer was recorded: then transfers are in what precedes the actions."""
+
 LEAST_SPREAD = 0.01
 EVERYONE = "all ranks"
 EVEN_RATIO = 3.0
@@ -272,7 +275,10 @@ def _outliers(explanation: Explanation, pipelines: Collection[int]) -> str | Non
 
 def _launch(explanation: Explanation, _: Collection[int]) -> str | None:
     launch_ns = explanation.ledger.delays.launch_overhead_ns
-    return f"{duration_text(round(float(np.mean(launch_ns))))} per action" if len(launch_ns) else None
+    if not len(launch_ns):
+        return None
+    text = f"{duration_text(round(float(np.mean(launch_ns))))} per action"
+    return f"{text}, or transfers: none was recorded" if NO_TRANSFERS in explanation.unrecorded else text
 
 
 def _lengths(explanation: Explanation, _: Collection[int]) -> str | None:

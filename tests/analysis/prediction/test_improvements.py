@@ -128,3 +128,12 @@ def test_small_contradictions_are_a_warning():
     report = api.analyze(with_wrong_clock(run, 1, -3 * 10**6))
     assert "clock.causality" in [diagnostic.code for diagnostic in report.diagnostics]
     assert report.losses["ns"].is_not_null().any()
+
+
+def test_time_before_actions_is_no_launch_to_remove_where_no_transfer_was_recorded():
+    without = explained(launch_delay_ns=1_000_000)
+    assert "or transfers: none was recorded" in str(without.verdict)
+    assert not any("launch" in change for change in without.improvements["change"])
+    recorded = explained(launch_delay_ns=1_000_000, hop_ns=100_000)
+    assert "transfers: none" not in str(recorded.verdict)
+    assert "no launch overhead" in recorded.improvements["change"].to_list()

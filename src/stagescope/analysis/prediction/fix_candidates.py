@@ -251,7 +251,8 @@ class Candidates:
         launch, loading, other = (
             getattr(self.delays, f"{name}_ns") for name in ("launch_overhead", "data_loading", "other_work")
         )
-        if launch.any():
+        # Without any recorded transfer, what is between two actions may be transfers, which no faster launch removes.
+        if launch.any() and self.actions.has_transfers:
             yield Candidate(
                 "launch_overhead",
                 "no launch overhead",
