@@ -19,6 +19,7 @@ from stagescope.api.analyses import (
 )
 from stagescope.api.ascend_chart import export_pp_chart, pp_chart_folder
 from stagescope.api.formats import ALIASES, READERS, WRITERS, writer_for
+from stagescope.api.inspection import Inspection, inspect, inspection_json
 from stagescope.api.notebook import attach
 from stagescope.api.reading import (
     RunFacts,
@@ -41,6 +42,7 @@ __all__ = [
     "WRITERS",
     "EqualStages",
     "FreeTransfers",
+    "Inspection",
     "OtherSchedule",
     "RunFacts",
     "SimulatedStep",
@@ -59,6 +61,8 @@ __all__ = [
     "export_paddle_profile",
     "export_pp_chart",
     "files_state",
+    "inspect",
+    "inspection_json",
     "open",
     "pp_chart_folder",
     "prepare_viewer",

@@ -158,11 +158,11 @@ class EventTable:
         return labeled.join(threads, on=["process", "thread"], how="left", maintain_order="left")
 
     def _arguments(self, event: Event) -> Iterable[str | None]:
-        found = _decoded(event.args) if self._keys else {}
+        found = decoded_arguments(event.args) if self._keys else {}
         return (argument_text(found, key) for key in self._keys) if found else (None for _ in self._keys)
 
     def _note(self, event: Event) -> None:
-        name = _decoded(event.args).get("name")
+        name = decoded_arguments(event.args).get("name")
         if isinstance(name, str) and event.name == "process_name":
             self._processes[str(event.pid)] = name
         elif isinstance(name, str) and event.name == "thread_name":
@@ -176,7 +176,8 @@ def _pair_id(event: Event) -> str:
     return str(event.id)
 
 
-def _decoded(arguments: msgspec.Raw) -> dict[str, Any]:
+def decoded_arguments(arguments: msgspec.Raw) -> dict[str, Any]:
+    """Return the arguments of an event; empty if they are no object."""
     if not arguments:
         return {}
     try:

@@ -8,7 +8,7 @@ from stagescope.ingest.annotations.name_pattern import COMMON_PATTERNS
 from stagescope.ingest.mapping.expressions import ARGS
 from stagescope.ingest.mapping.mapping import MappingRequest, pattern_mapping
 from stagescope.ingest.mapping.mapping_files import ready_mappings
-from stagescope.ingest.mapping.proposal import MICROBATCH_KEYS
+from stagescope.ingest.mapping.proposal import MICROBATCH_KEYS, WHOLE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from stagescope.ingest.mapping.mapping import EventMapping
     from stagescope.ingest.mapping.slices import TraceSlices
     from stagescope.ingest.reader import ReadOptions
-
-WHOLE_NAMES = ("{kind}", "{kind}-compute", "{kind}_compute", "{kind}_microbatch", "{kind}_step")
-"""Patterns to try for traces that state the identity in arguments, which the call maps."""
 
 ITERATION_KEYS = ("iteration", "step", "iter", "global_step", "train_step", "train_iter")
 """Arguments that number iterations, with which the number of steps must agree."""

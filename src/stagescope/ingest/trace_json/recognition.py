@@ -48,3 +48,9 @@ def is_torch_trace(head: bytes) -> bool:
     if not is_chrome_trace(head):
         return False
     return all(mark in head for mark in HEADER) or any(mark in head for mark in EVENTS)
+
+
+def looks_like_events(head: bytes) -> bool:
+    """Return whether a file may be a Chrome trace of any writer, from its beginning."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return text.startswith((b"{", b"["))

@@ -72,6 +72,13 @@ class InputError(StagescopeError):
         return cls(f"cannot read {path}: {reason.strerror or reason}")
 
     @classmethod
+    def no_trace(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a file that is not a trace in JSON, whose contents cannot be listed."""
+        return cls(
+            f"{path} is not a Chrome trace or a trace of torch.profiler in JSON", "stagescope show reads it"
+        )
+
+    @classmethod
     def not_a_file(cls, path: str | os.PathLike[str], kind: str) -> Self:
         """Return the error for a path that leads to something else than a file with content."""
         return cls(f"cannot read {path}: it is {kind}, not a file", "write what it provides to a file first")
