@@ -364,7 +364,7 @@ class Candidates:
         if column in inside.columns:
             joined = last.join(inside.select(*keys, inside_ns=column), on=keys, how="left")
             last = joined.with_columns(pl.col("outside_ns") - pl.col("inside_ns").fill_null(0))
-        means = last.group_by("step").agg(pl.mean("outside_ns"))["outside_ns"]
+        means = last.group_by("step", maintain_order=True).agg(pl.mean("outside_ns"))["outside_ns"]
         return max(float(means.mean() or 0.0), 0.0)  # type: ignore[arg-type]  # a column of numbers
 
 

@@ -65,7 +65,8 @@ def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) 
     stages = int(table["stage"].max() or 0) + 1  # type: ignore[arg-type]  # a column of whole numbers
     counted = table.filter("is_counted")
     lasting: dict[str, dict[int, float]] = {}
-    means = counted.group_by("kind", "is_pair", "stage").agg(pl.mean("duration_ns"))
+    key = ("kind", "is_pair", "stage")
+    means = counted.group_by(key).agg(pl.mean("duration_ns")).sort(key)  # sums of fractions depend on the order
     for kind, is_pair, stage, mean_ns in means.iter_rows():
         lasting.setdefault(PAIR if is_pair else BY_NAME[kind].letter, {})[stage] = mean_ns
     remote = (

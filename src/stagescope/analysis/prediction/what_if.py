@@ -160,7 +160,7 @@ class Measured:
     def step_ns(self, makespan_ns: Floats | Integers) -> float:
         """Return the mean makespan of the longest pipeline over the counted steps; 0 without steps."""
         steps = self.groups.steps.with_columns(makespan_ns=makespan_ns).filter(self.counted)
-        longest = steps.group_by("step").agg(pl.max("makespan_ns"))["makespan_ns"]
+        longest = steps.group_by("step", maintain_order=True).agg(pl.max("makespan_ns"))["makespan_ns"]
         return float(longest.sum()) / max(len(longest), 1)
 
     def replayed_ns(self, duration_ns: Floats, lag_ns: Floats | Integers) -> float:

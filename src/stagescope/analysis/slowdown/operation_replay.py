@@ -80,7 +80,7 @@ class OperationReplay:
         last_ns = np.maximum.reduceat(ends_ns, self.groups.first_of_rank)
         over_ns = self.operations.ends_ns(AFTER, last_ns, costs.operations_ns)
         steps = self.ranks.select("step").with_columns(over_ns=over_ns)
-        return float(steps.group_by("step").agg(pl.max("over_ns"))["over_ns"].mean())  # type: ignore[arg-type]
+        return float(steps.group_by("step", maintain_order=True).agg(pl.max("over_ns"))["over_ns"].mean())  # type: ignore[arg-type]
 
 
 def prepare_operation_replay(timeline: Timeline, pipelines: pl.DataFrame) -> OperationReplay | None:
