@@ -66,7 +66,9 @@ def find_mean_costs(actions: Actions, columns: pl.DataFrame, lag_ns: pl.Series) 
     counted = table.filter("is_counted")
     lasting: dict[str, dict[int, float]] = {}
     key = ("kind", "is_pair", "stage")
-    means = counted.group_by(key).agg(pl.mean("duration_ns")).sort(key)  # sums of fractions depend on the order
+    means = (
+        counted.group_by(key).agg(pl.mean("duration_ns")).sort(key)
+    )  # sums of fractions depend on the order
     for kind, is_pair, stage, mean_ns in means.iter_rows():
         lasting.setdefault(PAIR if is_pair else BY_NAME[kind].letter, {})[stage] = mean_ns
     remote = (
