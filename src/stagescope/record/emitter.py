@@ -24,7 +24,7 @@ from stagescope.record.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from stagescope.record.buffers import ThreadBuffer
     from stagescope.record.mirrors import Mirrors
@@ -87,6 +87,13 @@ class Emitter:
     def step(self, step: int) -> None:
         self._step = step
         self.plain_middle = plain_middle(step)
+        self.on_change()
+
+    def enter_step(self, step: int, recorded: Container[int]) -> None:
+        """Set the step, and turn recording on if that is one of those to be recorded, off otherwise."""
+        self._step = step
+        self.plain_middle = plain_middle(step)
+        self.enabled = step in recorded
         self.on_change()
 
     def switch(self, *, on: bool) -> None:

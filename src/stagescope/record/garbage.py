@@ -34,7 +34,7 @@ class GarbageCollections:
     def watch(self) -> None:
         """Note each collection from now on."""
         gc.callbacks.append(self._note)
-        self._recorder.unfinished.append(self._record)
+        self._recorder.unfinished.append((self._kept, self._record))
 
     def ignore(self) -> None:
         """Stop noting collections."""

@@ -28,7 +28,7 @@ from stagescope.vocabulary.kinds import STEP_CODE
 from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from stagescope.record.coverage import Coverage
     from stagescope.record.hooks import Guard
@@ -56,7 +56,8 @@ class Recorder(Emitter):
 
         `guards` has one entry per framework with hooks. `step_label` names the pipeline that runs the current step,
         `training_thread` is the id of the thread that has begun it. The functions in `unfinished` record what is still
-        under way, before each step and at the end, where those in `at_end` follow. Those in `in_child` discard, in a
+        under way, before each step and at the end, where those in `at_end` follow; each is called if the collection
+        before it is not empty. Those in `in_child` discard, in a
         forked child, what is still under way in its parent.
         With `details_memory` the memory of a device is recorded at the end of each action, and not once a second.
         """
@@ -70,7 +71,7 @@ class Recorder(Emitter):
         self.training_thread = 0
         self.guards: dict[str, Guard] = {}
         self.details_memory = False
-        self.unfinished: list[Callable[[], object]] = []
+        self.unfinished: list[tuple[Collection[object], Callable[[], object]]] = []
         self.at_end: list[Callable[[], object]] = []
         self.in_child: list[Callable[[], object]] = []
         self._coverage: Coverage | None = None
@@ -145,17 +146,13 @@ class Recorder(Emitter):
         Once the training has passed a step number, only another explicit number changes the step.
         """
         self.training_thread = threading.get_ident()
-        if step is not None:
-            self.step, self.step_is_given = step, True
-        elif not self.step_is_given:
-            self.step += 1
         if step is not None or not self.step_is_given:
-            self.switch(on=self.step in self.steps)
+            self.step_is_given = step is not None
+            self.enter_step(self._step + 1 if step is None else step, self.steps)
         self.timer.begin_step()
-        is_seen = self.seen.spans
-        self._record_unfinished()
-        if not is_seen:  # collections of garbage, for example, are no spans of the step that begins
-            self.forget_spans()
+        for pending, record in self.unfinished:
+            if pending:
+                self._record_pending(record)
         return now_ns()
 
     def end_step(self, start_ns: int) -> None:
@@ -167,8 +164,9 @@ class Recorder(Emitter):
             name = self.name_id(self.step_label) if self.step_label else 0
             end_ns = now_ns()
             self._recording.step_ends.append((end_ns, raw_ns(), now_ns()))
-            self.emit(STEP_CODE, start_ns, end_ns, name=name)
-            self.timer.harvest()
+            self.emit(STEP_CODE, start_ns, end_ns, NONE, NONE, NONE, NONE, NONE, NONE, NONE, name)
+            if self.timer.device is not None:
+                self.timer.harvest()
 
     def forget_spans(self) -> bool:
         """Clear `has_spans`; return whether any span has been recorded since the process started."""
@@ -198,7 +196,7 @@ class Recorder(Emitter):
 
     def stop(self, reason: str) -> None:
         """Write everything and the END frame, and stop the writer. Calling it again has no effect."""
-        self._record_unfinished(*self.at_end)
+        self._call_all(*(record for pending, record in self.unfinished if pending), *self.at_end)
         if reason in FREE_ENDS:
             self.timer.sample_memory()
         self.timer.finish()
@@ -237,8 +235,11 @@ class Recorder(Emitter):
         self.timer.restart_in_child()
         self._call_all(*self.in_child)
 
-    def _record_unfinished(self, *more: Callable[[], object]) -> None:
-        self._call_all(*self.unfinished, *more)
+    def _record_pending(self, record: Callable[[], object]) -> None:
+        is_seen = self.seen.spans
+        self._call_all(record)
+        if not is_seen:  # collections of garbage, for example, are no spans of the step that begins
+            self.forget_spans()
 
     def _call_all(self, *functions: Callable[[], object]) -> None:
         for record in functions:

@@ -12,7 +12,7 @@ from observing import during
 from stagescope import api as workflow
 from stagescope.record.frameworks import collectives as module
 from stagescope.record.frameworks.collectives import Group, collectives_of, size_of
-from stagescope.record.frameworks.torch_actions import ActionRanges
+from stagescope.record.frameworks.torch_actions import ActionRanges, RangeEnd
 
 
 class ProcessGroup:
@@ -150,9 +150,9 @@ def test_collectives_are_counted_in_the_ranges_of_actions(recorder, collectives,
     passes = SimpleNamespace(is_recorded=lambda *action: action == (1, 1, 0))
     shared = SimpleNamespace(recorder=recorder, messages=messages, collectives=collectives, passes=passes)
     ranges, entered = ActionRanges(shared), SimpleNamespace(name=name)
-    during(ranges.observe_enter(entered), lambda: None)
+    ranges.entered((entered,), {}, entered)
     assert recorder.counts_collectives is counts
-    during(ranges.observe_exit(entered, None), lambda: None)
+    RangeEnd(ranges).begin((entered, None, None, None), {})
     assert not recorder.counts_collectives
 
 

@@ -29,7 +29,8 @@ class ActionsInProgress:
     def forget(self) -> None:
         """Discard the actions of the last run."""
         self.seen.clear()
-        self.entered.clear()
+        if self.entered:
+            self.entered.clear()
 
     def used(self, action: Action, token: Any) -> None:
         """Note that an action begins at `token`, while there is `expected` data."""

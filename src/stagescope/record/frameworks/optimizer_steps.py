@@ -67,13 +67,12 @@ class OptimizerSteps:
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
-        if not self._inside and self._is_of_pipeline():
-            self._tokens[id(optimizer)] = self.recorder.timer.begin()
-
-    def _is_of_pipeline(self) -> bool:
-        """Return whether this process trains a pipeline: other trainings must not leave a recording."""
         recorder = self.recorder
-        return recorder.enabled and (recorder.is_training or plain_transfers_of(recorder).has_early)
+        if self._inside or not recorder.enabled:
+            return
+        # Other trainings than those of a pipeline must not leave a recording.
+        if recorder.seen.spans or recorder.is_training or plain_transfers_of(recorder).has_early:
+            self._tokens[id(optimizer)] = recorder.timer.begin()
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs

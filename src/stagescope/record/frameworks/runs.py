@@ -99,6 +99,22 @@ class _StrongReference:
         return self._owner
 
 
+class Run(NamedTuple):
+    """A run in progress: when its step began and whether that is recorded, or the activity that an evaluation is.
+
+    `step` is the number of the step before an evaluation.
+    """
+
+    start_ns: int | None
+    enabled: bool = False
+    step: int = NONE
+    activity: Observation | None = None
+
+
+INNER, MARKED = Run(None), Run(None)
+"""A run inside another one, and one inside a step that the training marks itself."""
+
+
 class Runs:
     """The runs of a schedule in one process: training steps, and evaluations, which belong to no step.
 
@@ -122,37 +138,74 @@ class Runs:
 
     def forget(self) -> None:
         """Discard the actions of the last run. The outermost run does this itself when it ends."""
-        self._counts.clear()
-        self.places.clear()
+        if self._counts:
+            self._counts.clear()
+        if self.places.ids:
+            self.places.clear()
+
+    def begin(self, *, evaluates: bool = False) -> Run:
+        """Begin a training step, or an evaluation: its actions belong to no step, and it is an activity between two.
+
+        To be followed by `end` or `fail` with what this returns.
+        """
+        recorder = self.recorder
+        if recorder.is_in_run:
+            return INNER
+        if evaluates:
+            activity = activities_of(recorder).observe(EVALUATION)
+            next(activity)
+            run = Run(None, enabled=False, step=recorder.step, activity=activity)
+            recorder.step = NONE
+        elif recorder.is_in_marked_step:
+            run = MARKED
+        else:
+            start_ns = recorder.begin_step()
+            recorder.actions = 0
+            run = Run(start_ns, recorder.enabled)
+        recorder.is_in_run = True
+        return run
+
+    def end(self, run: Run) -> None:
+        """End what `begin` has begun. A step without any action is reported."""
+        if run is INNER:
+            return
+        self.fail(run)
+        recorder = self.recorder
+        if run.start_ns is None:
+            return
+        recorder.end_step(run.start_ns)
+        if not recorder.actions and run.enabled and recorder.enabled:
+            recorder.coverage.step_was_empty(self.framework, recorder.step)
+
+    def fail(self, run: Run) -> None:
+        """Leave what `begin` has begun, without recording a step."""
+        if run is INNER:
+            return
+        self.recorder.is_in_run = False
+        self.forget()
+        if run.activity is not None:
+            self.recorder.step = run.step
+            run.activity.close()  # records the activity
 
     def observe_step(self) -> Observation:
         """Record the observed call as one training step. A step without any action is reported."""
-        if self.inside:
-            return (yield)
-        recorder = self.recorder
-        if recorder.is_in_marked_step:
-            return (yield from self._observe_run())
-        start_ns = recorder.begin_step()
-        was_enabled, recorder.actions = recorder.enabled, 0
-        result = yield from self._observe_run()
-        recorder.end_step(start_ns)
-        if was_enabled and recorder.enabled and not recorder.actions:
-            recorder.coverage.step_was_empty(self.framework, recorder.step)
-        return result
+        return self._observe(evaluates=False)
 
     def observe_evaluation(self) -> Observation:
         """Observe a run whose actions are recorded without a step, and which is an activity between two steps."""
-        if self.inside:
-            return (yield)
-        activity = activities_of(self.recorder).observe(EVALUATION)
-        return (yield from within(activity, self._observe_outside_of_steps()))
+        return self._observe(evaluates=True)
 
-    def _observe_outside_of_steps(self) -> Observation:
-        step, self.recorder.step = self.recorder.step, NONE
+    def _observe(self, *, evaluates: bool) -> Observation:
+        run = self.begin(evaluates=evaluates)
+        is_done = False
         try:
-            return (yield from self._observe_run())
+            result = yield
+            is_done = True
         finally:
-            self.recorder.step = step
+            if not is_done:
+                self.fail(run)
+        self.end(run)
+        return result
 
     def observe_alone(self) -> Observation:
         """Observe a schedule during which only actions of these Runs are recorded.
@@ -225,14 +278,6 @@ class Runs:
         number = self._counts[kind, chunk]
         self._counts[kind, chunk] = number + 1
         return number
-
-    def _observe_run(self) -> Observation:
-        self.recorder.is_in_run = True
-        try:
-            return (yield)
-        finally:
-            self.recorder.is_in_run = False
-            self.forget()
 
 
 def begin_action(recorder: Recorder, stage: int, chunk: int) -> None:

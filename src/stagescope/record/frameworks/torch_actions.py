@@ -17,11 +17,7 @@ from stagescope.record.frameworks.collectives import GRAD_REDUCE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
-
-    Observation = Generator[None, Any, None]
 
 PREFIX = "PP:"
 OPENED = "_stagescope_opened"
@@ -41,11 +37,15 @@ _OTHER = BY_NAME["other"].code
 
 
 class Action(NamedTuple):
-    """A parsed range name: its actions as (kind, stage, micro-batch), or a housekeeping action and its stage."""
+    """A parsed range name: its actions as (kind, stage, micro-batch), or a housekeeping action and its stage.
+
+    `reduces` states that it reduces the gradients of the stage.
+    """
 
     parts: tuple[tuple[int, int, int], ...]
     housekeeping: str
     stage: int
+    reduces: bool = False
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -65,7 +65,7 @@ def parse_action(text: str) -> Action:
     parts = tuple(
         (_KIND_OF_LETTER[part[2]], int(part[1]), int(part[3]) if part[3] else NONE) for part in found if part
     )
-    return Action(parts, "", NONE)
+    return Action(parts, "", NONE, reduces=bool(parts) and parts[0][0] == GRAD_REDUCE)
 
 
 class ActionRanges:
@@ -81,41 +81,51 @@ class ActionRanges:
         self._collectives = instrumentation.collectives
         self.customized: frozenset[str] = frozenset()
 
-    def observe_enter(self, owner: Any) -> Observation:
-        """Observe ``record_function.__enter__``."""
-        action = parse_action(owner.name)
-        if not action.parts and not action.housekeeping:
-            return
-        if len(action.parts) > 1:
-            self._recorder.pair = self._recorder.new_pair()
-        yield
-        begun = now_ns() if action.housekeeping else self._recorder.timer.begin()
-        if _reduces(action):
+    def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """See a range that has been entered, the first of the arguments."""
+        del kwargs, result
+        opened = args[0]
+        action = parse_action(opened.name)
+        parts = action.parts
+        recorder = self._recorder
+        if parts and not action.reduces:
+            begun = recorder.timer.begin()
+            if recorder.enabled:
+                recorder.counts_collectives = not recorder.is_detailed
+            if len(parts) > 1:
+                recorder.pair = recorder.new_pair()
+        elif parts:
+            begun = recorder.timer.begin()
             self._collectives.reductions += 1
-        elif action.parts and self._recorder.enabled:
-            self._recorder.counts_collectives = not self._recorder.is_detailed
-        setattr(owner, OPENED, (action, self._messages.receives, self._collectives.reduced, begun))
-
-    def observe_exit(self, owner: Any, error: object) -> Observation:
-        """Observe ``record_function.__exit__``; `error` is the type of the exception that ends the range."""
-        opened = getattr(owner, OPENED, None)
-        if opened is None:
+        elif action.housekeeping:
+            begun = now_ns()
+        else:
             return
-        setattr(owner, OPENED, None)
-        self._recorder.counts_collectives = False
-        if _reduces(opened[0]):
+        setattr(opened, OPENED, (action, self._messages.receives, self._collectives.reduced, begun))
+
+    def left(self, opened: Any, error: object) -> None:
+        """See a range that is about to end; `error` is the type of the exception that ends it."""
+        facts = getattr(opened, OPENED, None)
+        if facts is None:
+            return
+        setattr(opened, OPENED, None)
+        recorder, action = self._recorder, facts[0]
+        recorder.counts_collectives = False
+        if action.reduces:
             self._collectives.reductions -= 1
-        if self._recorder.enabled and error is None:
-            self._record(*opened)
-        self._recorder.pair = NONE
-        yield
+        parts = action.parts
+        if recorder.enabled and error is None and (
+            len(parts) != 1 or not self._instrumentation.passes.is_recorded(*parts[0])
+        ):  # fmt: skip
+            self._record(*facts)
+        recorder.pair = NONE
 
     def _record(self, action: Action, receives: int, reduced: int, begun: Any) -> None:
         if action.housekeeping:
             name = self._recorder.name_id(action.housekeeping)
             self._recorder.emit(_OTHER, begun, now_ns(), action.stage, name=name)
             return
-        if _reduces(action) and (self._collectives.reduced > reduced or REDUCE_GRAD not in self.customized):
+        if action.reduces and (self._collectives.reduced > reduced or REDUCE_GRAD not in self.customized):
             return
         has_received = self._messages.receives > receives
         self._record_unseen(action, self._messages.last_receive if has_received else begun)
@@ -132,8 +142,22 @@ class ActionRanges:
                 self._instrumentation.passes.record(begun, kind, stage, microbatch)
 
 
-def _reduces(action: Action) -> bool:
-    return bool(action.parts) and action.parts[0][0] == GRAD_REDUCE
+class RangeEnd:
+    """Watches the method that ends a range, whose beginning has been seen."""
+
+    def __init__(self, ranges: ActionRanges) -> None:
+        self._left = ranges.left
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See a range that is about to end, and nothing of what follows."""
+        del kwargs
+        self._left(args[0], args[1])
+
+    def end(self, state: Any, result: Any) -> None:
+        """See nothing."""
+
+    def abandon(self, state: Any) -> None:
+        """Forget nothing."""
 
 
 def range_class(original: type, module: str) -> type:

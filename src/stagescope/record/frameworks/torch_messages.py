@@ -106,13 +106,15 @@ class Messages:
 
         Those of a step that has failed, which is not `is_done`, may never have ended: nothing of them is recorded.
         """
-        for messages, step, start_ns, end_ns in list(self._under_way.values()):
-            sends = [message for message in messages if message[0] not in _RECEIVES]
-            self._emit((sends, step, start_ns, end_ns), NONE, NONE)
-            if is_done:
-                self.recorder.drop(len(messages) - len(sends))
-        self._begin_in_child()
-        self.works.forget(self)
+        if self._under_way:
+            for messages, step, start_ns, end_ns in list(self._under_way.values()):
+                sends = [message for message in messages if message[0] not in _RECEIVES]
+                self._emit((sends, step, start_ns, end_ns), NONE, NONE)
+                if is_done:
+                    self.recorder.drop(len(messages) - len(sends))
+            self.works.forget(self)
+        if self._under_way or self.expected or self._created.ids:
+            self._begin_in_child()
 
     def _begin_in_child(self) -> None:
         self._under_way.clear()

@@ -22,10 +22,15 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.calls import never_raises
 from stagescope.record.data_sizes import count_step
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.collectives import Reduction, collectives_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD_WEIGHT, FORWARD, Runs
-from stagescope.record.frameworks.torch_actions import ActionRanges, customized_actions, range_class
+from stagescope.record.frameworks.torch_actions import (
+    ActionRanges,
+    RangeEnd,
+    customized_actions,
+    range_class,
+)
 from stagescope.record.frameworks.torch_coordinates import find_coordinates
 from stagescope.record.frameworks.torch_messages import (
     RECV_BACKWARD,
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from stagescope.record.calls import Call, Signature
+    from stagescope.record.frameworks.runs import Run
     from stagescope.record.hooks import Guard, Result, Timed, Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
@@ -77,6 +83,7 @@ class Instrumentation:
         self.pipelines = Pipelines()
         self.passes = Passes(recorder, self.messages)
         self.trains = self.evaluates = False
+        self._has_first_stage: bool | None = None
         self._observe_class: Callable[[type], object] = bool
         self._described: Callable[[], object] = bool
 
@@ -116,10 +123,16 @@ class Instrumentation:
         """Observe ``_maybe_compute_loss``."""
         return self.passes.losses(signature)
 
-    def reduce_grad(self, call: Call) -> Observation:
+    @prepared
+    def reduce_grad(self, signature: Signature) -> Watch:
         """Observe a method that reduces the gradients of a stage, or starts to: its collectives are recorded."""
-        stage = call.owner.stage_index
-        return self.collectives.observe_reduction(stage, self.passes.chunk_of_stage.get(stage, NONE))
+        del signature
+        return Reduction(self.collectives, self._place_of_stage)
+
+    def _place_of_stage(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+        del kwargs
+        stage = args[0].stage_index
+        return stage, self.passes.chunk_of_stage.get(stage, NONE)
 
     @prepared
     def forward_receives(self, signature: Signature) -> Result:
@@ -151,41 +164,44 @@ class Instrumentation:
         """Observe ``dist.batch_isend_irecv``, in which only the operations of stages are of interest."""
         return Issue(self.messages, signature.parameter("p2p_op_list"))
 
-    def enter_range(self, call: Call) -> Observation:
+    @prepared
+    def enter_range(self, signature: Signature) -> Result:
         """Observe the beginning of a range."""
-        return self.ranges.observe_enter(call.owner)
+        del signature
+        return self.ranges.entered
 
-    def exit_range(self, call: Call) -> Observation:
+    @prepared
+    def exit_range(self, signature: Signature) -> Watch:
         """Observe the end of a range."""
-        return self.ranges.observe_exit(call.owner, call.arguments[1])
+        del signature
+        return RangeEnd(self.ranges)
 
-    def inputs(self, call: Call) -> Observation:
+    @prepared
+    def inputs(self, signature: Signature) -> Result:
         """Observe ``_check_inputs``, which returns the arguments of the first stage for each micro-batch of a step."""
-        found = yield
+        del signature
+        return self._count_inputs
+
+    def _count_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> None:
+        del kwargs
         recorder = self.recorder
-        if recorder.enabled and recorder.step != NONE and not self.evaluates and has_first_stage(call.owner):
+        if self._has_first_stage is None:
+            self._has_first_stage = any(stage.is_first for stage in local_stages(args[0]))
+        if self._has_first_stage and recorder.enabled and recorder.step != NONE and not self.evaluates:
             count_step(recorder, *found)
 
-    def step(self, call: Call) -> Observation:
+    @prepared
+    def step(self, signature: Signature) -> Watch:
         """Observe ``step``, which ``eval`` calls as well."""
-        schedule = call.owner
-        self._prepare(schedule)
-        self.trains |= schedule._loss_fn is not None  # noqa: SLF001  # no public name
-        self.evaluates = self.trains and not schedule._has_backward  # noqa: SLF001  # same
-        is_done = False
-        try:
-            yield from self.runs.observe_evaluation() if self.evaluates else self.runs.observe_step()
-            is_done = True
-        finally:
-            self.evaluates = False
-            self.messages.close(is_done=is_done)
+        del signature
+        return StepOfSchedule(self)
 
     def create(self, call: Call) -> Observation:
         """Observe the construction of a schedule: one with a loss trains, then one without a loss evaluates."""
         yield
         self.trains |= call.owner._loss_fn is not None  # noqa: SLF001  # no public name
 
-    def _prepare(self, schedule: Any) -> None:
+    def prepare(self, schedule: Any) -> None:
         """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""
         self.passes.forget()
         self.optimizers.forget()
@@ -195,10 +211,13 @@ class Instrumentation:
         if schedule is not self._described():
             self._described = weakref.ref(schedule)
             self._describe(schedule)
+        self.trains |= schedule._loss_fn is not None  # noqa: SLF001  # no public name
+        self.evaluates = self.trains and not schedule._has_backward  # noqa: SLF001  # same
 
     @never_raises()
     def _describe(self, schedule: Any) -> None:
         stages = local_stages(schedule)
+        self._has_first_stage = None
         self.recorder.timer.set_tensor_device(*(str(stage.device) for stage in stages))
         self.passes.chunk_of_stage = {
             stage.stage_index: chunk
@@ -231,15 +250,40 @@ class Instrumentation:
                 self.patches.observe(owner, point.name, getattr(self, point.hook), guard)
 
 
+class StepOfSchedule:
+    """Watches the method that runs a schedule: a step of the training, or an evaluation."""
+
+    def __init__(self, instrumentation: Instrumentation) -> None:
+        self._instrumentation = instrumentation
+        self._runs = instrumentation.runs
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """Prepare for the run of a schedule, and begin it."""
+        del kwargs
+        self._instrumentation.prepare(args[0])
+        return self._runs.begin(evaluates=self._instrumentation.evaluates)
+
+    def end(self, state: Run, result: Any) -> None:
+        """End the run."""
+        del result
+        self._runs.end(state)
+        self._leave(is_done=True)
+
+    def abandon(self, state: Run | None) -> None:
+        """End a run that has failed."""
+        if state is not None:
+            self._runs.fail(state)
+        self._leave(is_done=False)
+
+    def _leave(self, *, is_done: bool) -> None:
+        self._instrumentation.evaluates = False
+        self._instrumentation.messages.close(is_done=is_done)
+
+
 def local_stages(schedule: Any) -> list[Any]:
     """Return the stages that `schedule` runs on this rank."""
     many = getattr(schedule, "_stages", None)
     return list(many) if many is not None else [schedule._stage]  # noqa: SLF001  # no public name
-
-
-def has_first_stage(schedule: Any) -> bool:
-    """Return whether this rank runs the stage that gets the data."""
-    return any(stage.is_first for stage in local_stages(schedule))
 
 
 def short_facts(schedule: Any) -> dict[str, object]:

@@ -93,7 +93,7 @@ class PlainTransfers:
         self._coalesced: list[tuple[Transfer, int]] | None = None
         self._early: list[Callable[[], object]] = []
         recorder.in_child.append(self._begin_in_child)
-        recorder.unfinished.extend((self._forget_early, self.close))
+        recorder.unfinished.extend(((self._early, self._forget_early), (self._under_way, self.close)))
         recorder.at_end.insert(0, self._emit_early)
 
     @property
