@@ -78,7 +78,7 @@ def test_slow_loader_is_the_culprit_although_others_are_blocked_in_sends_to_its_
     report = stagescope.analyze(stagescope.read(train("loader")[0]))
     loading = report.culprits.filter(cause="data_loading", victim_rank=0).sort("idle_ns")
     assert loading["culprit_rank"][-1] == LATE_RANK
-    assert loading["idle_ns"][-1] > 0.25e9 * DELAY_S  # on a busy machine, a part of it has other causes
+    assert loading["idle_ns"][-1] > 0.5e9 * DELAY_S
 
 
 def test_steps_before_an_optimizer_step_are_one_iteration():

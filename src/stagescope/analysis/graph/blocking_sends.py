@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Booleans = NDArray[np.bool_]
 
-NO_GATE = -1
+NO_GATE = NO_SEND = -1
 MOST_BUFFERS = 3
 """A link is tried with buffers for up to this many messages."""
 
@@ -43,7 +43,9 @@ class BlockingSends(NamedTuple):
     rank went on. `gate` is the action that let it leave, or the number of actions plus that of a send, NO_GATE without
     one; it left `gate_lag_ns` after the end of the gate, or after its start if `gate_is_start`. `is_only_path`: the
     message cannot have arrived before `end_ns`. `held` is how much later the message left because its rank waited for a
-    reduction of gradients, `got_ns` when the rank would have got to it without.
+    reduction of gradients, `got_ns` when the rank would have got to it without. `behind` has an entry per row of
+    `needs`: the send that blocked the rank after the action that made the result and before it issued that message,
+    NO_SEND without one or if the result came by a send of its own.
     """
 
     need: Integers
@@ -58,6 +60,18 @@ class BlockingSends(NamedTuple):
     is_only_path: Booleans
     held: Waits
     got_ns: Integers
+    behind: Integers
+
+    @property
+    def carried(self) -> Integers:
+        """The rows in `needs` of the results that left with or after a send, instead of at the end of their action."""
+        rows: Integers = np.append(self.need[self.is_only_path], np.flatnonzero(self.behind != NO_SEND))
+        return rows
+
+    def carriers(self) -> Integers:
+        """Return the number of that send for every row of `carried`."""
+        numbers: Integers = np.append(np.flatnonzero(self.is_only_path), self.behind[self.behind != NO_SEND])
+        return numbers
 
     @property
     def lasting_ns(self) -> Integers:
@@ -70,7 +84,7 @@ def no_blocking_sends() -> BlockingSends:
     """Return no sends, for replays in which none blocks its rank."""
     none = np.empty(0, dtype=np.int64)
     return BlockingSends(
-        none, none, none, none, none, none, none, none, none > 0, none > 0, Waits(none, none), none
+        none, none, none, none, none, none, none, none, none > 0, none > 0, Waits(none, none), none, none
     )
 
 
@@ -93,18 +107,20 @@ def find_blocking_sends(actions: Actions) -> BlockingSends:
         return sends
     chosen = _choose_gates(sends, _possible_gates(actions, sends))
     if chosen is None:
-        return sends
+        return sends._replace(behind=_find_behind(actions, sends, sends.is_only_path))
     holds = (chosen.source != NO_GATE) & (chosen.time_ns <= sends.end_ns)
     binds = holds & (chosen.time_ns > sends.free_ns)
     # A reduction during which the gate was closed did not hold the message.
     open_ns = np.where(holds, np.maximum(chosen.time_ns, sends.got_ns), sends.got_ns)
+    is_only_path = sends.is_only_path | (binds & (sends.after == _producers(actions, sends.need)))
     return sends._replace(
         held=sends.held.at_most(np.maximum(sends.free_ns - open_ns, 0)),
         left_ns=np.where(binds, chosen.time_ns, sends.free_ns),
         gate=np.where(holds, chosen.source, NO_GATE),
         gate_lag_ns=np.where(holds, chosen.lag_ns, 0),
         gate_is_start=holds & chosen.is_start,
-        is_only_path=sends.is_only_path | (binds & (sends.after == _producers(actions, sends.need))),
+        is_only_path=is_only_path,
+        behind=_find_behind(actions, sends, is_only_path),
     )
 
 
@@ -152,7 +168,28 @@ def _place(actions: Actions, need: Integers) -> BlockingSends:
         is_only_path,
         held,
         got_ns,
+        np.full(actions.needs.height, NO_SEND, dtype=np.int64),
     )
+
+
+def _find_behind(actions: Actions, sends: BlockingSends, is_only_path: Booleans) -> Integers:
+    """Return for every row of `needs` the send behind which its message was issued; see BlockingSends.
+
+    Such as in 1F1B of torch: a rank waits for the send of a forward after the next forward, whose own send it issues
+    then.
+    """
+    needs = actions.needs
+    behind = np.full(needs.height, NO_SEND, dtype=np.int64)
+    has = (needs["is_remote"] & needs["sent_ns"].is_not_null()).to_numpy()
+    has[sends.need[is_only_path]] = False
+    rows = np.flatnonzero(has)
+    producer = needs["needs"].to_numpy()[rows].astype(np.int64)
+    first, stop = (np.searchsorted(sends.after, producer, side=side) for side in ("left", "right"))
+    sent_ns = needs["sent_ns"].to_numpy()[rows].astype(np.int64)
+    last = search_segments(sends.end_ns, first, stop, sent_ns + 1) - 1
+    is_behind = last >= first
+    behind[rows[is_behind]] = last[is_behind]
+    return behind
 
 
 def _turns(place: NDArray[np.uint32]) -> tuple[Integers, Integers]:

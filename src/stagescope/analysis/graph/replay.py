@@ -222,8 +222,7 @@ def _edges_of(actions: Actions, sends: BlockingSends) -> _Edges:
     consumer, producer = (actions.needs[name].to_numpy() for name in ("action", "needs"))
     count, number = actions.table.height, np.arange(len(sends.need))
     made_by = producer.astype(np.int64)
-    routed = sends.is_only_path
-    made_by[sends.need[routed]] = count + number[routed]
+    made_by[sends.carried] = count + sends.carriers()
     here = ~actions.needs["is_remote"].to_numpy() & (producer < consumer)
     rows, gated = np.flatnonzero(~here), np.flatnonzero(sends.gate != NO_GATE)
     gate_rows = actions.needs.height + len(number) + gated

@@ -180,7 +180,7 @@ def _held(actions: Actions, sends: BlockingSends) -> tuple[Integers, Waits]:
     """Return what messages and blocking sends waited for before they left, and the rows of both among the lags."""
     of_needs, of_sends = actions.held, sends.held
     # What came by a blocking send alone is behind that send, which was held.
-    kept = ~np.isin(of_needs.need, sends.need[sends.is_only_path])
+    kept = ~np.isin(of_needs.need, sends.carried)
     held = np.flatnonzero(of_sends.total_ns > 0)
     row = np.append(of_needs.need[kept], actions.needs.height + held)
     parts = zip(of_needs.waits, of_sends, strict=True)

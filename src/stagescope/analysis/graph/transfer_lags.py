@@ -7,7 +7,8 @@ smaller. A link is (sender, receiver, direction); without any exact lag, as into
 median of all links is used, or the smallest bound of its own if that is smaller. A transfer that was late only while
 its receiver was busy therefore counts with the median. If a receiver waits for a message that was queued behind another
 one on its link, the recorded arrival is the real one as well. A result that came by a blocking send (blocking_sends.py)
-took the time from the end of that send, which is an event of its own; usually none.
+took the time from the end of that send, which is an event of its own; usually none. So did a result whose message the
+rank issued only after it had been blocked in another send.
 
 A message that its rank sent only after it had waited for a reduction of gradients (reduction_waits.py) was held for
 that time, which is no part of its lag: it travels from then on.
@@ -71,7 +72,7 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
     is_sent = np.zeros(needs.height, dtype=np.bool_)
     is_sent[sends.need[sends.is_only_path]] = True
     made_ns = _when_released(actions, made_ns)
-    made_ns[is_sent] = sends.end_ns[sends.is_only_path][np.argsort(sends.need[sends.is_only_path])]
+    made_ns[sends.carried] = sends.end_ns[sends.carriers()]
     lag_ns = np.zeros(needs.height, dtype=np.int64)
     arrived = needs["arrived_ns"]
     known = np.flatnonzero(arrived.is_not_null().to_numpy())
