@@ -18,6 +18,7 @@ from stagescope.analysis.finding_sentences import (
     late_rank_text,
     several_actions_text,
 )
+from stagescope.analysis.other_work import name_of_other_work
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.ratios import comparative_text
@@ -123,7 +124,16 @@ def _sender(explanation: Explanation, pipelines: Collection[int]) -> str | None:
 
 def _other_work(explanation: Explanation, pipelines: Collection[int]) -> str | None:
     added = _with_outside(explanation, pipelines, "other_work")
-    return _late(explanation, added, "other_work") or _rank_text(explanation, added)
+    late = _late(explanation, added, "other_work")
+    who = _rank_text(explanation, added) if late is None else None
+    if who is None:
+        return late
+    largest = _largest(added, ["rank"])
+    ranks = [largest["rank"]] if largest and largest["rank"] is not None else None
+    if ranks is None and who.startswith("ranks of"):
+        return who
+    what = name_of_other_work(explanation.other_work, ranks=ranks, is_collective=who == COLLECTIVES)
+    return f"{who}: {what}" if what else who
 
 
 def _loading(explanation: Explanation, pipelines: Collection[int]) -> str | None:

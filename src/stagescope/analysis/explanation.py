@@ -19,6 +19,7 @@ from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.iteration.culprits import find_outside_culprits
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
+from stagescope.analysis.other_work import find_other_work
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.statistics.action_samples import sample_actions
@@ -57,7 +58,8 @@ class Explanation:
     `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
     `improvements` (IMPROVEMENTS, fixes first), `clock_notes` (what counters show of slow clocks, by rank),
     `lengths_note` (how the lengths of micro-batches relate to their sizes, None if unknown), `late_ranks` (LATE_RANKS),
-    `steps_per_iteration`, `waits_inside` (ranks that wait for collectives inside of actions), and `unrecorded`, the
+    `steps_per_iteration`, `waits_inside` (ranks that wait for collectives inside of actions), `other_work`
+    (what ranks did outside of actions, by name), and `unrecorded`, the
     columns of causes of which nothing was recorded (analysis/unrecorded.py); they are 0 in these tables, and null in
     those of the report.
     """
@@ -84,6 +86,7 @@ class Explanation:
     late_ranks: pl.DataFrame
     steps_per_iteration: int = 1
     waits_inside: tuple[int, ...] = ()
+    other_work: pl.DataFrame = field(default_factory=pl.DataFrame)
     improvements: pl.DataFrame = field(default_factory=pl.DataFrame)
     critical_path: pl.DataFrame = field(default_factory=pl.DataFrame)
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -148,6 +151,7 @@ def explain(
         ),
         steps_per_iteration=size,
         waits_inside=tuple(actions.inside.every["rank"].unique().sort()),
+        other_work=find_other_work(counted.spans),
     )
     return _with_improvements(explained, intermediates, counted.spans, steps, layers)
 

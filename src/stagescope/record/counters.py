@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import COUNTER, NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stagescope.record.recorder import Recorder
     from stagescope.record.sampling.sampler import Sampler
 
@@ -25,13 +27,6 @@ MOST_WAITING = 2**13
 """Values that wait for the disk; they take about 2 MiB."""
 
 MOST_LATER = 2**8
-
-
-class Later(Protocol):
-    """Values that are computed when they are written."""
-
-    def add_to(self, counters: Counters) -> None:
-        """Add the values."""
 
 
 class Counters:
@@ -45,7 +40,7 @@ class Counters:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._waiting: deque[tuple[int, float, int, int, int, int]] = deque()
-        self._later: deque[Later] = deque()
+        self._later: deque[Callable[[Counters], object]] = deque()
         self._sampler: Sampler | None = None
         self.dropped = 0
         self.is_given = False
@@ -78,12 +73,12 @@ class Counters:
         except Exception as error:  # noqa: BLE001  # for example while the interpreter shuts down
             self._recorder.warn(f"counters cannot be sampled: {error!r}")
 
-    def put_later(self, values: Later) -> None:
-        """Let `values` add what they are when the writer thread takes the values."""
+    def put_later(self, add: Callable[[Counters], object]) -> None:
+        """Let `add` add values when the writer thread takes them."""
         if len(self._later) >= MOST_LATER:
             self.dropped += 1
         else:
-            self._later.append(values)
+            self._later.append(add)
 
     def collect(self, *, is_last: bool = False) -> bytes:
         """Return the waiting values and those that are sampled now, as packed records. For the writer thread."""
@@ -97,7 +92,7 @@ class Counters:
     def take(self) -> bytes:
         """Return the waiting values as packed records, and forget them. A value that is no finite number is dropped."""
         for _ in range(len(self._later)):
-            self._later.popleft().add_to(self)
+            self._later.popleft()(self)
         records = []
         for _ in range(len(self._waiting)):
             try:

@@ -8,6 +8,7 @@ device: those of ``cu_seqlens`` on the CPU, the limits of the sequences packed i
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -88,26 +89,17 @@ def count_step(recorder: Recorder, arguments: Sequence[Any], keywords: Sequence[
         for microbatch, (args, kwargs) in enumerate(zip(arguments, keywords, strict=True)):
             count_data(recorder, {**kwargs, None: args} if kwargs else args, 0, microbatch)
         return
-    counters.put_later(_Sizes(shapes, kind, recorder.step, now_ns()))
+    counters.put_later(partial(_count_shapes, shapes, kind, recorder.step, now_ns()))
 
 
-class _Sizes:
-    """The shapes of the micro-batches of a step, to be counted later; the tensors themselves are not kept."""
-
-    __slots__ = ("_kind", "_shapes", "_step", "_time_ns")
-
-    def __init__(self, shapes: Sequence[Sequence[int]], kind: object, step: int, time_ns: int) -> None:
-        self._shapes = shapes
-        self._kind = kind
-        self._step = step
-        self._time_ns = time_ns
-
-    def add_to(self, counters: Counters) -> None:
-        """Add one value for each micro-batch."""
-        for microbatch, shape in enumerate(self._shapes):
-            size = _size(shape, self._kind)
-            if size is not None:
-                counters.put(*size, (self._step, 0, microbatch), self._time_ns)
+def _count_shapes(
+    shapes: Sequence[Sequence[int]], kind: object, step: int, time_ns: int, counters: Counters
+) -> None:
+    """Add one value for each micro-batch of a step, whose tensors themselves were not kept."""
+    for microbatch, shape in enumerate(shapes):
+        size = _size(shape, kind)
+        if size is not None:
+            counters.put(*size, (step, 0, microbatch), time_ns)
 
 
 def _size_of(data: Any) -> tuple[str, int] | None:

@@ -18,13 +18,14 @@ from stagescope.record.records import (
     LANE_OF_CODE,
     action_tail,
     is_packing_error,
+    pack_middle,
     pack_plain,
     pack_span,
     plain_middle,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from stagescope.record.buffers import ThreadBuffer
     from stagescope.record.mirrors import Mirrors
@@ -89,11 +90,14 @@ class Emitter:
         self.plain_middle = plain_middle(step)
         self.on_change()
 
-    def enter_step(self, step: int, recorded: Container[int]) -> None:
-        """Set the step, and turn recording on if that is one of those to be recorded, off otherwise."""
+    def enter_step(self, step: int, start: int, stop: int) -> None:
+        """Set the step, and record if it is one from `start` to before `stop`."""
         self._step = step
-        self.plain_middle = plain_middle(step)
-        self.enabled = step in recorded
+        try:
+            self.plain_middle = pack_middle(NONE, NONE, NONE, step)
+            self.enabled = start <= step < stop
+        except (struct.error, TypeError):
+            self.plain_middle, self.enabled = None, False
         self.on_change()
 
     def switch(self, *, on: bool) -> None:

@@ -148,8 +148,10 @@ class Recorder(Emitter):
         self.training_thread = threading.get_ident()
         if step is not None or not self.step_is_given:
             self.step_is_given = step is not None
-            self.enter_step(self._step + 1 if step is None else step, self.steps)
-        self.timer.begin_step()
+            self.enter_step(self._step + 1 if step is None else step, *self.steps)
+        timer = self.timer
+        if timer.device is not None or timer.reported is None:
+            timer.begin_step()
         for pending, record in self.unfinished:
             if pending:
                 self._record_pending(record)
@@ -161,7 +163,8 @@ class Recorder(Emitter):
         Waking it here would make it compete for the interpreter with the next step.
         """
         if self.enabled:
-            name = self.name_id(self.step_label) if self.step_label else 0
+            label = self.step_label
+            name = (self._name_ids.get(label) or self.name_id(label)) if label else 0
             end_ns = now_ns()
             self._recording.step_ends.append((end_ns, raw_ns(), now_ns()))
             self.emit(STEP_CODE, start_ns, end_ns, NONE, NONE, NONE, NONE, NONE, NONE, NONE, name)

@@ -34,10 +34,14 @@ and the bytes of one of `plain_tails`.
 """
 
 
+pack_middle = struct.Struct("<qqqi").pack
+"""Packs what is between the times and the stage of a plain span: three unknown times and sizes, and the step."""
+
+
 def plain_middle(step: int) -> bytes | None:
     """Return the bytes between the times and the stage of a plain span; None if `step` does not fit its field."""
     try:
-        return struct.pack("<qqqi", NONE, NONE, NONE, step)
+        return pack_middle(NONE, NONE, NONE, step)
     except struct.error:
         return None
 

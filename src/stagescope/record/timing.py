@@ -40,15 +40,16 @@ class Timer:
 
     `begin()` returns a moment, `end(token, kind, ...)` records the action from `token` until now. Both are attributes
     that change when a device is found, so the host case has no overhead; look them up again for each action.
+    `reported` is the device on which the framework computes, None before that.
     `resolve(function, *moments)` calls `function` with these moments in nanoseconds of the host clock as soon as they
     are known, on the host immediately.
     """
 
-    __slots__ = ("_is_looking", "_memory", "_recorder", "_reported", "begin", "device", "end", "resolve")
+    __slots__ = ("_is_looking", "_memory", "_recorder", "begin", "device", "end", "reported", "resolve")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._reported: str | None = None
+        self.reported: str | None = None
         self._is_looking = False
         self.device: DeviceTimer | None = None
         self.begin: Callable[[], Any]
@@ -67,8 +68,8 @@ class Timer:
                 "host, because only the actions of one device per process can be timed"
             )
             devices = ("cpu",)
-        if devices[0] != self._reported:
-            self._reported = devices[0]
+        if devices[0] != self.reported:
+            self.reported = devices[0]
             self.look_for_device()
 
     def look_for_device(self) -> None:
@@ -94,7 +95,7 @@ class Timer:
         from stagescope.record.devices import find_device  # not needed before the first action
 
         is_on_host = os.environ.get(TIMING_VARIABLE) == HOST
-        found = None if is_on_host else find_device(self._reported)
+        found = None if is_on_host else find_device(self.reported)
         if found is not None and self.device is not None and found.name == self.device.name:
             return
         self.finish()
@@ -111,7 +112,7 @@ class Timer:
         Outside of the recorded steps, read what the device has completed of them.
         """
         if self.device is None:
-            if self._reported is None:
+            if self.reported is None:
                 self.look_for_device()
         elif not self._recorder.enabled and self.device.is_waiting:
             self.device.harvest()
@@ -142,7 +143,7 @@ class Timer:
             import ctypes  # only a child of a process with a device needs it
 
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.device))
-        self._reported = None
+        self.reported = None
         self._is_looking = False
         self._wait_for_first_action()
 

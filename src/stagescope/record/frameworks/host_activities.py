@@ -28,6 +28,9 @@ CLIPPING = "gradient clipping"
 LEARNING_RATE = "learning rate"
 EVALUATION = "evaluation"
 LOGGING = "logging"
+INITIALIZATION = "stage initialization"
+SHORTEST_NS = 100_000
+"""Activities of functions that mostly have nothing to do are recorded from this length on."""
 
 
 class HostActivities:
@@ -51,6 +54,29 @@ class HostActivities:
         finally:
             self._inside.discard(name)
             recorder.emit(OTHER, start_ns, now_ns(), name=recorder.name_id(name))
+
+
+class Occasional:
+    """Watches a function that does its work in few of its calls, such as the first, as an activity of that name."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder = recorder
+        self._name = name
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """Return when the call began."""
+        del args, kwargs
+        return now_ns() if self._recorder.enabled else None
+
+    def end(self, state: int, result: Any) -> None:
+        """Record a call that did something."""
+        del result
+        end_ns, recorder = now_ns(), self._recorder
+        if end_ns - state >= SHORTEST_NS and recorder.is_training:
+            recorder.emit(OTHER, state, end_ns, name=recorder.name_id(self._name))
+
+    def abandon(self, state: Any) -> None:
+        """Forget a call that failed."""
 
 
 def activities_of(recorder: Recorder) -> HostActivities:

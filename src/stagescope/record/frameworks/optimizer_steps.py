@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.clock import now_ns
+from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import OPTIMIZER
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.torch_transfers import plain_transfers_of
@@ -25,17 +27,17 @@ if TYPE_CHECKING:
 
 
 class OptimizerSteps:
-    """Times the outermost optimizer step of a process."""
+    """Times the outermost optimizer step of a process. `tokens` are the steps of torch's own that are in progress."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._inside = False
-        self._tokens: dict[int, Any] = {}
+        self.tokens: dict[int, Any] = {}
         self._watches_torch = False
 
     def forget(self) -> None:
         """Discard a step that failed. Called at the beginning of each training step."""
-        self._tokens.clear()
+        self.tokens.clear()
 
     def step(self, call: Call) -> Observation:
         """Observe a function or method of a framework that is the complete optimizer step."""
@@ -72,12 +74,17 @@ class OptimizerSteps:
             return
         # Other trainings than those of a pipeline must not leave a recording.
         if recorder.seen.spans or recorder.is_training or plain_transfers_of(recorder).has_early:
-            self._tokens[id(optimizer)] = recorder.timer.begin()
+            self.tokens[id(optimizer)] = recorder.timer.begin()
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
-        token = self._tokens.pop(id(optimizer), None)
-        if token is not None and not self._tokens and not self._inside and self.recorder.enabled:
+        token = self.tokens.pop(id(optimizer), None)
+        recorder = self.recorder
+        if token is None or self.tokens or self._inside or not recorder.enabled:
+            return
+        if recorder.timer.device is None:
+            recorder.emit_action(OPTIMIZER, token, now_ns(), NONE, NONE, NONE)
+        else:
             self._record(token)
 
     def _record(self, token: Any) -> None:

@@ -129,6 +129,7 @@ class Runs:
         self.recorder = recorder
         self.framework = framework
         self.places = IdentityMap()
+        self._placed = self.places.ids
         self._counts: Counter[tuple[int, int]] = Counter()
 
     @property
@@ -138,10 +139,8 @@ class Runs:
 
     def forget(self) -> None:
         """Discard the actions of the last run. The outermost run does this itself when it ends."""
-        if self._counts:
-            self._counts.clear()
-        if self.places.ids:
-            self.places.clear()
+        self._counts.clear()
+        self.places.clear()
 
     def begin(self, *, evaluates: bool = False) -> Run:
         """Begin a training step, or an evaluation: its actions belong to no step, and it is an activity between two.
@@ -167,12 +166,13 @@ class Runs:
 
     def end(self, run: Run) -> None:
         """End what `begin` has begun. A step without any action is reported."""
-        if run is INNER:
-            return
-        self.fail(run)
-        recorder = self.recorder
         if run.start_ns is None:
+            self.fail(run)
             return
+        recorder = self.recorder
+        recorder.is_in_run = False
+        if self._counts or self._placed:
+            self.forget()
         recorder.end_step(run.start_ns)
         if not recorder.actions and run.enabled and recorder.enabled:
             recorder.coverage.step_was_empty(self.framework, recorder.step)

@@ -17,11 +17,15 @@ from stagescope.record.frameworks.collectives import GRAD_REDUCE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
 
 PREFIX = "PP:"
 OPENED = "_stagescope_opened"
 """Slot of an open range: its action, the receives before it, and when it began."""
+
+MOST_UNSEEN = 1 << 16
 
 REDUCE_GRAD = "REDUCE_GRAD"
 _ACTION = re.compile(r"(\d+)(REDUCE_GRAD|[FBIW])(\d*)$")
@@ -71,7 +75,8 @@ def parse_action(text: str) -> Action:
 class ActionRanges:
     """Observes the ranges that the schedules enter for their actions.
 
-    They show which actions overlap, and actions that a custom function performs without the stage's methods.
+    They show which actions overlap, and actions that a custom function performs without the stage's methods. `unseen`
+    are the names of ranges that show nothing: those of single actions that are certainly performed by these methods.
     """
 
     def __init__(self, instrumentation: Instrumentation) -> None:
@@ -79,7 +84,14 @@ class ActionRanges:
         self._instrumentation = instrumentation
         self._messages = instrumentation.messages
         self._collectives = instrumentation.collectives
-        self.customized: frozenset[str] = frozenset()
+        self.customized: frozenset[str] | None = None
+        self.unseen: set[str] = set()
+
+    def customize(self, functions: frozenset[str] | None) -> None:
+        """Note the actions that the training performs with functions of its own, None if that is unknown."""
+        if functions != self.customized:
+            self.customized = functions
+            self.unseen.clear()
 
     def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """See a range that has been entered, the first of the arguments."""
@@ -94,6 +106,8 @@ class ActionRanges:
                 recorder.counts_collectives = not recorder.is_detailed
             if len(parts) > 1:
                 recorder.pair = recorder.new_pair()
+            elif self.customized is not None and not self.customized and len(self.unseen) < MOST_UNSEEN:
+                self.unseen.add(opened.name)
         elif parts:
             begun = recorder.timer.begin()
             self._collectives.reductions += 1
@@ -113,10 +127,7 @@ class ActionRanges:
         recorder.counts_collectives = False
         if action.reduces:
             self._collectives.reductions -= 1
-        parts = action.parts
-        if recorder.enabled and error is None and (
-            len(parts) != 1 or not self._instrumentation.passes.is_recorded(*parts[0])
-        ):  # fmt: skip
+        if recorder.enabled and error is None:
             self._record(*facts)
         recorder.pair = NONE
 
@@ -125,7 +136,9 @@ class ActionRanges:
             name = self._recorder.name_id(action.housekeeping)
             self._recorder.emit(_OTHER, begun, now_ns(), action.stage, name=name)
             return
-        if action.reduces and (self._collectives.reduced > reduced or REDUCE_GRAD not in self.customized):
+        if action.reduces and (
+            self._collectives.reduced > reduced or REDUCE_GRAD not in (self.customized or ())
+        ):
             return
         has_received = self._messages.receives > receives
         self._record_unseen(action, self._messages.last_receive if has_received else begun)
@@ -160,8 +173,10 @@ class RangeEnd:
         """Forget nothing."""
 
 
-def range_class(original: type, module: str) -> type:
+def range_class(original: type, module: str, unseen: Collection[str] = ()) -> type:
     """Return a subclass of torch's ``record_function`` for the schedules in `module`, whose methods can be observed.
+
+    A range whose name is in `unseen` is one of torch's own class: it costs no call more than without recording.
 
     Those of torch's own class are left alone: the training may compile them with torch.jit. In a pickle the class is
     the ``record_function`` of the module, recorded or not.
@@ -174,10 +189,26 @@ def range_class(original: type, module: str) -> type:
         "__qualname__": "record_function",
         "__slots__": (OPENED,),
     }
-    return type(name, (original,), {**facts, **methods})
+    made = type(name, (original,), {**facts, **methods})
+
+    def make(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls is made and args and type(args[0]) is str and args[0] in unseen:
+            return original(*args, **kwargs)
+        return object.__new__(cls)
+
+    make.__wrapped__ = vars(original).get("__init__")  # type: ignore[attr-defined]  # for the signature of the class
+    made.__new__ = make  # type: ignore[method-assign,assignment]  # as a static method, which type makes of it
+    return made
 
 
-def customized_actions(schedule: Any) -> frozenset[str]:
-    """Return the names of the actions that the training performs with functions of its own (torch 2.10)."""
-    functions = getattr(schedule, "_comp_type_to_function_map", None) or {}
-    return frozenset(kind.name for kind in functions)
+NOTHING: frozenset[str] = frozenset()
+
+
+def customized_actions(functions: Collection[Any] | None) -> frozenset[str] | None:
+    """Return the names of the actions that the training performs with functions of its own (torch 2.10).
+
+    `functions` has the types of these actions. None for schedules of other versions, which do not state them.
+    """
+    if functions is None:
+        return None
+    return frozenset(kind.name for kind in functions) if functions else NOTHING

@@ -50,7 +50,10 @@ because several are made for each action.
 
 
 class Messages:
-    """Follows each message from the stage method that creates it to the wait that ends it."""
+    """Follows each message from the stage method that creates it to the wait that ends it.
+
+    `under_way` and `created` are empty if there is nothing to `close`.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -58,7 +61,8 @@ class Messages:
         self.receives = 0
         self.last_receive: Any = None
         self._created = IdentityMap()
-        self._under_way: dict[int, Batch] = {}
+        self.created = self._created.ids
+        self.under_way: dict[int, Batch] = {}
         self.expected: dict[tuple[int, int, int], int] = {}
         self._batches = 0
         recorder.in_child.append(self._begin_in_child)
@@ -92,7 +96,7 @@ class Messages:
     def used(self, kind: int, stage: int, microbatch: int, begun: Any) -> None:
         """Record the receives that an action uses without a wait: their data has arrived when it begins."""
         receive = (_RECEIVE_OF_ACTION.get(kind, NONE), stage, microbatch)
-        batch = self._under_way.get(self.expected.pop(receive, NONE))
+        batch = self.under_way.get(self.expected.pop(receive, NONE))
         if batch is not None:
             messages, step, start_ns, end_ns = batch
             arrived = [message for message in messages if message[:3] == receive]
@@ -106,25 +110,23 @@ class Messages:
 
         Those of a step that has failed, which is not `is_done`, may never have ended: nothing of them is recorded.
         """
-        if self._under_way:
-            for messages, step, start_ns, end_ns in list(self._under_way.values()):
-                sends = [message for message in messages if message[0] not in _RECEIVES]
-                self._emit((sends, step, start_ns, end_ns), NONE, NONE)
-                if is_done:
-                    self.recorder.drop(len(messages) - len(sends))
-            self.works.forget(self)
-        if self._under_way or self.expected or self._created.ids:
-            self._begin_in_child()
+        for messages, step, start_ns, end_ns in list(self.under_way.values()):
+            sends = [message for message in messages if message[0] not in _RECEIVES]
+            self._emit((sends, step, start_ns, end_ns), NONE, NONE)
+            if is_done:
+                self.recorder.drop(len(messages) - len(sends))
+        self._begin_in_child()
+        self.works.forget(self)
 
     def _begin_in_child(self) -> None:
-        self._under_way.clear()
+        self.under_way.clear()
         self.expected.clear()
         self._created.clear()
 
     def _expect(self, handle: object, batch: Batch) -> None:
         """Record a batch at the end of the wait for `handle`."""
         self._batches += 1
-        self._under_way[self._batches] = batch
+        self.under_way[self._batches] = batch
         for message in batch[0]:
             if message[0] in _RECEIVES:
                 self.expected[message[:3]] = self._batches
@@ -137,7 +139,7 @@ class Messages:
         Gloo blocks the host. NCCL makes the compute stream wait and returns immediately, so the wait is timed on that
         stream: from the end of its preceding work until it continues.
         """
-        batch = self._under_way.pop(number, None)
+        batch = self.under_way.pop(number, None)
         if batch is None:
             return
         for message in batch[0]:

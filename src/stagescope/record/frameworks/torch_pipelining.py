@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.calls import never_raises
 from stagescope.record.data_sizes import count_step
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.collectives import Reduction, collectives_of
+from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.host_activities import INITIALIZATION, Occasional
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
+from stagescope.record.frameworks.reductions import Reduction
 from stagescope.record.frameworks.runs import BACKWARD_WEIGHT, FORWARD, Runs
 from stagescope.record.frameworks.torch_actions import (
     ActionRanges,
@@ -59,6 +61,13 @@ if TYPE_CHECKING:
     Observation = Generator[None, Any, None]
 
 
+INITIALIZERS = {
+    "PipelineScheduleSingle": "_initialize_stage",
+    "PipelineScheduleMulti": "_initialize_stages",
+}
+"""Called in each step; the first time, the ranks agree on the shapes of their transfers. Not all versions have them."""
+
+
 def instrument(schedules: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Observe `schedules`, the imported module torch.distributed.pipelining.schedules, and what it uses."""
     instrumentation = Instrumentation(recorder, patches)
@@ -84,6 +93,8 @@ class Instrumentation:
         self.passes = Passes(recorder, self.messages)
         self.trains = self.evaluates = False
         self._has_first_stage: bool | None = None
+        self._functions: Any = None
+        self._are_functions = False
         self._observe_class: Callable[[type], object] = bool
         self._described: Callable[[], object] = bool
 
@@ -97,7 +108,9 @@ class Instrumentation:
             schedules, "_wait_batch_p2p"
         ):  # torch 2.5 to 2.7 discard all handles of a batch but one
             self.patches.observe(dist, "batch_isend_irecv", self.issue_batch, guard)
-        ranges = range_class(schedules.record_function, schedules.__name__)
+        for class_name, method in INITIALIZERS.items():
+            self.patches.observe(getattr(schedules, class_name), method, self.initialize, guard)
+        ranges = range_class(schedules.record_function, schedules.__name__, self.ranges.unseen)
         self.patches.observe(ranges, "__enter__", self.enter_range, guard)
         self.patches.observe(ranges, "__exit__", self.exit_range, guard)
         self.patches.replace(schedules, "record_function", ranges)
@@ -191,6 +204,12 @@ class Instrumentation:
             count_step(recorder, *found)
 
     @prepared
+    def initialize(self, signature: Signature) -> Watch:
+        """Observe a method that initializes the stages of a schedule before their first step."""
+        del signature
+        return Occasional(self.recorder, INITIALIZATION)
+
+    @prepared
     def step(self, signature: Signature) -> Watch:
         """Observe ``step``, which ``eval`` calls as well."""
         del signature
@@ -203,11 +222,19 @@ class Instrumentation:
 
     def prepare(self, schedule: Any) -> None:
         """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""
-        self.passes.forget()
-        self.optimizers.forget()
-        self.messages.close()
+        self.passes.seen.clear()
+        if self.passes.entered:
+            self.passes.entered.clear()
+        if self.optimizers.tokens:
+            self.optimizers.forget()
+        messages = self.messages
+        if messages.under_way or messages.created:
+            messages.close()
         self.recorder.pair = NONE
-        self.ranges.customized = customized_actions(schedule)
+        functions = getattr(schedule, "_comp_type_to_function_map", None)
+        if functions is not self._functions or self._are_functions is not bool(functions) or functions:
+            self._functions, self._are_functions = functions, bool(functions)
+            self.ranges.customize(customized_actions(functions))
         if schedule is not self._described():
             self._described = weakref.ref(schedule)
             self._describe(schedule)
@@ -256,6 +283,7 @@ class StepOfSchedule:
     def __init__(self, instrumentation: Instrumentation) -> None:
         self._instrumentation = instrumentation
         self._runs = instrumentation.runs
+        self._messages = instrumentation.messages
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
         """Prepare for the run of a schedule, and begin it."""
@@ -267,17 +295,17 @@ class StepOfSchedule:
         """End the run."""
         del result
         self._runs.end(state)
-        self._leave(is_done=True)
+        self._instrumentation.evaluates = False
+        messages = self._messages
+        if messages.under_way or messages.created:
+            messages.close()
 
     def abandon(self, state: Run | None) -> None:
         """End a run that has failed."""
         if state is not None:
             self._runs.fail(state)
-        self._leave(is_done=False)
-
-    def _leave(self, *, is_done: bool) -> None:
         self._instrumentation.evaluates = False
-        self._instrumentation.messages.close(is_done=is_done)
+        self._messages.close(is_done=False)
 
 
 def local_stages(schedule: Any) -> list[Any]:
