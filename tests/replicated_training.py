@@ -3,8 +3,8 @@
 Usage: fork_ranks.py 4 replicated_training.py KIND [DELAY_S]
 
 Ranks 0 and 1 are the first pipeline, 2 and 3 the second. With a delay, the last replica of stage 1 (rank 3) begins the
-reduction of its gradients that much later. KIND is ddp, fsdp, hook (DDP with a slow communication hook) or none, which
-ends with ``os._exit``.
+reduction of its gradients that much later. KIND is ddp, fsdp, hook (DDP with a slow communication hook), hand
+(reductions written by hand) or none, which ends with ``os._exit``.
 """
 
 from __future__ import annotations
@@ -93,6 +93,14 @@ def move_rooted(group):
     dist.scatter(one, several if is_root else None, root, group=group)
 
 
+def reduce_by_hand(module, group, losses):
+    """Average the gradients, and the loss, over the replicas."""
+    for weight in module.parameters():
+        dist.all_reduce(weight.grad, group=group)
+        weight.grad /= dist.get_world_size(group)
+    dist.all_reduce(losses[-1].detach().clone() if losses else torch.zeros(()), group=group)
+
+
 def main():
     kind, delay_s = sys.argv[1], float((*sys.argv[2:], "0")[0])
     torch.set_num_threads(1)
@@ -117,6 +125,8 @@ def main():
                 schedule.step(target=torch.zeros_like(batch), losses=losses)
             else:
                 schedule.step(batch)
+        if kind == "hand":
+            reduce_by_hand(module, mesh.get_group("dp"), losses)
         optimizer.step()
         optimizer.zero_grad()
     weights = [

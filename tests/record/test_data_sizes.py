@@ -71,7 +71,7 @@ def test_data_of_a_step_are_those_of_its_micro_batches(recorder):
     recorder.step = 3
     count_step(recorder, [(Tensor(2, 8),), (Tensor(1, 8), FLOATS)], [{}, {}])
     recorder.step = 4
-    recorder.counters._later.popleft().add_to(recorder.counters)
+    recorder.counters._later.popleft()(recorder.counters)
     count_step(recorder, [(FLOATS,), ()], [{"input_ids": Tensor(2, 3)}, {}])  # keywords, and nothing
     assert counted(recorder) == [("tokens", 16, 0, 0), ("tokens", 8, 0, 1), ("tokens", 6, 0, 0)]
     assert [step for _, _, step, *_ in recorder.counters._waiting] == [3, 3, 4]

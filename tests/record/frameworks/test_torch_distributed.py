@@ -57,6 +57,17 @@ def test_every_replica_records_one_reduction_per_step_with_its_stage_group_and_s
     assert reductions["bytes"].unique().to_list() == [weights]
 
 
+def test_reductions_written_by_hand_reduce_gradients_and_averages_of_losses_do_not():
+    reductions = spans_of("hand", "grad_reduce")
+    assert set(reductions.group_by("rank", "step").len()["len"]) == {12}
+    assert reductions.select("rank", "stage").unique().sort("rank").rows() == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert reductions["bytes"].unique().sort().to_list() == [192 * 4, 192 * 192 * 4]
+    others = spans_of("hand", "collective").filter(pl.col("name").str.contains("dp"))
+    assert set(others.group_by("rank", "step").len()["len"]) == {1}
+    causes = workflow.analyze(workflow.read(train("hand")[0])).iterations
+    assert (causes["gradient_reduction_ns"] > 0).all()
+
+
 def test_backward_ends_where_the_wait_for_the_reduction_begins():
     reductions = spans_of("hook", "grad_reduce").filter(pl.col("step") > 0)
     last = spans_of("hook", "backward").group_by("rank", "step").agg(pl.max("end_ns").alias("computed_ns"))

@@ -28,6 +28,7 @@ from stagescope.ingest.recording.marked_steps import divide_into_steps
 from stagescope.ingest.recording.marked_transfers import place_transfers
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
 from stagescope.ingest.recording.process import Process
+from stagescope.ingest.recording.reductions import name_reductions
 from stagescope.ingest.recording.segments import Part, join_segments
 from stagescope.ingest.recording.slews import without_slews
 from stagescope.ingest.recording.time_window import within_recording
@@ -101,7 +102,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         notes += process.notes
         notes += damage_of(process.contents, process.source, process.rank)
     stepped, divided = divide_into_steps(merge_marked(pl.concat(spans)))
-    placed, unplaced = place_transfers(stepped)
+    placed, unplaced = place_transfers(name_reductions(stepped, ranks))
     return Timeline(
         spans=in_order(placed, SPANS),
         ranks=ranks,
