@@ -45,6 +45,7 @@ FAMILIES = {
         "chrome",
         "kineto",
         "nsight",
+        "otlp",
         "paddle",
         "perfetto",
         "primus",

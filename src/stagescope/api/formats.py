@@ -14,6 +14,7 @@ from stagescope.ingest.ascend import reader as ascend
 from stagescope.ingest.chrome import reader as chrome_pattern
 from stagescope.ingest.kineto import reader as kineto
 from stagescope.ingest.nsight import reader as nsight
+from stagescope.ingest.otlp import reader as otlp
 from stagescope.ingest.paddle import fleet_reader as paddle_fleet
 from stagescope.ingest.paddle import log_reader as paddle_log
 from stagescope.ingest.paddle import profiler_reader as paddle_profiler
@@ -41,6 +42,7 @@ READERS: tuple[Reader, ...] = (
     paddle_fleet.READER,
     paddle_profiler.READER,
     primus.READER,
+    otlp.READER,
     kineto.READER,
     chrome_pattern.READER,
     table.CSV,
