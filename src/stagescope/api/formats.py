@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.exporters import Writer, chrome, tables
+from stagescope.exporters.originals import archive, merged_chrome, merged_pftrace
 from stagescope.exporters.perfetto import pftrace
 from stagescope.exporters.pictures import png, svg
 from stagescope.ingest.ascend import reader as ascend
@@ -66,6 +67,9 @@ WRITERS: tuple[Writer, ...] = (
     page.WRITER,
     tables.CSV,
     tables.PARQUET,
+    archive.WRITER,
+    merged_chrome.writer(chrome.event_lines, chrome.first_free_id),
+    merged_pftrace.writer(pftrace.write_layout),
 )
 """The built-in export formats."""
 
