@@ -101,6 +101,31 @@ def test_no_slew_is_found_in_many_runs_without_one():
     assert [align_clocks(plant(plan).timeline).clocks.slews for plan in plans] == [()] * len(plans)
 
 
+OVERLAPPING = {
+    # What an earlier version bounded wrongly: one change was hidden in a larger one, or attributed to the neighbor.
+    "the larger hides the smaller": (ClockSlew(1, 0.857, 1.0, -524.4), ClockSlew(2, 0.51, 0.88, -4_756.0)),
+    "with the reference": (ClockSlew(0, 0.399, 0.464, 588.0), ClockSlew(1, 0.421, 0.706, -8_565.0)),
+    "one ends where the other begins": (
+        ClockSlew(0, 0.319, 0.616, 68_685.0),
+        ClockSlew(1, 0.605, 0.97, 481.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_overlapping_slews_of_neighbors_are_within_their_bounds_or_have_none(name):
+    planted = plant(Plan(seed=3_000, steps=12, slews=OVERLAPPING[name], wander_ppm=1.0))
+    assert uncovered(planted, align_clocks(planted.timeline).timeline).is_empty()
+
+
+@pytest.mark.parametrize("drift_ppm", [300.0, 5_000.0])
+def test_nothing_is_bounded_where_clocks_drift_faster_than_assumed(drift_ppm):
+    planted = plant(Plan(seed=1, steps=6, drift_ppm=drift_ppm))
+    report = align_clocks(planted.timeline).clocks
+    assert not any(each.is_steady or each.is_aligned for each in report.machines)
+    assert "faster than oscillators drift" in clock_line(report)
+
+
 def test_times_without_a_slew_are_converted_back_to_those_with_it():
     slew = Slew(
         np.array([1_000, 5_000, 9_000]), np.array([0.0, 200.0, -2_800.0]), np.array([0.05, -0.75, 0.0]), ()

@@ -18,6 +18,7 @@ from stagescope.clocks.report import ClockReport
 from stagescope.clocks.report_text import diagnostics_of, mismatch_notes
 from stagescope.clocks.slews import widened_for_unsure, with_slew
 from stagescope.clocks.solution import solve
+from stagescope.clocks.steadiness import unsteady_groups
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
 from stagescope.model import CLOCKS, COUNTERS, KERNELS, SPANS, STEPS
 from stagescope.model.validate import conform
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 MAX_PPM = 200.0
 """The largest drift between two clocks that the bounds allow for: quartz oscillators are within 100 ppm of their
 nominal rate, mostly within 50."""
+
+SLEWED = 2.0
+"""Where slews were removed, the estimated error is larger by this factor: where exactly rates changed, and what they
+were, is known less well than the model of the estimate assumes. docs/clocks.md has the coverage."""
 
 TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
@@ -101,7 +106,19 @@ def _corrections(
     corrections = [
         with_slew(each, slews[clock]) if clock in slews else each for clock, each in enumerate(corrections)
     ]
-    return widened_for_unsure(corrections, slews, solution.reference, timestamps)
+    corrections = widened_for_unsure(corrections, slews, solution.reference, timestamps)
+    slewed = np.isin(solution.reference, solution.reference[sorted(slews)]) if slews else np.zeros(0, bool)
+    is_set = bool(solution.attributed)
+    corrections = [
+        each.with_estimate(np.nan if is_set else SLEWED) if len(slewed) and slewed[clock] else each
+        for clock, each in enumerate(corrections)
+    ]
+    # Where the clocks of a pair drift faster than assumed, no limit holds that was derived from any of its group.
+    is_unsteady = unsteady_groups(prepared, solution)
+    return [
+        each.without_bounds() if unsteady else each
+        for each, unsteady in zip(corrections, is_unsteady.tolist(), strict=False)
+    ]
 
 
 def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -52,6 +52,15 @@ class Correction:
             estimated_ns=self.estimated_ns + error_ns,
         )
 
+    def with_estimate(self, factor: float) -> Correction:
+        """Return the correction with an estimated error that is larger by a factor; nan for none."""
+        return replace(self, estimated_ns=self.estimated_ns * factor)
+
+    def without_bounds(self) -> Correction:
+        """Return the correction without bounds and without an estimate of its error."""
+        unknown = np.full(len(self.start_ns), np.inf)
+        return replace(self, lower_ns=-unknown, upper_ns=unknown, estimated_ns=np.full(len(unknown), np.nan))
+
     def at(self, timestamps_ns: Ints) -> Ints:
         """Return the corrected timestamps."""
         place = np.maximum(np.searchsorted(self.start_ns, timestamps_ns, side="right") - 1, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from stagescope.clocks.evidence import coarse_offsets, evidence_of
 from stagescope.clocks.rate_changes import rate_changes
 from stagescope.clocks.slews import break_zones, find_slews
 from stagescope.clocks.solution import references
+from stagescope.clocks.steadiness import unsteady_clocks
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Coarse, Evidence, Floats
@@ -28,13 +29,15 @@ the wrong clock."""
 class Prepared:
     """The observations in coarse time, and what was removed from their timestamps.
 
-    `slews` are by the number of the clock, and `zones` are the stretches around their changes.
+    `slews` are by the number of the clock, and `zones` are the stretches around their changes. `unsteady` are the
+    clocks of pairs whose rates still change, or of which it is unknown: a clock drifts faster than the bounds allow.
     """
 
     evidence: Evidence
     coarse: Coarse
     slews: dict[int, Slew] = field(default_factory=dict)
     zones: tuple[Adjustment, ...] = ()
+    unsteady: frozenset[int] = frozenset()
 
     def shown(self, clock: int, moments_ns: tuple[float, ...]) -> tuple[int, ...]:
         """Return the raw timestamps of a clock at moments in coarse time."""
@@ -55,7 +58,7 @@ def prepare(table: pl.DataFrame, error_ns: Floats, max_ppm: float) -> Prepared:
     plain = Prepared(evidence_of(table, coarse, error_ns), coarse)
     slews = find_slews(plain.evidence, coarse, references(plain.evidence, clocks))
     if not slews:
-        return plain
+        return replace(plain, unsteady=unsteady_clocks(plain.evidence, {}, (), max_ppm))
 
     budget = np.full(clocks, max_ppm * 1e-6)
     before = len(find_conflicts(plain.evidence, budget))
@@ -64,8 +67,8 @@ def prepare(table: pl.DataFrame, error_ns: Floats, max_ppm: float) -> Prepared:
     for chosen in every + [{clock: slews[clock]} for clock in slews if len(slews) > 2]:  # noqa: PLR2004  # not yet tried
         found = _without(chosen, plain, table, error_ns)
         if len(find_conflicts(found.evidence, budget)) <= before and not _is_left(found):
-            return found
-    return plain
+            return replace(found, unsteady=unsteady_clocks(found.evidence, chosen, found.zones, max_ppm))
+    return replace(plain, unsteady=unsteady_clocks(plain.evidence, {}, (), max_ppm))
 
 
 def _is_left(found: Prepared) -> bool:

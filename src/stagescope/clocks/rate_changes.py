@@ -87,13 +87,17 @@ class RateChange:
 
 
 class Stretch(NamedTuple):
-    """A stretch of constant rate of a pair, on the clock `one`, and by how much the other is ahead at its begin."""
+    """A stretch of constant rate of a pair, on the clock `one`, and by how much the other is ahead at its begin.
+
+    `rate` is how fast the clock `other` gains on `one`.
+    """
 
     one: int
     other: int
     from_ns: float
     to_ns: float
     ahead_ns: float
+    rate: float = 0.0
 
     def contains(self, clock: int, at_ns: float, margin_ns: float) -> bool:
         """Return whether the rate is constant around a moment of one of the two clocks."""
@@ -104,8 +108,7 @@ class Stretch(NamedTuple):
 def rate_changes(evidence: Evidence, clocks: int) -> tuple[list[RateChange], list[Stretch]]:
     """Return the changes of the rate of all pairs, and the stretches of constant rate of all pairs.
 
-    Pairs without a change, or with too few observations, have one stretch or none. There are no stretches if
-    there is no change.
+    Pairs without a change, or with too few observations, have one stretch or none.
     """
     waited = evidence.where(evidence.waited)
     key = np.minimum(waited.source, waited.target) * clocks + np.maximum(waited.source, waited.target)
@@ -131,14 +134,13 @@ def rate_changes(evidence: Evidence, clocks: int) -> tuple[list[RateChange], lis
     stretches: list[Stretch] = []
     bounds = np.append(np.flatnonzero(np.diff(pair, prepend=-1)), len(pair))
     whole, is_bent = _bent(delays, bounds)
-    if not is_bent.any():
-        return [], []
     for number in range(len(bounds) - 1):
         one, other = divmod(int(key[bounds[number]]), clocks)
         own = delays.where(slice(int(bounds[number]), int(bounds[number + 1])))
         if not is_bent[number]:
             from_ns, to_ns = float(own.at_ns[0]), float(own.at_ns[-1])
-            stretches.append(Stretch(one, other, from_ns, to_ns, _ahead(whole, number, from_ns)))
+            rate = float(whole.rate[number])
+            stretches.append(Stretch(one, other, from_ns, to_ns, _ahead(whole, number, from_ns), rate))
             continue
         edges = stretches_of(own)
         found = _settled(_clear(_Found(own, one, other, edges[:-1], edges[1:])))
@@ -224,7 +226,8 @@ def _stretches(found: _Found) -> Iterator[Stretch]:
     lines, at_ns = found.lines, found.delays.at_ns
     for number, (first, last) in enumerate(zip(found.first.tolist(), found.last.tolist(), strict=True)):
         from_ns, to_ns = float(at_ns[first]), float(at_ns[last - 1])
-        yield Stretch(found.one, found.other, from_ns, to_ns, _ahead(lines, number, from_ns))
+        rate = float(lines.rate[number])
+        yield Stretch(found.one, found.other, from_ns, to_ns, _ahead(lines, number, from_ns), rate)
 
 
 def _ahead(lines: Lines, number: int, at_ns: float) -> float:

@@ -33,6 +33,7 @@ class MachineClock:
     never bounded. 99 % of all errors are smaller than `estimated_error_ns`, under the assumptions of docs/clocks.md, at
     the worst moment for which there is an estimate; None for references and without an estimate. `unbounded_ns` is for
     how long a side is not bounded, for instance because the clock may have been set without being noticed.
+    `is_steady` is false in a group in which a clock drifts faster than the bounds allow, so that nothing is bounded.
     """
 
     clock: str
@@ -49,6 +50,7 @@ class MachineClock:
     outlier_count: int
     has_link: bool = False
     estimated_error_ns: int | None = None
+    is_steady: bool = True
 
     @property
     def name(self) -> str:

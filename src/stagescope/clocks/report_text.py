@@ -75,6 +75,8 @@ def _reasons(report: ClockReport) -> str:
 
 
 def _reason(machine: MachineClock, disputed: set[str]) -> str:
+    if not machine.is_steady:
+        return "a clock runs at a rate that changes, or faster than oscillators drift"
     by_state = {
         ONE_SIDED: "messages go one way only, so the offset is bounded on one side",
         INCONSISTENT: "inconsistent observations",

@@ -25,6 +25,7 @@ from stagescope.clocks.conflicts import (
     unproven_outliers,
 )
 from stagescope.clocks.estimate import fit
+from stagescope.clocks.excursions import excursions
 from stagescope.clocks.grid import TOLERANCE_NS, Grid, grid_of, knots_for
 from stagescope.clocks.limits import constraints_of, contradicting_pairs, limit_slope, limits_of
 from stagescope.clocks.reference_bounds import reference_limits
@@ -202,7 +203,8 @@ def screen(evidence: Evidence, plain: Grid, reference: Ints) -> Screened:
     attributed = attribute_adjustments(by_pair, kept, plain.budget, np.unique(reference))
     attributed, zones = _without_overlap(attributed, plain.adjustments)
     adjustments = tuple(adjustment for each in attributed for adjustment in each.adjustments)
-    grid = grid_of(plain.knots_ns, plain.budget, adjustments + zones, ambiguous.unbounded)
+    unbounded = ambiguous.unbounded + excursions(evidence, conflicts, is_outlier, len(plain.budget))
+    grid = grid_of(plain.knots_ns, plain.budget, adjustments + zones, unbounded)
     rejected = dict(zip(evidence.row[is_outlier].tolist(), conflict_ns[is_outlier].tolist(), strict=True))
     return Screened(
         kept, grid, tuple(attributed), rejected, _unnoticed_fraction(kept, grid, conflict_ns[is_outlier])

@@ -22,6 +22,7 @@ from stagescope.clocks.report import (
     Outlier,
     SlewedClock,
 )
+from stagescope.clocks.steadiness import unsteady_groups
 from stagescope.model.clock_groups import machines_of_clocks
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def _machines(found: AlignmentResult, timeline: Timeline) -> tuple[MachineClock,
     outliers = np.bincount(both, minlength=count)
     linked = _linked(evidence, found.solution.reference)
     machines = machines_of_clocks(timeline.ranks)
+    unsteady = unsteady_groups(found.prepared, found.solution)
     ranks = dict(found.names.group_by("clock").agg(pl.col("rank").sort()).iter_rows())
     entries = []
     for clock, name in enumerate(found.clocks):
@@ -144,6 +146,7 @@ def _machines(found: AlignmentResult, timeline: Timeline) -> tuple[MachineClock,
                 int(outliers[clock]),
                 bool(linked[clock]),
                 _limit(correction.estimated_ns),
+                is_steady=not unsteady[clock],
             )
         )
     return tuple(entries)

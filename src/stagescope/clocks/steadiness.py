@@ -1,0 +1,88 @@
+"""Clocks that drift faster than the bounds allow: nothing that was observed with them bounds anything.
+
+Slews that the messages show clearly are removed (slews.py). Where rates still change afterwards, or are unknown for a
+while, a slew was attributed to the wrong clock, or two clocks changed their rates at the same time. The whole group of
+such a clock has no bounds then: its reference may be the one, and all others are measured through it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stagescope.clocks.grid import slewed_stretches
+from stagescope.clocks.rate_changes import rate_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stagescope.clocks.evidence import Bools, Evidence
+    from stagescope.clocks.grid import Adjustment
+    from stagescope.clocks.prepared import Prepared
+    from stagescope.clocks.rate_changes import Stretch
+    from stagescope.clocks.solution import Solution
+
+MOST_CLOCKS = 2
+"""Each clock of a pair may drift from the reference."""
+LONGEST_UNKNOWN_NS = 200_000_000.0
+"""Between messages of a pair the rate is unknown for about as long."""
+
+
+def unsteady_groups(prepared: Prepared, solution: Solution) -> Bools:
+    """Return which clocks are in a group with one that drifts faster than the bounds allow.
+
+    That includes clocks that seem to have been set again and again in one direction.
+    """
+    clocks = range(len(solution.reference))
+    repeatedly = {clock for clock in clocks if slewed_stretches(solution.grid, (clock,))}
+    unsteady = sorted(prepared.unsteady | repeatedly)
+    return np.asarray(np.isin(solution.reference, solution.reference[unsteady]))
+
+
+def unsteady_clocks(
+    evidence: Evidence, slews: Collection[int], zones: tuple[Adjustment, ...], max_ppm: float
+) -> frozenset[int]:
+    """Return the clocks of all pairs that do not certainly drift from each other at a steady, permitted rate.
+
+    That is so if their rate clearly changes, if it is more than both may drift, or if it is unknown for a while
+    where one was slewed, outside of the zones around the changes that were removed.
+    """
+    if not len(evidence):
+        return frozenset()
+    changes, stretches = rate_changes(evidence, int(max(evidence.source.max(), evidence.target.max())) + 1)
+    found = {clock for change in changes for clock in (change.one, change.other)}
+    pairs: dict[tuple[int, int], list[Stretch]] = {}
+    for stretch in stretches:
+        pairs.setdefault((stretch.one, stretch.other), []).append(stretch)
+    for (one, other), own in pairs.items():
+        if one not in slews and other not in slews:
+            continue  # outliers may hide or tilt the rate of a pair, and are judged later
+        if any(abs(stretch.rate) > MOST_CLOCKS * max_ppm * 1e-6 for stretch in own):
+            found |= {one, other}
+        around = [zone for zone in zones if zone.clock in (one, other)]
+        if _is_unknown(own, around, _observed(evidence, one, other)):
+            found |= {one, other}
+    return frozenset(found)
+
+
+def _observed(evidence: Evidence, one: int, other: int) -> tuple[float, float]:
+    """Return the first and the last time of the first clock at which a receiver of the pair waited."""
+    sent_ns = evidence.sent_ns[evidence.waited & (evidence.source == one) & (evidence.target == other)]
+    received_ns = evidence.received_ns[
+        evidence.waited & (evidence.source == other) & (evidence.target == one)
+    ]
+    times_ns = np.concatenate([sent_ns, received_ns])
+    return float(times_ns.min()), float(times_ns.max())
+
+
+def _is_unknown(stretches: list[Stretch], zones: list[Adjustment], observed_ns: tuple[float, float]) -> bool:
+    """Return whether the rate of a pair is unknown for a while between its observations, outside of zones."""
+    ordered = sorted(stretches, key=lambda each: each.from_ns)
+    begins_ns = [*(each.from_ns for each in ordered), observed_ns[1]]
+    ends_ns = [observed_ns[0], *(each.to_ns for each in ordered)]
+    for from_ns, to_ns in zip(ends_ns, begins_ns, strict=True):
+        inside_ns = sum(max(0.0, min(to_ns, zone.to_ns) - max(from_ns, zone.from_ns)) for zone in zones)
+        if to_ns - from_ns - inside_ns > LONGEST_UNKNOWN_NS:
+            return True
+    return False
