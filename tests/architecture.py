@@ -45,7 +45,6 @@ FAMILIES = {
         "chrome",
         "kineto",
         "nsight",
-        "otlp",
         "paddle",
         "perfetto",
         "primus",
@@ -54,7 +53,7 @@ FAMILIES = {
         "stored_run",
         "table",
     ),
-    "exporters": ("chrome", "originals", "other_tools", "perfetto", "pictures", "stored_run", "tables"),
+    "exporters": ("chrome", "other_tools", "perfetto", "pictures", "stored_run", "tables"),
 }
 """Sources and export formats, by the folder they are in. None imports another: each can be deleted by itself."""
 

@@ -7,7 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from stagescope.record.format import HEAD, MAX_PAYLOAD_BYTES, SUFFIX, encode_frame
+from stagescope.record.format import HEAD, MAX_PAYLOAD_BYTES, RECORDS, SUFFIX, encode_frame
 from stagescope.vocabulary.file_modes import directory_mode, file_mode
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class FrameFile:
         self._limit_bytes = limit_bytes
         self._sequence = 0
         self._size_bytes = 0
+        self._records: dict[str, int] = {}
 
     def append(self, frame_type: int, payload: bytes) -> bool:
         """Append one frame; return whether it was written. Never raises.
@@ -49,7 +50,14 @@ class FrameFile:
             self._forget_partial_frame(begin)
             return False
         self._sequence += 1
+        if frame_type in RECORDS:
+            name, size_bytes = RECORDS[frame_type]
+            self._records[name] = self._records.get(name, 0) + len(payload) // size_bytes
         return True
+
+    def written(self) -> dict[str, object]:
+        """Return how many frames, and records of each kind, are in the file; nothing for an empty file."""
+        return {"file_frames": self._sequence, "file_records": self._records} if self._sequence else {}
 
     def append_json(self, frame_type: int, facts: Mapping[str, object]) -> bool:
         """Append one frame with a JSON payload."""

@@ -94,6 +94,15 @@ COUNTER_FIELDS: tuple[tuple[str, str], ...] = (
 )
 """Fields of one COUNTERS record: the value of a counter at a moment, and the action it belongs to, if any."""
 
+RECORDS: dict[int, tuple[str, int]] = {
+    SPANS: ("spans", SPAN.size),
+    CLOCK: ("clock", ANCHOR.size),
+    DEVICE_CLOCK: ("device_clock", DEVICE_ANCHOR.size),
+    RAW_CLOCK: ("raw_clock", RAW_ANCHOR.size),
+    COUNTERS: ("counters", COUNTER.size),
+}
+"""The frame types that contain records: the name of each in `file_records`, and the size of a record in bytes."""
+
 
 class Frame(NamedTuple):
     """One intact frame: its sequence number, type, payload, file offset and checksum."""

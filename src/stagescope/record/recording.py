@@ -200,7 +200,7 @@ class Recording:
         self.write_drops(self._dropped)
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
         end = {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
-        self._append(END, _json(end))
+        self._append_end(end)
         self._warn_if_deleted()
         self.close()
 
@@ -245,7 +245,7 @@ class Recording:
             return False
         if self._header_changed:
             self._header_changed = False  # before reading it: another thread may add facts meanwhile
-            if not file.append_json(HEADER, {**self._header, **self._segments.facts}):
+            if not file.append_json(HEADER, {**self._header, **self._segments.facts, **file.written()}):
                 self._header_changed = True
                 return False
         first = self._names_written + 1
@@ -276,6 +276,17 @@ class Recording:
         if not stored and self._file:
             self.warn(f"cannot write {self.path}; spans are dropped and counted")
         return stored
+
+    def _append_end(self, end: dict[str, object]) -> None:
+        """Append the END frame, with the counts of the file that it is in: it may be the first of a new file."""
+        for _ in range(2):
+            # Names and header first: they are frames of the file that END counts.
+            if not self._ensure_file() or not self._write_tables() or self._file is None:
+                continue
+            if self._file.append(END, _json({**end, **self._file.written()})):
+                return
+        if self._file:
+            self.warn(f"cannot write {self.path}; its end is missing")
 
     def _try_to_append(self, frame_type: int, payload: bytes) -> bool:
         if not self._ensure_file() or not self._write_tables() or self._file is None:

@@ -31,6 +31,7 @@ class Segments:
         self.number = 0
         self.facts: dict[str, object] = {}
         self._stem = ""
+        self._previous: dict[str, object] = {}
         self._full: deque[str] = deque()
 
     def open(self, rank: int, records_before: int) -> FrameFile:
@@ -51,10 +52,13 @@ class Segments:
                 "records_before": records_before,
                 "max_bytes": self.max_bytes,
             }
+            if self._previous:
+                self.facts["previous_file"] = self._previous
         return file
 
     def end(self, file: FrameFile) -> None:
         """Close a full file. Another one may follow."""
+        self._previous = file.written()
         file.sync()
         file.close()
         self._full.append(file.path)

@@ -19,8 +19,10 @@ from stagescope.cli import main
 from stagescope.vocabulary.errors import InputError
 
 TRAINING = """
-import os, sys
+import gc, os, sys
 import stagescope.record as record
+
+gc.disable()  # a collection of garbage is a span as well, at a moment that depends on the interpreter
 
 def train(steps):
     for step in range(steps):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from recordings import anchor_record, encode, recording_frames, span_record
 from stagescope import api
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import format as fmt
+from stagescope.record.recording import Recording
 
 SPANS = [span_record(start_ns=10 * n, end_ns=10 * n + 5, step=0, stage=0, microbatch=n) for n in range(6)]
 FRAMES = recording_frames(SPANS)
@@ -81,3 +84,78 @@ def test_names_that_are_missing_are_counted(tmp_path):
     timeline = written(tmp_path, numbered(frames))
     assert notes(timeline) == [("error", "names.missing", 2)]
     assert timeline.spans["name"].to_list()[3:] == ["name 3 (missing)", "name 4000000000 (missing)"]
+
+
+KINDS = {
+    fmt.COUNTERS: (fmt.COUNTER.pack(1_000, 2.0, 0, -1, -1, 1), "counters"),
+    fmt.RAW_CLOCK: (fmt.RAW_ANCHOR.pack(1_000, 2_000, 30), "raw_clock"),
+    fmt.CLOCK: (anchor_record(), "clock"),
+}
+
+
+def counted(frame_type, *, extra=0):
+    """Return the frames of a recording with three frames of a type, as its END states, and `extra` more."""
+    record, name = KINDS[frame_type]
+    frames = [frame for frame in recording_frames(SPANS[:2]) if frame[0] != fmt.CLOCK]
+    more = [(frame_type, bytes([n]) + record[1:]) for n in range(3 + extra)]
+    stated = {"file_frames": len(frames) + 2, "file_records": {"spans": 2, name: 3}}
+    end = {"spans": 2, "dropped_spans": 0, "reason": "exit", **stated}
+    return [*frames[:-1], *more, (fmt.END, json.dumps(end).encode())]
+
+
+@pytest.mark.parametrize("frame_type", KINDS)
+def test_removed_frames_of_counters_and_clocks_are_noticed_although_the_others_were_renumbered(
+    tmp_path, frame_type
+):
+    frames = counted(frame_type)
+    assert notes(written(tmp_path, numbered(frames))) == []
+    del frames[5]
+    assert notes(written(tmp_path, numbered(frames))) == [
+        ("error", "frames.missing", 1),
+        ("error", "records.missing", 1),
+    ]
+
+
+@pytest.mark.parametrize("frame_type", KINDS)
+def test_surplus_counters_and_clock_readings_are_noticed(tmp_path, frame_type):
+    assert notes(written(tmp_path, numbered(counted(frame_type, extra=2)))) == [
+        ("error", "records.surplus", 2)
+    ]
+
+
+def test_a_later_header_counts_what_was_stored_before_it(tmp_path):
+    # The process was killed: there is no END.
+    header = {"file_frames": 7, "file_records": {"spans": 4, "clock": 1}}
+    frames = recording_frames(SPANS[:4], end=False)
+    frames += [(fmt.HEADER, json.dumps(header).encode()), (fmt.SPANS, SPANS[4])]
+    codes = [code for _, code, _ in notes(written(tmp_path, numbered(frames)))]
+    assert codes == ["recording.no_end"]
+    del frames[4]
+    assert notes(written(tmp_path, numbered(frames)))[:2] == [
+        ("error", "frames.missing", 1),
+        ("error", "spans.missing", 1),
+    ]
+
+
+def test_counts_that_no_process_states_are_ignored():
+    end = {"spans": 1, "dropped_spans": 0, "file_frames": "x", "file_records": {"clock": None, "spans": [1]}}
+    frames = [*recording_frames(SPANS[:1], end=False), (fmt.END, json.dumps(end).encode())]
+    contents = read_contents(encode(frames))
+    assert (contents.lost_frames, +contents.missing_records) == (0, {})
+
+
+def test_what_a_recording_states_about_itself_is_so(tmp_path):
+    recording = Recording(str(tmp_path), max_bytes=2**20)
+    recording.describe({"rank": 0, "recording": "one"})
+    for n in range(16):
+        recording.add_name("x" * 400)
+        recording.write_spans(span_record(start_ns=10 * n, end_ns=10 * n + 5) * 1_000)
+        recording.write_anchor_if_due()
+    recording.finish("exit")
+    paths = sorted(tmp_path.glob("*.sscope"))
+    assert len(paths) > 2
+    assert [row for row in notes(api.read(tmp_path)) if row[0] == "error"] == []
+    frames = [frame for frame in fmt.scan_frames(paths[0].read_bytes()) if frame.type != fmt.CLOCK]
+    (tmp_path / paths[0].name).write_bytes(encode([(each.type, bytes(each.payload)) for each in frames]))
+    missing = [row for row in notes(api.read(tmp_path)) if row[1] == "records.missing"]
+    assert missing == [("error", "records.missing", 1)]

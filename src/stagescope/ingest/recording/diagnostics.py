@@ -12,12 +12,19 @@ from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.kinds import BY_CODE, COMPUTE, LANE_CODES, STEP_CODE
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
     from stagescope.ingest.recording.frames import Contents
 
+OTHER_RECORDS = {
+    "counters": "values of counters",
+    "clock": "readings of the wall clock",
+    "raw_clock": "readings of the raw clock",
+    "device_clock": "readings of the device's clock",
+}
 STORED_MISSING = "spans that the process had stored are missing"
 
 
@@ -53,6 +60,25 @@ def gaps_of(contents: Contents, source: str, rank: int | None) -> Iterator[Diagn
         text = "frames have the number of another frame with other content, and were skipped"
         count = contents.contradictory_frames
         yield Diagnostic("error", text, source, rank, count=count, code="frames.contradictory")
+    yield from records_of(contents.missing_records, source, rank)
+
+
+def records_of(missing: Counter[str], source: str, rank: int | None) -> Iterator[Diagnostic]:
+    """Yield the records of counters and clocks that are missing from one file, or that it has too many of."""
+    for name, text in OTHER_RECORDS.items():
+        count = missing[name]
+        if count > 0:
+            yield Diagnostic(
+                "error",
+                f"{text} that the process had stored are missing",
+                source,
+                rank,
+                count=count,
+                code="records.missing",
+            )
+        elif count < 0:
+            surplus = f"there are more {text} than the process had stored: some may belong elsewhere"
+            yield Diagnostic("error", surplus, source, rank, count=-count, code="records.surplus")
 
 
 def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
@@ -67,6 +93,8 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
             "warning", text, source, rank, count=contents.dropped_counters, code="counters.dropped"
         )
     if contents.end is None:
+        if (count := contents.missing_records["spans"]) > 0:
+            yield Diagnostic("error", STORED_MISSING, source, rank, count=count, code="spans.missing")
         text = "no end frame: the process was killed or is still running; its last half second may be missing"
         yield Diagnostic("warning", text, source, rank, _last_record(contents), code="recording.no_end")
     elif (lost := contents.end.get("spans", 0) - len(contents.spans)) > 0:

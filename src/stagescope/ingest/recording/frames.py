@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stagescope.ingest.recording.frame_order import FrameOrder
+from stagescope.ingest.recording.frame_order import STATED, FrameOrder
 from stagescope.ingest.recording.header import MAX_NUMBER, checked_header
 from stagescope.ingest.recording.values import storable
 from stagescope.record import format as fmt
@@ -64,8 +64,8 @@ class Columns:
 class Contents:
     """Content of the valid frames of one file, the byte ranges without one, and a checksum of the frames.
 
-    `header` is checked; `wrong_facts` describes what was removed from it. `repeated_frames` and `contradictory_frames`
-    are explained in frame_order.py.
+    `header` is checked; `wrong_facts` describes what was removed from it. `repeated_frames`, `contradictory_frames` and
+    `missing_records` (negative: surplus) are explained in frame_order.py.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +83,7 @@ class Contents:
     lost_frames: int = 0
     repeated_frames: int = 0
     contradictory_frames: int = 0
+    missing_records: Counter[str] = field(default_factory=Counter)
     gaps: list[fmt.Gap] = field(default_factory=list)
     unknown_frames: Counter[int] = field(default_factory=Counter)
     checksum: bytes = b""
@@ -107,9 +108,11 @@ def read_contents(data: bytes) -> Contents:
             continue
         if item.type in payloads and len(item.payload) % RECORD_BYTES[item.type] == 0:
             payloads[item.type].append(item.payload)
-        elif not _take_facts(contents, item):
+        elif not _take_facts(contents, item, order):
             contents.unknown_frames[item.type] += 1
-    contents.lost_frames, contents.repeated_frames = order.missing, order.repeated
+    contents.missing_records = order.differences()
+    contents.lost_frames = max(order.missing, contents.missing_records.pop("frames", 0))
+    contents.repeated_frames = order.repeated
     contents.contradictory_frames = order.contradictory
     contents.checksum = checksum.digest()
     contents.header, contents.wrong_facts = checked_header(contents.header)
@@ -121,12 +124,14 @@ def read_contents(data: bytes) -> Contents:
     return contents
 
 
-def _take_facts(contents: Contents, frame: fmt.Frame) -> bool:
+def _take_facts(contents: Contents, frame: fmt.Frame, order: FrameOrder) -> bool:
     """Add the content of a frame with JSON; return whether the frame type is known and the content valid."""
     try:
         facts = json.loads(bytes(frame.payload))
         if not isinstance(facts, dict):
             return False
+        if frame.type in (fmt.HEADER, fmt.END):
+            order.states(frame, {name: facts.pop(name) for name in STATED if name in facts})
         if frame.type == fmt.HEADER:
             contents.header |= facts
         elif frame.type == fmt.NAMES:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -81,6 +83,21 @@ def _stem(part: Part) -> tuple[Path, str]:
     return part.path.parent, part.path.name.partition(".")[0]
 
 
+def _missing_records(contents: Contents, following: Contents) -> Counter[str]:
+    """Return how many counters and clock readings a file lacks that the header of the following one states."""
+    previous = following.header.get("previous_file")
+    stated = previous.get("file_records") if isinstance(previous, dict) else None
+    if not isinstance(stated, dict):  # written by an earlier version, or damaged
+        return contents.missing_records
+    found = {
+        "counters": len(contents.counters),
+        "clock": len(contents.anchors),
+        "raw_clock": len(contents.raw_anchors),
+        "device_clock": len(contents.device_anchors),
+    }
+    return Counter({name: _whole(stated.get(name, 0)) - count for name, count in found.items()})
+
+
 def _joined(row: list[Part]) -> Part:
     """Return the files as one recording; `_notes` reports the gaps in the earlier files."""
     all_contents = [part.contents for part in row]
@@ -96,6 +113,7 @@ def _joined(row: list[Part]) -> Part:
         counters=np.concatenate([contents.counters for contents in all_contents]),
         frames=sum(contents.frames for contents in all_contents),
         lost_frames=last.lost_frames,
+        missing_records=last.missing_records,
         repeated_frames=last.repeated_frames,
         contradictory_frames=last.contradictory_frames,
         wrong_facts=list(dict.fromkeys(text for contents in all_contents for text in contents.wrong_facts)),
@@ -119,7 +137,9 @@ def _notes(row: list[Part]) -> Iterator[Diagnostic]:
     first, last = row[0], row[-1]
     rank = last.contents.header.get("rank", first.contents.header.get("rank"))
     source = str(last.path)
-    for part in row[:-1]:
+    for part, following in pairwise(row):
+        if following.number == part.number + 1:
+            part.contents.missing_records = _missing_records(part.contents, following.contents)
         yield from gaps_of(part.contents, str(part.path), rank)
     if first.records_before:
         bound = last.contents.header.get("max_bytes")

@@ -1,1 +1,0 @@
-"""The original traces of all ranks, with every event, on the aligned clock."""
