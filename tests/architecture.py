@@ -45,6 +45,7 @@ FAMILIES = {
         "chrome",
         "kineto",
         "nsight",
+        "otlp",
         "paddle",
         "perfetto",
         "primus",
@@ -53,7 +54,7 @@ FAMILIES = {
         "stored_run",
         "table",
     ),
-    "exporters": ("chrome", "other_tools", "perfetto", "pictures", "stored_run", "tables"),
+    "exporters": ("chrome", "originals", "other_tools", "perfetto", "pictures", "stored_run", "tables"),
 }
 """Sources and export formats, by the folder they are in. None imports another: each can be deleted by itself."""
 

@@ -13,6 +13,7 @@ import recordings
 from ascend_profiles import Cluster, write_cluster
 from drawing import timeline_from_text
 from nsight_reports import Planted, parquet_copy, write_report
+from otlp_requests import megatron_rank, request, write_lines
 from paddle_logs import PaddleRun, write_worker_logs
 from places import DATA
 from primus_dumps import write_dumps
@@ -166,6 +167,13 @@ def primus_dumps(folder: Path) -> None:
     """Write the dumps of two ranks of Primus, with numbered micro-batches."""
     drawn = timeline_from_text(DRAWING, cell_ns=MS)
     write_dumps(folder / "pp_data", drawn, numbered=True, iterations=2)
+
+
+def otlp_lines(folder: Path) -> None:
+    """Write a file of OTLP requests with the spans of two ranks, as Megatron-LM names them."""
+    drawn = timeline_from_text(DRAWING, cell_ns=1000).spans
+    requests = [request(megatron_rank(drawn, rank), rank=rank) for rank in (0, 1)]
+    write_lines(folder / "run.otlp.jsonl", *requests)
 
 
 def _planted_ranges(rank: int) -> Planted:

@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import json
 import os
 import socket
 import tarfile
@@ -199,3 +200,30 @@ def test_an_unreadable_file_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(InputError) as error:
         find_inputs([tmp_path / "a.r"], REGISTRY)
     assert str(error.value) == f"cannot read {tmp_path / 'a.r'}: Permission denied"
+
+
+def by_content(tmp_path, **files):
+    """Write traces of forward and backward under these names, with their argument as prefix of the content."""
+    event = {"ph": "X", "name": "forward_0", "ts": 0, "dur": 1, "pid": 0, "tid": 0}
+    for name, prefix in files.items():
+        path = tmp_path / "below" / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(prefix + json.dumps([event]))
+    return find_inputs([tmp_path], Registry(READERS, ()))
+
+
+def test_traces_are_found_by_content_whatever_their_name(tmp_path):
+    inputs = by_content(tmp_path, megascan_pp="", config='{"a": 1}', notes="no json")
+    assert {reader.name: [path.name for path in files] for reader, files in inputs.files.items()} == {
+        "chrome": ["megascan_pp.json"]
+    }
+    assert inputs.diagnostics == ()
+
+
+def test_a_trace_with_another_name_next_to_usual_ones_is_stated_and_not_merged(tmp_path):
+    inputs = by_content(tmp_path, trace_0="", backup="", config='{"a": 1}')
+    (files,) = inputs.files.values()
+    assert [path.name for path in files] == ["trace_0.json"]
+    (note,) = inputs.diagnostics
+    assert (note.severity, note.code, note.count) == ("info", "input.not_read", 1)
+    assert "backup.json" in note.message

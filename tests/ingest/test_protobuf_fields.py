@@ -5,7 +5,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb2
 
-from stagescope.exporters.perfetto.protobuf import bytes_field, number_field, varint
+from stagescope.exporters.protobuf import bytes_field, number_field, varint
 from stagescope.ingest.protobuf_fields import (
     BLOCK_BYTES,
     FIXED32,

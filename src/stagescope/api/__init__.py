@@ -30,6 +30,7 @@ from stagescope.api.reading import (
     read,
     read_paddle_logs,
 )
+from stagescope.api.receiving import TraceReceiver
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
 from stagescope.api.storing import store
@@ -48,6 +49,7 @@ __all__ = [
     "SimulatedStep",
     "Slower",
     "Stored",
+    "TraceReceiver",
     "Viewer",
     "align_timeline",
     "analyze",

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.exporters import Writer, chrome, tables
+from stagescope.exporters.originals import archive, merged_chrome, merged_pftrace
 from stagescope.exporters.perfetto import pftrace
 from stagescope.exporters.pictures import png, svg
 from stagescope.ingest.ascend import reader as ascend
 from stagescope.ingest.chrome import reader as chrome_pattern
 from stagescope.ingest.kineto import reader as kineto
 from stagescope.ingest.nsight import reader as nsight
+from stagescope.ingest.otlp import reader as otlp
 from stagescope.ingest.paddle import fleet_reader as paddle_fleet
 from stagescope.ingest.paddle import log_reader as paddle_log
 from stagescope.ingest.paddle import profiler_reader as paddle_profiler
@@ -41,6 +43,7 @@ READERS: tuple[Reader, ...] = (
     paddle_fleet.READER,
     paddle_profiler.READER,
     primus.READER,
+    otlp.READER,
     kineto.READER,
     chrome_pattern.READER,
     table.CSV,
@@ -64,6 +67,9 @@ WRITERS: tuple[Writer, ...] = (
     page.WRITER,
     tables.CSV,
     tables.PARQUET,
+    archive.WRITER,
+    merged_chrome.writer(chrome.event_lines, chrome.first_free_id),
+    merged_pftrace.writer(pftrace.write_layout),
 )
 """The built-in export formats."""
 

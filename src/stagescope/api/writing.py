@@ -43,11 +43,15 @@ def export(
     table: str | None = None,
     csv_safe: bool = False,
     force: bool = False,
+    on_progress: Callable[[int, int], object] | None = None,
 ) -> Written:
     """Return what was written to `path`: its size, and slices, flows and tracks as a consumer of the file counts them.
 
     `run` is a Timeline or its Report; a page made from a report contains that report, and nothing is analyzed again.
     `format` is chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by default the suffix of `path` decides.
+    With merged-chrome and merged-pftrace, one trace has every event of the original files of torch.profiler; with
+    perfetto-archive, a ZIP has these files and a manifest that places them on one clock. They read the files again and
+    call `on_progress` with the number of files done and of all files. (docs/kineto.md)
     `step` restricts the output to one step. `ranks` and `size` (width and height in pixels; with a height of None, as
     high as needed) are for svg and png. `table` is the table of a csv or parquet file: spans (default), ranks, steps,
     clocks, diagnostics, counters or kernels. `csv_safe` writes an apostrophe before text that a spreadsheet would
@@ -67,6 +71,13 @@ def export(
     0
     """
     timeline = run.timeline if isinstance(run, Report) else run
+    originals = writer_for(Path(path), format).with_progress
+    if originals is not None:
+        if (step, ranks, size, table, csv_safe) != (None, None, None, None, False):
+            raise UsageError.only_with(
+                "--step, --ranks, --size, --table and --csv-safe", "formats of the timeline"
+            )
+        return save(timeline, Path(path), originals(on_progress or _nothing), force=force)
     if csv_safe and writer_for(Path(path), format).without_formulas is None:
         raise UsageError.only_with("--csv-safe", "the format csv")
     if ranks is not None or size is not None:
@@ -82,6 +93,10 @@ def export(
     # A picture shows one step, therefore its layers are those of that step alone, also if there is a report.
     gather = gather_layers if is_picture else gather_extras
     return write(shown, path, format=format, extras=lambda: gather(shown), force=force)
+
+
+def _nothing(_done: int, _file_count: int) -> None:
+    """Report no progress."""
 
 
 def _table_writer(path: Path, format_name: str | None, table: str | None, *, csv_safe: bool) -> Writer:

@@ -58,6 +58,9 @@ COMMANDS: tuple[Command, ...] = (
         "stagescope.cli.pp_chart",
         "Add MindStudio Insight's pipeline chart to Ascend profiles.",
     ),
+    Command(
+        "receive", "stagescope.cli.receive", "Receive OpenTelemetry traces of a training on this machine."
+    ),
     Command("demo", "stagescope.cli.demo", "Train, record and analyze a small pipeline on this machine."),
 )
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 NOT_COMPARABLE = (
     "Pipelines that span these machines cannot be compared: their steps and bubbles are not measured."
 )
-SUMMARY_CODES = ("clock.aligned", "clock.unaligned")
-"""Diagnostics with the same message as the line."""
+SUMMARY_CODES = ("clock.aligned", "clock.unaligned", "trace.mapped")
+"""Diagnostics with the same message as the line, or as a line of the table of what was understood."""
 
 
 def print_unaligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
@@ -41,7 +41,7 @@ def print_aligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
 
 
 def without_clock_line(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics without the one that repeats the line."""
+    """Return the diagnostics without those that repeat lines that were printed before."""
     return tuple(one for one in diagnostics if one.code not in SUMMARY_CODES)
 
 

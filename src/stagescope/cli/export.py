@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.reading import FileBar, align_option, exit_code, read_paths, reading_options
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
       stagescope export recordings -o run.pftrace           open at ui.perfetto.dev
       stagescope export recordings --to chrome -o run.json  open in chrome://tracing
       stagescope export recordings --step 3 -o step3.svg
+      stagescope export traces --to perfetto-archive -o run.zip
       stagescope export recordings --table counters -o counters.parquet
       stagescope export recordings --ranks 0-7 --size 1600x900 -o slide.png
     """,
@@ -37,7 +39,8 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
     "--to",
     "format",
     metavar="FORMAT",
-    help="chrome, pftrace (or perfetto), svg, png, html, csv or parquet; omit to use the suffix of OUT.",
+    help="chrome, pftrace (or perfetto), svg, png, html, csv or parquet; omit to use the suffix of OUT. From "
+    "torch.profiler also merged-chrome and merged-pftrace (all events of all ranks) and perfetto-archive (the files).",
 )
 @click.option(
     "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."
@@ -79,7 +82,9 @@ def command(
         "size": None if size is None else _parse_size(size),
     }
     timeline = read_paths(paths, facts, align=align)
-    written = api.export(timeline, output, **writing, **picture)
+    with ExitStack() as shown:
+        on_progress = FileBar(shown, paths, "writing").show
+        written = api.export(timeline, output, **writing, **picture, on_progress=on_progress)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
     echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
     print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])

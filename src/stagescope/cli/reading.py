@@ -151,8 +151,9 @@ class Read(Protocol):
 class FileBar:
     """A progress bar on standard error for many or large files; not shown if standard error is not a terminal."""
 
-    def __init__(self, shown: ExitStack, paths: Sequence[Path] = ()) -> None:
+    def __init__(self, shown: ExitStack, paths: Sequence[Path] = (), verb: str = "reading") -> None:
         """Prepare a bar that disappears when `shown` is left; `paths` are being read."""
+        self._verb = verb
         self._shown = shown
         self._paths = paths
         self._update: Callable[[int], object] | None = None
@@ -169,7 +170,7 @@ class FileBar:
 
         bar = self._shown.enter_context(Progress(console=error_console(), transient=True))
         files = f"{file_count} files" if file_count > 1 else "1 file"
-        task = bar.add_task(f"reading {files}", total=file_count)
+        task = bar.add_task(f"{self._verb} {files}", total=file_count)
         return lambda done: bar.update(task, completed=done)
 
 

@@ -22,7 +22,7 @@ from stagescope.cli.reading import (
     reading_options,
     skip_steps_option,
 )
-from stagescope.cli.show import print_tables, supports_unicode, terminal_width
+from stagescope.cli.show import print_tables, print_understood, supports_unicode, terminal_width
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.steps import parse_skipped
 
@@ -147,6 +147,7 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
     from stagescope.reports.text import report_text
 
     ascii_only = not supports_unicode()
+    print_understood(report.timeline)
     print_unaligned(clocks, ascii_only=ascii_only)
     line = aligned_line(clocks)
     echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))

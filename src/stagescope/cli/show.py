@@ -64,6 +64,7 @@ def command(
     timeline = read_paths(paths, facts, align=align)
     clocks = api.clock_report(timeline)
     ascii_only = drawing["ascii_only"] or not supports_unicode()
+    print_understood(timeline)
     print_unaligned(clocks, ascii_only=ascii_only)
     print_chart(timeline, step, **drawing)
     print_aligned(clocks, ascii_only=ascii_only)
@@ -72,6 +73,17 @@ def command(
     remaining = without_clock_line(report.diagnostics)
     print_tables(replace(report, diagnostics=remaining), width=drawing["width"], ascii_only=ascii_only)
     return exit_code(timeline)
+
+
+def print_understood(timeline: Timeline) -> None:
+    """Print what was understood of a trace whose actions were mapped or inferred; nothing for other runs."""
+    from stagescope.reports.understood import understood_lines
+
+    lines = understood_lines(timeline)
+    for line in lines:
+        echo(line)
+    if lines:
+        echo()
 
 
 def print_chart(

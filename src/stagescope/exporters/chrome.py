@@ -39,8 +39,7 @@ _LARGEST_WHOLE = 2**53
 def write(timeline: Timeline, path: Path) -> Written:
     """Write the timeline as one Chrome JSON object, one event per line, and return what was written."""
     layout = lay_out(timeline)
-    makers = (_metadata_lines, _slice_lines, _flow_lines, _counter_lines)
-    lines = pl.concat([lines_of(layout) for lines_of in makers])
+    lines = event_lines(layout)
     ending = f'],\n"displayTimeUnit":"ns",\n"otherData":{_json(_other_data(timeline, layout))}}}\n'
     with path.open("wb") as file:
         file.write(b'{"traceEvents":[\n')
@@ -50,6 +49,17 @@ def write(timeline: Timeline, path: Path) -> Written:
     return Written(
         path, size_bytes, layout.slices.height, layout.flows.height, layout.track_names, layout.diagnostics
     )  # fmt: skip
+
+
+def event_lines(layout: Layout) -> pl.Series:
+    """Return all events of a layout, one JSON object each; `first_free_id` is the first process id after them."""
+    makers = (_metadata_lines, _slice_lines, _flow_lines, _counter_lines)
+    return pl.concat([lines_of(layout) for lines_of in makers])
+
+
+def first_free_id(layout: Layout) -> int:
+    """Return a number above all process and thread ids of a layout."""
+    return _run_pid(layout) + len(layout.tracks) + 2
 
 
 WRITER = Writer("chrome", ".json", "Chrome JSON for chrome://tracing, Perfetto and most trace viewers", write)

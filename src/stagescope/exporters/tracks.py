@@ -84,10 +84,13 @@ class Layout:
     flows: pl.DataFrame
     counters: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
+    origin_ns: int | None = None
 
     @property
     def start_ns(self) -> int:
-        """The earliest time in the trace, 0 if it is empty."""
+        """The earliest time in the trace, 0 if it is empty; `origin_ns` where more is drawn in the same file."""
+        if self.origin_ns is not None:
+            return self.origin_ns
         moments = (self.slices["start_ns"].min(), self.counters["time_ns"].min())
         return min((int(moment) for moment in moments if isinstance(moment, int)), default=0)
 

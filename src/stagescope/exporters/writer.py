@@ -34,7 +34,9 @@ class Writer:
     `write` gets the path of an empty file; exporters/new_files.py renames it when the function returns, so that a
     failure leaves nothing behind. A format that also shows analysis results has `with_extras`, which returns a writer
     with them; a picture has `with_figure`, which returns a writer of that figure; a format of tables has `of_table`,
-    which returns a writer of another table than the spans; CSV has `without_formulas`, for spreadsheets.
+    which returns a writer of another table than the spans; CSV has `without_formulas`, for spreadsheets. A format that
+    reads the original files again has `with_progress`, which returns a writer that calls a function with the number of
+    files done and of all files.
     """
 
     name: str
@@ -45,3 +47,4 @@ class Writer:
     with_figure: Callable[[Figure], Writer] | None = None
     of_table: Callable[[str], Writer] | None = None
     without_formulas: Callable[[], Writer] | None = None
+    with_progress: Callable[[Callable[[int, int], object]], Writer] | None = None

@@ -15,7 +15,7 @@ from stagescope.model.stored_run import JOURNAL, MANIFEST
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from stagescope.ingest.registry import Registry
 
@@ -39,8 +39,8 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> 
     Directories are searched recursively for files that match the patterns of a reader, in natural order (rank2 before
     rank10). A file that is reached twice counts once. Raises InputError for a path that does not exist, cannot be
     opened or is a pipe, socket or device, for an explicitly named file that no reader recognizes, and for a directory
-    with nothing to read. What a directory search found by its name but cannot be read as a recording or trace is
-    skipped with a diagnostic.
+    with nothing to read. Where no name matches, files with the suffixes of readers are found by their content. What a
+    directory search found by its name but cannot be read as a recording or trace is skipped with a diagnostic.
     """
     readers, diagnostics = registry
     found: dict[Path, Reader] = {}
@@ -76,13 +76,44 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
             found[file] = _reader_of(file, readers)
         except InputError as error:
             unknown.append(error)
-    if not found:
+    others = _found_by_content(directory, readers, set(found))
+    if not found and not others:
         raise _nothing_found(directory, readers, unknown, stored)
+    if (
+        not found
+    ):  # names of traces are anyone's choice; next to files with usual names, others are other traces
+        return others, []
     beside = [f"{run} is a stored run, which is read when it is named itself" for run in stored]
-    return found, [
+    notes = [
         Diagnostic("warning", f"not read: {reason}", str(directory), code="input.not_read")
         for reason in (*unknown, *beside)
     ]
+    if (
+        not found
+    ):  # names of traces are anyone's choice; next to files with usual names, others are other traces
+        return others, notes
+    if others:
+        first = f"not read: {next(iter(others))} is a trace, but its name is unlike those of the files that were read"
+        notes.append(Diagnostic("info", first, str(directory), count=len(others), code="input.not_read"))
+    return found, notes
+
+
+def _found_by_content(
+    directory: Path, readers: Sequence[Reader], known: Collection[Path]
+) -> dict[Path, Reader]:
+    """Return the files whose content a reader looks into whatever their name, without those that are `known`."""
+    found: dict[Path, Reader] = {}
+    suffixes = tuple(dict.fromkeys(suffix for reader in readers for suffix in reader.suffixes))
+    wanted = (
+        file for file in _files_below(directory) if file.name.lower().endswith(suffixes) and file not in known
+    )
+    interested = [reader for reader in readers if reader.suffixes]
+    for file in sorted(wanted, key=lambda file: natural_key(str(file.relative_to(directory)))):
+        try:
+            found[file] = _reader_of(file, interested)
+        except InputError:  # noqa: PERF203 - most files with such names are none of ours
+            continue
+    return found
 
 
 def _nothing_found(

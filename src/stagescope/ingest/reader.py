@@ -50,7 +50,8 @@ class ReadOptions:
 class Reader:
     """One input format: how its files are found, recognized and read.
 
-    `patterns` are lower-case shell patterns that only narrow a directory search by file name. Whether a file belongs
+    `patterns` are lower-case shell patterns that only narrow a directory search by file name; where nothing in a
+    directory matches any, files that end with one of `suffixes` are found by their content. Whether a file belongs
     to the format is decided by `recognizes(path, head)` from the first `HEAD_BYTES` decompressed bytes. `read` gets
     all recognized files of one call at once, because a run may be spread over several files. It leaves unknown values
     null; ingest/stages.py then fills in stages and coordinates for every reader. `has_attempts` states whether its
@@ -65,3 +66,4 @@ class Reader:
     read: Callable[[Sequence[Path], ReadOptions], Timeline]
     has_attempts: bool = False
     is_mapped: bool = False
+    suffixes: tuple[str, ...] = ()

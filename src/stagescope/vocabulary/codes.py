@@ -63,6 +63,9 @@ CODES: tuple[Code, ...] = (
         "chart.shared_operation",
         "Several messages share an operation, for which only one arrow can be drawn.",
     ),
+    Code(
+        "clock.drift_remains", "The fixed offsets of an archive leave the drift of the clocks within the run."
+    ),
     Code("clock.adjusted", "A machine's clock was set during the run."),
     Code("clock.aligned", "How well the clocks of all machines were aligned."),
     Code(
@@ -77,6 +80,9 @@ CODES: tuple[Code, ...] = (
         "Collectives were not used for clock alignment: ranks do not agree on their numbers.",
     ),
     Code("clock.contradictory", "Times contradict another clock of the same file: a clock was adjusted."),
+    Code(
+        "clock.drift_remains", "The fixed offsets of an archive leave the drift of the clocks within the run."
+    ),
     Code("clock.error_unknown", "The offset between clocks has an unknown error, which limits a comparison."),
     Code(
         "clock.inconsistent",
@@ -124,6 +130,9 @@ CODES: tuple[Code, ...] = (
     Code("device.host_times", "Device actions have host times, which are those of their launch."),
     Code("events.damaged", "Events of a trace are truncated or damaged and were omitted."),
     Code("events.dropped", "Events of a trace could not be read and were dropped."),
+    Code(
+        "events.not_merged", "Events of original traces cannot be drawn in a merged trace, and were left out."
+    ),
     Code("events.out_of_range", "Events without a timestamp, or with an impossible one, were dropped."),
     Code("events.repeated", "Events that are in a trace more than once were used once."),
     Code("events.unpaired", "Events begin or end slices without the other event of their pair."),
@@ -227,6 +236,7 @@ CODES: tuple[Code, ...] = (
     ),
     Code("ranks.missing_step", "A rank has no action in a step that its pipeline recorded."),
     Code("ranks.no_actions", "Ranks have no forward or backward action."),
+    Code("ranks.windows", "A trace is a later profiled window of a rank, and was joined with its first one."),
     Code("reader.unusable", "A reader that another package registered cannot be used."),
     Code("recording.no_end", "A recording has no end frame: its process was killed or is still running."),
     Code("replicas.none", "No data-parallel replicas run the same stages, so stragglers cannot be measured."),

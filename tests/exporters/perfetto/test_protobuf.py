@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb2
 
-from stagescope.exporters.perfetto.protobuf import (
+from stagescope.exporters.protobuf import (
     bytes_field,
     constant_cells,
     fixed64_cells,

@@ -103,7 +103,9 @@ def test_the_error_for_unknown_names_lists_them(write):
 def test_the_commands_accept_a_pattern(write, capsys):
     path = write(events_of(timeline_from_text(DRAWING), "{kind}~{microbatch}"))
     assert main(["show", str(path), "--pattern", "{kind}~{microbatch}", "--ascii"]) == 0
-    assert capsys.readouterr().out.startswith("Pipeline, 2 ranks, 2 micro-batches")
+    out = capsys.readouterr().out
+    assert "\nPipeline, 2 ranks, 2 micro-batches" in out
+    assert out.startswith("understood as:\n  ranks             2 (0-1)")
 
 
 def test_traces_of_other_readers_and_our_own_exports_are_not_recognized(tmp_path):

@@ -108,5 +108,5 @@ def test_a_truncated_export_is_read_up_to_the_cut(exported):
 def test_a_trace_without_actions_is_refused_in_one_sentence(tmp_path):
     path = tmp_path / "empty.pftrace"
     path.write_bytes(b"\x0a\x02\x50\x01")
-    with pytest.raises(InputError, match="no slice is named as an action"):
+    with pytest.raises(InputError, match="no track of the Perfetto trace has a slice"):
         stagescope.read(path)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.exporters.perfetto.protobuf import (
+from stagescope.exporters.protobuf import (
     bytes_field,
     constant_cells,
     fixed64_cells,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from stagescope.exporters.perfetto.protobuf import Cells
+    from stagescope.exporters.protobuf import Cells
     from stagescope.exporters.tracks import Layout
     from stagescope.model import Timeline
 
@@ -94,7 +94,11 @@ def _interned(field: int, texts: list[str]) -> list[bytes]:
 
 def write(timeline: Timeline, path: Path) -> Written:
     """Write the timeline as one Perfetto trace with absolute nanoseconds, and return what was written."""
-    layout = lay_out(timeline)
+    return write_layout(lay_out(timeline), path, is_partial=timeline.is_partial)
+
+
+def write_layout(layout: Layout, path: Path, *, is_partial: bool) -> Written:
+    """Write a layout as one Perfetto trace, and return what was written; more packets may follow in the same file."""
     diagnostics = layout.diagnostics
     shift_ns = max(0, -layout.start_ns)
     if shift_ns:
@@ -106,7 +110,7 @@ def write(timeline: Timeline, path: Path) -> Written:
     events = _events(layout)
     with path.open("wb") as file:
         clock = _clock(layout.start_ns + shift_ns)
-        file.write(_preamble(layout, slices, titles, clock, is_partial=timeline.is_partial))
+        file.write(_preamble(layout, slices, titles, clock, is_partial=is_partial))
         columns = _Columns(slices, layout)
         for start in range(0, len(events.row), BLOCK_ROWS):
             file.write(_encode(events.part(start, start + BLOCK_ROWS), columns))

@@ -27,7 +27,7 @@ from stagescope.ingest.mapping.slices import (
 from stagescope.ingest.mapping.timeline import timeline_of_slices
 from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.ingest.trace_json.recognition import is_chrome_trace, is_torch_trace
+from stagescope.ingest.trace_json.recognition import SUFFIXES, is_chrome_trace, is_torch_trace
 from stagescope.ingest.trace_json.repair import REFUSALS
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.ingest.usable_files import read_usable
@@ -194,6 +194,7 @@ READER = Reader(
     description="other Chrome traces, with slices that are mapped to actions ([mapping.md](mapping.md))",
     recognizes=recognize_trace,
     read=read_traces,
+    suffixes=SUFFIXES,
     is_mapped=True,
 )
 

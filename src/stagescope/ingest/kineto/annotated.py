@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-RECEIVED, SENT = r"^(gloo|nccl|mpi|ucc|xccl|hccl):recv", r"^(gloo|nccl|mpi|ucc|xccl|hccl):send"
-"""Annotations of process groups; NCCL appends the ranks, as in ``nccl:recv 1<-0``."""
+RECEIVED, SENT = r"^(gloo|nccl|mpi|ucc|xccl|hccl|comm):recv", r"^(gloo|nccl|mpi|ucc|xccl|hccl|comm):send"
+"""Annotations of process groups; NCCL appends the ranks, as in ``nccl:recv 1<-0``; `comm` is of named_works.py."""
 
 FED_BY = {"forward": "recv_forward", "backward": "recv_backward", "backward_input": "recv_backward"}
 FEEDS = {"forward": "send_forward", "backward": "send_backward"}

@@ -140,6 +140,7 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
     """
     read = read_tables(path)
     facts = rank_facts(path, read.facts)
+    facts = facts._replace(device=facts.device or read.device)
     marks = named_marks(read.tables["annotations"], pattern)
     inferred_from = None
     if marks.filter(pl.col("kind").is_in(ACTION_KINDS)).is_empty():

@@ -13,7 +13,7 @@ from stagescope.ingest.kineto.rank_trace import read_rank
 from stagescope.ingest.kineto.timeline import timeline_of_traces
 from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.ingest.trace_json.recognition import is_torch_trace, longer_head
+from stagescope.ingest.trace_json.recognition import SUFFIXES, is_torch_trace, longer_head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,4 +55,5 @@ READER = Reader(
     description="traces of torch.profiler (Kineto), one file per rank",
     recognizes=recognize_trace,
     read=read_traces,
+    suffixes=SUFFIXES,
 )

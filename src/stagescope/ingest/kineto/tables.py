@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.annotations.kernel_classes import kernel_class
+from stagescope.ingest.kineto.named_works import with_plain_works
 from stagescope.ingest.kineto.operator_classes import OTHER, operator_class, settle_operators
 from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
@@ -36,7 +37,16 @@ Times = dict[str, Any]
 Columns = Callable[[Sequence["TraceEvent"], Times], dict[str, Any]]
 
 
-LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "privateuse1_runtime")
+LAUNCHES = (
+    "cuda_runtime", "cuda_driver", "hip_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime",
+    "xpu_driver", "mtia_runtime",
+)  # fmt: skip
+DEVICE_OF_CATEGORY = {
+    "mtia_runtime": "MTIA", "mtia_ccp_events": "MTIA", "mtia_workloadd": "MTIA", "mtia_insight": "MTIA",
+    "xpu_runtime": "XPU", "xpu_driver": "XPU", "hpu_op": "HPU", "glow_runtime": "Glow",
+    "privateuse1_runtime": "PrivateUse1", "privateuse1_driver": "PrivateUse1",
+}  # fmt: skip
+"""Devices that a trace does not describe in its header, by categories of libkineto/src/ActivityType.cpp."""
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 TIMES = {"start_ns": pl.Int64, "end_ns": pl.Int64}
 TABLES: dict[str, dict[str, type[pl.DataType]]] = {
@@ -109,13 +119,15 @@ class TraceEvent(msgspec.Struct, gc=False):
 class TraceTables(NamedTuple):
     """One trace: the fields of its header, one table per group of events (TABLES), and diagnostics.
 
-    `kernel_names` are the names of kernels by `name_number`.
+    `kernel_names` are the names of kernels by `name_number`; `device` is the kind of device that the categories of
+    events show, null for a CPU and where the header describes the device.
     """
 
     facts: dict[str, Any]
     tables: dict[str, pl.DataFrame]
     diagnostics: list[Diagnostic]
     kernel_names: tuple[str, ...] = ()
+    device: str | None = None
 
 
 class Numbered(dict[Any, int]):
@@ -149,7 +161,8 @@ def read_tables(path: Path) -> TraceTables:
     ):
         if count:
             diagnostics.append(Diagnostic("error", text, str(path), count=count, code=code))
-    return TraceTables(stream.facts, tables, diagnostics, tuple(collector.kernel_names))
+    device = min(collector.devices, default=None)
+    return TraceTables(stream.facts, tables, diagnostics, tuple(collector.kernel_names), device)
 
 
 @contextmanager
@@ -176,12 +189,14 @@ class Collector:
     strays: int = 0
     repeated: int = 0
     thinned: int = 0
+    devices: set[str] = field(default_factory=set)
 
     def add(self, piece: Sequence[TraceEvent]) -> None:
         """Add the events of one piece."""
         groups: defaultdict[str, list[TraceEvent]] = defaultdict(list)
         for event in piece:
             groups[event.cat].append(event)
+        self.devices.update(DEVICE_OF_CATEGORY[name] for name in groups if name in DEVICE_OF_CATEGORY)
         self._add("operators", groups["cpu_op"], self._operator_columns)
         # Nested operators are most of a trace; dropping them early bounds the memory.
         if len(self.parts["operators"]) - self.thinned >= PIECES_TO_THIN:
@@ -198,7 +213,7 @@ class Collector:
         """Return every table of TABLES; `base_ns` is the origin of the trace's timestamps."""
         self._thin_operators()
         tables = {name: self._table(name, base_ns) for name in TABLES}
-        return tables | {"operators": settle_operators(tables["operators"])}
+        return with_plain_works(tables | {"operators": settle_operators(tables["operators"])})
 
     def _table(self, name: str, base_ns: int) -> pl.DataFrame:
         schema = TABLES[name]

@@ -103,12 +103,20 @@ def _by_rank(traces: Sequence[RankTrace], diagnostics: list[Diagnostic]) -> dict
             diagnostics.append(Diagnostic("warning", text, count=len(traces), code="ranks.assumed"))
         return dict(enumerate(traces))
     ranks: dict[int, RankTrace] = {}
-    for trace in traces:
-        rank = trace.facts.rank
+    for each in traces:
+        rank, trace = each.facts.rank, each
         if rank is None:
             continue
-        ranks[rank] = _joined(ranks[rank], trace, rank) if rank in ranks else trace
+        if rank in ranks:
+            diagnostics.append(_window_note(rank, sorted((ranks[rank], trace), key=_begins_ns)[1]))
+            trace = _joined(ranks[rank], trace, rank)
+        ranks[rank] = trace
     return dict(sorted(ranks.items()))
+
+
+def _window_note(rank: int, trace: RankTrace) -> Diagnostic:
+    text = "the trace is a later profiled window of a rank, and was joined with its first one"
+    return Diagnostic("info", text, str(trace.path), rank, code="ranks.windows")
 
 
 def _joined(one: RankTrace, other: RankTrace, rank: int) -> RankTrace:

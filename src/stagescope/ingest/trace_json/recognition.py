@@ -15,6 +15,9 @@ EVENTS = (
     *(b'"gpu_user_annotation"', b'"user_annotation"', b'"cpu_op"'),
 )
 MOST_HEAD_BYTES = 1 << 20
+SUFFIXES = (".json", ".json.gz", ".json.zst")
+"""What files may be called that are looked into, whatever their name."""
+
 PADDLE = b'"span_index"'
 OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
 """The beginning of stagescope's own exports. They are not read: the recording they were made from should be."""

@@ -63,6 +63,16 @@ class OutputError(StagescopeError):
         return cls(f"cannot write {path}: {reason.strerror or reason}")
 
     @classmethod
+    def no_original(cls, rank: int | None, source: str | None) -> Self:
+        """Return the error for a rank that was not read from a trace that can be passed on as it is."""
+        of = "the run" if rank is None else f"rank {rank}"
+        read_from = f": it was read from {source}" if source else ""
+        return cls(
+            f"no original trace of {of}{read_from}",
+            "archives and merged traces need the files of torch.profiler, one per rank, where they were read from",
+        )
+
+    @classmethod
     def unknown_format(cls, name: str, known: Iterable[str]) -> Self:
         """Return the error for an unknown export format, or a path without a suffix."""
         problem = f"unknown export format {name!r}" if name else "no export format: the file has no suffix"

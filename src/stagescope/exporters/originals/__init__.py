@@ -1,0 +1,1 @@
+"""The original traces of all ranks, with every event, on the aligned clock."""

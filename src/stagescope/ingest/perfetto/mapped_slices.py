@@ -1,0 +1,46 @@
+"""The slices of a Perfetto trace of any tool, in the form that a mapping reads (ingest/mapping).
+
+A process is the process of a track; where no track states one, the track at the top. A thread is the track itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.ingest.mapping.slices import SLICES, TraceSlices, argument_columns, argument_text
+from stagescope.ingest.trace_proto.tracks import Track, ancestors, process_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stagescope.ingest.trace_proto.trace import TraceFile
+
+
+def mapped_slices(trace: TraceFile, arguments: Sequence[str] = ()) -> TraceSlices:
+    """Return the slices of a trace, with these arguments."""
+    places = {uuid: _place(Track(uuid), trace.tracks) for uuid in {one.track for one in trace.slices}}
+    rows = [
+        (
+            one.name, one.category, *places[one.track], one.start_ns, one.end_ns,
+            *(argument_text(one.args, key) for key in arguments),
+        )
+        for one in trace.slices
+    ]  # fmt: skip
+    frame = pl.DataFrame(rows, {**SLICES, **argument_columns(arguments)}, orient="row")
+    return TraceSlices(trace.path, frame, trace.has_epoch, trace.diagnostics)
+
+
+def _place(track: Track, tracks: Mapping[int, Track]) -> tuple[str, str, str | None, str | None]:
+    """Return process, thread and their names, null if they have none."""
+    known = tracks.get(track.uuid, track)
+    owner = process_of(known, tracks)
+    thread = str(known.uuid if known.thread is None else known.thread)
+    if owner is not None:
+        above = next(
+            (one for one in tracks.values() if one.process == owner.process and one.process_name), owner
+        )
+        return str(owner.process), thread, above.process_name or above.name or None, known.name or None
+    top = ancestors(known, tracks)[-1]
+    return str(top.uuid), thread, top.name or None, known.name or None
