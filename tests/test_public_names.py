@@ -51,6 +51,7 @@ def test_public_names():
         "record",
         "schedules",
         "simulate",
+        "sql",
         "store",
         "what_if",
     ]

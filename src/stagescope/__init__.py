@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         open,  # noqa: A004 - the public verb, as in gzip.open
         read,
         simulate,
+        sql,
         store,
         what_if,
     )
@@ -50,7 +51,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "stagescope.api": (
         "SimulatedStep", "Viewer",
-        "analyze", "compare", "export", "open", "read", "simulate", "store", "what_if",
+        "analyze", "compare", "export", "open", "read", "simulate", "sql", "store", "what_if",
     ),
     "stagescope.model": ("Timeline",),
     "stagescope.analysis": ("Report",),
@@ -100,6 +101,7 @@ __all__ = [
     "record",
     "schedules",
     "simulate",
+    "sql",
     "store",
     "what_if",
 ]

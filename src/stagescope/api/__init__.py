@@ -21,6 +21,7 @@ from stagescope.api.ascend_chart import export_pp_chart, pp_chart_folder
 from stagescope.api.formats import ALIASES, READERS, WRITERS, writer_for
 from stagescope.api.inspection import Inspection, inspect, inspection_json
 from stagescope.api.notebook import attach
+from stagescope.api.queries import QUERY_FORMATS, sql, write_query
 from stagescope.api.reading import (
     RunFacts,
     align_timeline,
@@ -39,6 +40,7 @@ from stagescope.exporters.stored_run import Stored
 
 __all__ = [
     "ALIASES",
+    "QUERY_FORMATS",
     "READERS",
     "WRITERS",
     "EqualStages",
@@ -73,11 +75,13 @@ __all__ = [
     "report_json",
     "simulate",
     "sorted_diagnostics",
+    "sql",
     "store",
     "view_run",
     "what_if",
     "what_if_json",
     "write",
+    "write_query",
     "writer_for",
 ]
 

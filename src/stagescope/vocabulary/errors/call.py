@@ -89,6 +89,21 @@ class UsageError(StagescopeError):
         return cls(f"the clocks of {path} were aligned when it was stored", "store it with --no-align")
 
     @classmethod
+    def not_a_query(cls, query: str) -> Self:
+        """Return the error for a statement that is not a query."""
+        return cls(f"{query!r} is not a query", "begin with SELECT, WITH or FROM; --help lists the tables")
+
+    @classmethod
+    def query_failed(cls, reason: str) -> Self:
+        """Return the error for a query that the engine refuses."""
+        return cls(f"the query failed: {reason}", "stagescope sql --help lists the tables")
+
+    @classmethod
+    def query_output(cls, path: str | os.PathLike[str], known: Iterable[str]) -> Self:
+        """Return the error for a file that the result of a query cannot be written to."""
+        return cls(f"cannot write {path}: expected a name that ends with {', '.join(known)}")
+
+    @classmethod
     def not_loopback(cls, host: str, loopback: Iterable[str]) -> Self:
         """Return the error for a server that other machines could reach."""
         return cls(

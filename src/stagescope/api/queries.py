@@ -1,0 +1,117 @@
+"""Query the tables of a run with SQL."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import polars as pl
+from polars.exceptions import PanicException, PolarsError
+
+from stagescope.analysis import Report
+from stagescope.api.analyses import analyze
+from stagescope.exporters.new_files import new_file
+from stagescope.model import TABLES
+from stagescope.vocabulary.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from io import BufferedWriter
+    from pathlib import Path
+
+    from stagescope.model import Timeline
+
+READING = re.compile(r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*(select|with|from)\b", re.IGNORECASE | re.DOTALL)
+FROM_FILES = re.compile(r"\b(?:read|scan)_\w+\s*\(", re.IGNORECASE)
+"""Functions with which Polars reads files; a query reads the tables of the run."""
+
+RUN_TABLES: Mapping[str, str] = {table.name: table.row for table in TABLES}
+"""The tables that were recorded, and what a row of each is (docs/formats.md)."""
+
+REPORT_TABLES: Mapping[str, tuple[str, str]] = {
+    "report_steps": ("steps", "one step and rank, with its bubble"),
+    "report_ranks": ("ranks", "one rank, with its bubble"),
+    "stages": ("stages", "one stage, with the cost of a micro-batch"),
+    "ledger": ("ledger", "one step of a pipeline, divided among causes of lost time"),
+    "iterations": ("iterations", "one iteration of a rank, divided among causes of lost time"),
+    "losses": ("losses", "one cause of lost time in the iterations"),
+    "culprits": ("culprits", "one rank or link that makes a rank idle"),
+    "idle": ("idle", "one idle interval, with its cause and what it waited for"),
+    "outliers": ("outliers", "one action that took far longer than usual"),
+    "critical_path": ("critical_path", "one part of the critical path of a step"),
+    "slack": ("slack", "one action, with how much later it could have ended"),
+    "findings": ("findings", "one finding"),
+    "improvements": ("improvements", "one possible change, with the predicted step"),
+    "collectives": ("collectives", "one collective call of a rank"),
+    "late_ranks": ("late_ranks", "one rank that arrives late at collectives"),
+    "slowdowns": ("slowdowns", "one kind of operation, with what its slowdown costs"),
+    "kernel_communication": ("kernel_communication", "one action, with its exposed and hidden communication"),
+}
+"""The tables that the report adds, with the property of Report and what a row is (docs/analysis-tables.md)."""
+
+
+def sql(run: Timeline | Report, query: str) -> pl.DataFrame:
+    """Return the result of a SQL query over the tables of a run.
+
+    `query` is one statement that begins with SELECT, WITH or FROM, in the dialect of Polars (``polars.SQLContext``).
+    The tables of a Timeline have their own names: spans, ranks, steps, clocks, diagnostics, counters, kernels. Those of
+    its report are stages, ledger, iterations, losses, culprits, idle, outliers, critical_path, slack, findings,
+    improvements, collectives, late_ranks, slowdowns and kernel_communication, and report_steps and report_ranks for
+    `Report.steps` and `Report.ranks`; they are computed if the query names them. Times are integer nanoseconds,
+    enumerations are text.
+
+    Raises UsageError if the query is not a query, reads files, or fails.
+
+    >>> from stagescope.api import simulate
+    >>> run = simulate("1f1b", ranks=2, microbatches=4).timeline
+    >>> sql(run, "select rank, count(*) as actions from spans group by rank order by rank").rows()
+    [(0, 8), (1, 8)]
+    """
+    if READING.match(query) is None:
+        raise UsageError.not_a_query(query)
+    if FROM_FILES.search(query):
+        raise UsageError.query_failed("a query reads the tables of the run, not files")
+    frames = {name: _spelled(frame) for name, frame in _tables_in(run, query).items()}
+    try:
+        return pl.SQLContext(frames, eager=True).execute(query)
+    except (PolarsError, PanicException) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError.query_failed(reason) from None
+
+
+def _tables_in(run: Timeline | Report, query: str) -> dict[str, pl.DataFrame]:
+    """Return the tables whose names occur in a query: those of the report take time to compute."""
+    words = set(re.findall(r"\w+", query.lower()))
+    timeline = run.timeline if isinstance(run, Report) else run
+    frames: dict[str, pl.DataFrame] = {name: getattr(timeline, name) for name in RUN_TABLES if name in words}
+    wanted = [name for name in REPORT_TABLES if name in words]
+    if wanted:
+        report = run if isinstance(run, Report) else analyze(run)
+        frames |= {name: getattr(report, REPORT_TABLES[name][0]) for name in wanted}
+    return frames
+
+
+def _spelled(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.col(pl.Enum).cast(pl.String))
+
+
+def write_query(result: pl.DataFrame, path: Path, *, force: bool = False) -> None:
+    """Write the result of a query to a file, whose suffix is one of QUERY_FORMATS.
+
+    Raises OutputError if the file exists and `force` is not set, and if it cannot be written; UsageError for a column
+    that the format cannot contain.
+    """
+    write = QUERY_FORMATS[path.suffix.lower()]
+    try:
+        with new_file(path, force=force) as unfinished, unfinished.open("wb") as file:
+            write(result, file)
+    except (PolarsError, PanicException) as error:
+        raise UsageError.query_failed(str(error).splitlines()[0]) from None
+
+
+QUERY_FORMATS: Mapping[str, Callable[[pl.DataFrame, BufferedWriter], object]] = {
+    ".csv": lambda result, file: result.write_csv(file),
+    ".json": lambda result, file: result.write_json(file),
+    ".parquet": lambda result, file: result.write_parquet(file),
+}
+"""How the result of a query is written, by the suffix of the file."""
