@@ -27,7 +27,12 @@ from stagescope.ingest.mapping.slices import (
 from stagescope.ingest.mapping.timeline import timeline_of_slices
 from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.ingest.trace_json.recognition import SUFFIXES, is_chrome_trace, is_torch_trace
+from stagescope.ingest.trace_json.recognition import (
+    SUFFIXES,
+    is_chrome_trace,
+    is_merged_torch_trace,
+    is_torch_trace,
+)
 from stagescope.ingest.trace_json.repair import REFUSALS
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.ingest.usable_files import read_usable
@@ -67,9 +72,9 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = NO_ARGUMENTS
 
 
-def recognize_trace(_: Path, head: bytes) -> bool:
+def recognize_trace(path: Path, head: bytes) -> bool:
     """Return whether a file is a Chrome trace without a more specific reader."""
-    return is_chrome_trace(head) and not is_torch_trace(head)
+    return is_merged_torch_trace(path, head) or (is_chrome_trace(head) and not is_torch_trace(head))
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:

@@ -13,7 +13,12 @@ from stagescope.ingest.kineto.rank_trace import read_rank
 from stagescope.ingest.kineto.timeline import timeline_of_traces
 from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
-from stagescope.ingest.trace_json.recognition import SUFFIXES, is_torch_trace, longer_head
+from stagescope.ingest.trace_json.recognition import (
+    SUFFIXES,
+    is_merged_torch_trace,
+    is_torch_trace,
+    longer_head,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +37,10 @@ PATTERNS = (
 
 
 def recognize_trace(path: Path, head: bytes) -> bool:
-    """Return whether a file is a trace of torch.profiler."""
-    return is_torch_trace(head) or is_torch_trace(longer_head(path, head))
+    """Return whether a file is a trace of torch.profiler of one rank."""
+    return not is_merged_torch_trace(path, head) and (
+        is_torch_trace(head) or is_torch_trace(longer_head(path, head))
+    )
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:

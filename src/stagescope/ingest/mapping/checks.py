@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_NAMES = 5
 IDENTITY = ("step", "rank", "kind", "stage", "chunk", "pp", "microbatch")
-OF_TRANSFERS = ("peer", "peer_pp", "bytes")
+OF_TRANSFERS = ("peer", "peer_pp", "peer_stage", "bytes")
 DISTINCT_BY = (("tid", "thread"), ("pid", "process"), ("thread", "thread_name"), ("category", "category"))
 """Options of ``--only`` and their columns, by which two runs in one trace may differ."""
 

@@ -32,6 +32,7 @@ FIELDS: dict[str, str] = {
     "cp": "context-parallel coordinate of the rank",
     "peer": "rank at the other end of a transfer",
     "peer_pp": "pipeline-parallel coordinate of the other end of a transfer",
+    "peer_stage": "stage at the other end of a transfer",
     "bytes": "size of a transfer",
 }
 """The parts of an identity, with their meaning. A result below 0 means that a slice has none."""
@@ -69,7 +70,8 @@ class EventMapping:
 
     `texts` are patterns whose numbers are fields or names for expressions (``thread.pp``), `only` restricts the slices.
     A shipped mapping is recognized by its `signature`, texts that a trace must have, and by the arguments that some
-    slices of these names must have. `source` states where the mapping comes from, for messages.
+    slices of these names must have. `source` states where the mapping comes from, for messages. With `merges`, the
+    slices of one action that no other action of its kind divides are one span.
     """
 
     source: str
@@ -79,6 +81,7 @@ class EventMapping:
     only: tuple[tuple[str, TextPattern], ...] = ()
     signature: tuple[tuple[str, TextPattern], ...] = ()
     signature_arguments: tuple[str, ...] = ()
+    merges: bool = False
 
     @property
     def arguments(self) -> frozenset[str]:

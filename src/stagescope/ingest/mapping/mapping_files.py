@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 READY = Path(__file__).parent / "ready"
 MOST_BYTES = 1 << 18
 MOST_RULES = 200
-KEYS = ("about", "fields", "texts", "only", "recognize", "rules")
+KEYS = ("about", "merge", "fields", "texts", "only", "recognize", "rules")
 RULE_KEYS = ("kind", "lane", "fields")
 
 
@@ -105,6 +105,7 @@ def _mapping(found: Mapping[str, Any], where: str) -> EventMapping:
         parse_texts(_flat(_table(found, "only", where)), f"{where}: only"),
         _signature(recognize, f"{where}: recognize"),
         _strings(recognize, "args", where),
+        merges=found.get("merge") is True,
     )
 
 

@@ -10,6 +10,7 @@ from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
 from stagescope.model import RANKS
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
+from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.parallel import DIMENSIONS
 
 if TYPE_CHECKING:
@@ -58,20 +59,39 @@ def rank_rows(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_peers(spans: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return spans with the peers that a mapping states as a pipeline coordinate (`peer_pp`)."""
-    if spans["peer_pp"].null_count() == spans.height:
-        return spans
+    """Return spans with the peers that a mapping states as a pipeline coordinate or stage (`peer_pp`, `peer_stage`).
+
+    The peer has the same other coordinates; it stays unknown if none or several ranks are there.
+    """
+    coordinates = ranks.select(
+        pl.col("rank").cast(pl.Int64), *(pl.col(name).cast(pl.Int64) for name in DIMENSIONS)
+    )
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS)).select("rank", "stage").drop_nulls().unique()
+    places = {
+        "peer_pp": coordinates.rename({"pp": "peer_pp"}),
+        "peer_stage": coordinates.drop("pp").join(
+            actions.select(pl.col("rank").cast(pl.Int64), peer_stage=pl.col("stage").cast(pl.Int64)),
+            on="rank",
+        ),
+    }
+    for place, holders in places.items():
+        if spans[place].count():
+            spans = _with_peers_at(spans, place, holders, coordinates)
+    return spans
+
+
+def _with_peers_at(
+    spans: pl.DataFrame, place: str, holders: pl.DataFrame, coordinates: pl.DataFrame
+) -> pl.DataFrame:
+    """Return spans with the only rank that is at `place`, in the row `holders`, as peer."""
     others = [name for name in DIMENSIONS if name != "pp"]
-    places = ranks.select("rank", *(pl.col(name).fill_null(0).cast(pl.Int64) for name in DIMENSIONS))
-    once = places.filter(pl.struct(*DIMENSIONS).is_unique())
-    own = places.select("rank", *(pl.col(name).alias(f"own_{name}") for name in others))
-    found = spans.with_columns(pl.col("rank").cast(pl.Int32)).join(
-        own, on="rank", how="left", maintain_order="left"
+    own = coordinates.select("rank", *(pl.col(name).fill_null(0).alias(f"own_{name}") for name in others))
+    key = [place, *(f"own_{name}" for name in others)]
+    known = holders.select(
+        place, *(pl.col(name).fill_null(0).alias(f"own_{name}") for name in others), found_peer="rank"
     )
-    peers = once.rename({"rank": "found_peer", "pp": "peer_pp", **{name: f"own_{name}" for name in others}})
-    joined = found.join(
-        peers, on=["peer_pp", *(f"own_{name}" for name in others)], how="left", maintain_order="left"
+    found = spans.with_columns(pl.col("rank", "peer", place).cast(pl.Int64))
+    joined = found.join(own, on="rank", how="left", maintain_order="left").join(
+        known.filter(pl.struct(key).is_unique()), on=key, how="left", maintain_order="left"
     )
-    return joined.with_columns(peer=pl.coalesce("peer", pl.col("found_peer").cast(pl.Int64))).select(
-        spans.columns
-    )
+    return joined.with_columns(peer=pl.coalesce("peer", "found_peer")).select(spans.columns)

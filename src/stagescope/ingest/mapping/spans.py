@@ -58,6 +58,24 @@ def restricted(slices: pl.DataFrame, mapping: EventMapping) -> pl.DataFrame:
     return slices
 
 
+def merged_slices(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans with one for each action whose kernels or parts are several slices.
+
+    Slices of an action are apart where another action of the same kind and stage of the rank begins between them: then
+    they are of different steps.
+    """
+    rows = spans.sort("rank", "start_ns", maintain_order=True)
+    lane = ["rank", "kind", "stage"]
+    is_next = pl.col("microbatch").ne_missing(pl.col("microbatch").shift(1).over(lane))
+    runs = rows.with_columns(run=is_next.cum_sum().over(lane))
+    firsts = [pl.first(name) for name in spans.columns if name not in {*lane, "start_ns", "end_ns"}]
+    return (
+        runs.group_by(*lane, "run", maintain_order=True)
+        .agg(*firsts, pl.min("start_ns"), pl.max("end_ns"))
+        .select(spans.columns)
+    )
+
+
 def _matches(slices: pl.DataFrame, rule: Rule) -> pl.Series:
     found: pl.Series = pl.Series(values=[True]).new_from_index(0, slices.height)
     for column, pattern in rule.where:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.annotations.steps import STEPS_SCHEMA, step_openings, with_steps
+from stagescope.ingest.annotations.steps import STEPS_SCHEMA, in_steps_of_actions, step_openings, with_steps
 from stagescope.ingest.mapping.checks import check_fields, check_identity, check_iterations, check_repetitions
 from stagescope.ingest.mapping.choice import ASSUMED, GIVEN, choose_mapping
 from stagescope.ingest.mapping.errors import no_action_names, no_mapped_spans
 from stagescope.ingest.mapping.ranks import rank_rows, with_peers, with_ranks
-from stagescope.ingest.mapping.spans import mapped_spans, restricted
+from stagescope.ingest.mapping.spans import mapped_spans, merged_slices, restricted
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
-from stagescope.vocabulary.kinds import ACTION_KINDS
+from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
 from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def timeline_of_slices(
     check_fields(spans, choice, files)
     check_identity(spans, choice, files)
     ranked = with_ranks(spans, files, found)
+    if choice.mapping.merges:
+        ranked = merged_slices(ranked)
     stepped = _with_steps(ranked)
     require("steps", stepped["step"].n_unique(), files[0].path)
     check_iterations(stepped, choice, files)
@@ -105,4 +107,10 @@ def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
     no_steps = pl.DataFrame(schema=STEPS_SCHEMA)
     typed = spans.with_columns(pl.col("rank", "step", "stage", "microbatch").cast(pl.Int32))
     ranks = typed.with_columns(mark_start_ns="start_ns").partition_by("rank", maintain_order=True)
-    return pl.concat(with_steps(rank, no_steps, step_openings(rank)) for rank in ranks).drop("mark_start_ns")
+    parts = []
+    for rank in ranks:
+        stepped = with_steps(rank, no_steps, step_openings(rank))
+        is_transfer = pl.col("kind").is_in((*SENDS, *RECEIVES))
+        actions = stepped.filter(~is_transfer)
+        parts += [actions, in_steps_of_actions(stepped.filter(is_transfer), actions)]
+    return pl.concat(parts).drop("mark_start_ns")

@@ -18,6 +18,7 @@ MOST_HEAD_BYTES = 1 << 20
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 """What files may be called that are looked into, whatever their name."""
 
+MERGED = b'"pp_rank_count"'
 PADDLE = b'"span_index"'
 OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
 """The beginning of stagescope's own exports. They are not read: the recording they were made from should be."""
@@ -51,6 +52,14 @@ def is_torch_trace(head: bytes) -> bool:
     if not is_chrome_trace(head):
         return False
     return all(mark in head for mark in HEADER) or any(mark in head for mark in EVENTS)
+
+
+def is_merged_torch_trace(path: Path, head: bytes) -> bool:
+    """Return whether a trace has all pipeline ranks, as merge_pp_traces of torchtitan writes it.
+
+    Source: compact_cuda_graph_trace.py of pytorch/torchtitan, at 2054a2d: `distributedInfo` has `pp_rank_count`.
+    """
+    return is_torch_trace(head) and MERGED in longer_head(path, head).partition(b'"traceEvents"')[0]
 
 
 def looks_like_events(head: bytes) -> bool:

@@ -73,6 +73,7 @@ class EventStream(Generic[Event]):
     cut: tuple[str, int, str] | None = None
     _read_bytes: int = 0
     _is_bare: bool = False
+    _is_streamed: bool = False
     _is_lost: bool = False
     _try_bytes: int = 0
 
@@ -129,6 +130,7 @@ class EventStream(Generic[Event]):
             searched = max(0, len(buffer) - LONGEST_BEGINNING)
             buffer += block
         header = buffer[: opened.start()].rstrip()
+        self._is_streamed = header == b"{" and buffer[opened.end() :].startswith(b"\n")
         if header != b"{":
             complete = header[:-1] + b"}" if header.endswith(b",") else header
             self._note(complete, self._read_bytes - len(buffer))
@@ -181,7 +183,8 @@ class EventStream(Generic[Event]):
         yield events
         if ended:
             self._read_tail(stream, rest)
-        elif self._is_bare and not rest.strip(b" \t\r\n,"):
+        elif (self._is_bare or (self._is_streamed and rest.endswith(b",\n"))) and not rest.strip(b" \t\r\n,"):
+            # Writers of one event per line, such as megatron/core/perfetto_trace.py, never close their list.
             reason = "its list of events has no closing bracket, which the format allows"
             self.cut = (reason, self._read_bytes, "warning")
         else:
