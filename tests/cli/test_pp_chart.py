@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sqlite3
 from contextlib import closing
 
@@ -188,3 +189,35 @@ def test_the_chart_has_the_profilers_raw_timestamps(cluster, call, tmp_path):
         charted = {at for _, at, *_ in ask(copy_of(path, tmp_path))}
         assert charted
         assert charted <= marks | tasks
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+HOSTILE = {
+    "a trigger": f"CREATE TRIGGER t AFTER UPDATE ON COMMUNICATION_OP BEGIN {ENDLESS}; END",
+    "a trigger on names": f"CREATE TRIGGER t AFTER INSERT ON STRING_IDS BEGIN {ENDLESS}; END",
+    "a view in the place of the chart": f"CREATE VIEW StepTaskInfo AS {ENDLESS}",
+}
+
+
+@pytest.mark.parametrize("place", [(), ("--in-place",)])
+@pytest.mark.parametrize("statement", HOSTILE.values(), ids=HOSTILE)
+def test_code_in_a_database_is_not_run(cluster, call, statement, place):
+    databases = cluster(pp=2, microbatches=2, steps=1)
+    edit(databases[1], statement)
+    code, out, err = call(*place)
+    assert code == 1
+    assert "rank 0: 4 actions" in out
+    assert "nothing was written for this rank: it has a " in " ".join((out + err).split())
+    assert len(ask(databases[1], "SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')")) == 1
+
+
+def test_a_link_is_not_followed_in_place_and_a_pipe_is_not_copied(cluster, call, tmp_path):
+    databases = cluster(pp=2, microbatches=2, steps=1)
+    os.mkfifo(databases[0].parents[1] / "profiler_info_9.json")
+    assert call()[0] == 0
+    original = tmp_path / "original.db"
+    databases[1].rename(original)
+    databases[1].symlink_to(original)
+    code, _, err = call("--in-place")
+    assert (code, "is a symbolic link; nothing was changed" in err) == (1, True)
+    assert ask(original, "SELECT name FROM sqlite_master WHERE name = 'StepTaskInfo'") == []

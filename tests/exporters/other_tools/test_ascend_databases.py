@@ -236,3 +236,12 @@ def test_a_killed_writer_leaves_the_database_unchanged(profiles):
     assert Path(f"{path}-journal").exists()
     assert (ask(path, ROWS), ask(path, IDS)) == before
     assert ask(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_statement_without_an_end_is_interrupted(monkeypatch):
+    monkeypatch.setattr("stagescope.exporters.other_tools.ascend_databases.limit", lambda _: 0.01)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        ascend_databases._limit_time(connection)
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+            connection.execute(endless)

@@ -10,6 +10,7 @@ import os
 import shutil
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,7 @@ from stagescope.exporters.other_tools import errors
 from stagescope.exporters.other_tools.connection_ids import connection_ids
 from stagescope.exporters.other_tools.step_task_info import UNKNOWN, step_task_rows
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.limits import UNLIMITED, limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 TABLE, OPERATIONS, COLUMN = "StepTaskInfo", "COMMUNICATION_OP", "opConnectionId"
+NAMES = "STRING_IDS"
 OUTPUT_FOLDER, FACTS = "ASCEND_PROFILER_OUTPUT", "profiler_*.json"
 """Folder in which torch_npu and MindSpore put a rank's database, and the small files next to it, which are copied too.
 """
@@ -37,6 +40,8 @@ SCRATCH_SHARE = 1.05
 """Required free space as a multiple of the databases' size, which includes the new tables."""
 
 LOCK_SECONDS = 1.0
+STEPS_BETWEEN_CHECKS = 100_000
+"""Steps of SQLite's virtual machine between two looks at the clock: about a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,8 @@ def _check(targets: tuple[Target, ...]) -> None:
 
 
 def _check_writable(path: Path) -> None:
+    if path.is_symlink():
+        raise errors.is_link(path)
     # The mode is checked in addition to access rights: root can write even to read-only files.
     if not path.stat().st_mode & stat.S_IWUSR or not (
         os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
@@ -189,6 +196,8 @@ def _write(target: Target, content: _Content) -> None:
                 unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
     if target.source.parent.name == OUTPUT_FOLDER:
         for facts in target.source.parents[1].glob(FACTS):
+            if not facts.is_file():  # a pipe or a device, which would have no end
+                continue
             copied = target.path.parents[1] / facts.name
             with temporary_file(copied) as unfinished:
                 shutil.copyfile(facts, unfinished)
@@ -217,8 +226,11 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
 def _fill(path: Path, content: _Content) -> None:
     """Write the table and the ids in one transaction."""
     with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as connection:
+        _limit_time(connection)
         connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("BEGIN IMMEDIATE")
+        _require_plain_tables(connection)
         connection.execute(f"DROP TABLE IF EXISTS {TABLE}")
         connection.execute(f"CREATE TABLE {TABLE} (name TEXT, startNs INTEGER, endNs INTEGER, type INTEGER)")
         connection.executemany(
@@ -228,6 +240,28 @@ def _fill(path: Path, content: _Content) -> None:
         if _columns(connection, OPERATIONS):
             _fill_ids(connection, content)
         connection.execute("COMMIT")
+
+
+def _limit_time(connection: sqlite3.Connection) -> None:
+    """Let everything that is executed end with an error after the limit `query`."""
+    seconds = limit("query")
+    if seconds != UNLIMITED:
+        end = time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_CHECKS)
+
+
+def _require_plain_tables(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.Error unless what is read and changed are tables without triggers, as profilers write them.
+
+    Views and triggers are code of the file: they may be endless, or change other tables.
+    """
+    found = connection.execute(
+        "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'trigger') AND "
+        "(name COLLATE NOCASE IN (?1, ?2, ?3) OR tbl_name COLLATE NOCASE IN (?1, ?2, ?3))",
+        (TABLE, OPERATIONS, NAMES),
+    ).fetchone()
+    if found is not None:
+        raise sqlite3.DatabaseError(f"it has a {found[0]} {found[1]!r}, which no profiler writes")
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:

@@ -15,6 +15,14 @@ def read_only(path: str | os.PathLike[str]) -> OutputError:
     return OutputError(f"{path} is read-only; nothing was changed", "omit --in-place to write copies")
 
 
+def is_link(path: str | os.PathLike[str]) -> OutputError:
+    """Return the error for a link that was to be changed in place: its target may be anywhere."""
+    return OutputError(
+        f"{path} is a symbolic link; nothing was changed",
+        "omit --in-place to write copies, or name the original",
+    )
+
+
 def in_use(path: str | os.PathLike[str], reason: str) -> OutputError:
     """Return the error for a database that another program is changing."""
     return OutputError(
