@@ -250,6 +250,36 @@ def test_an_index_that_contradicts_its_table_is_recorded_as_fault(path, monkeypa
         assert database.faults == []
 
 
+def test_tables_of_a_large_database_are_checked_before_they_are_read(path, monkeypatch):
+    monkeypatch.setattr("stagescope.ingest.database.CHECKED_BYTES", 0)
+    edit(path, "CREATE TABLE Other (a)", "INSERT INTO Other SELECT a FROM N")
+    with Database(path) as database:
+        database.check()
+        assert len(database.rows("N", NUMBERS)) == 2_000
+        assert database.faults == []
+    swap_rowids(path)
+    with Database(path) as database:
+        database.rows("Other", "SELECT t.rowid, t.a FROM Other t")
+        assert database.faults == []
+        database.rows("N", NUMBERS)
+        assert "out of order" in database.faults[0].text
+    monkeypatch.setattr("stagescope.ingest.database.CHECK_SECONDS", 0.0)
+    with Database(path) as database:
+        database.rows("N", NUMBERS)
+        assert not [fault for fault in database.faults if "check" in fault.text]
+
+
+def swap_rowids(path):
+    """Exchange two neighboring rows of table N, which a query reads without an error (fileformat.html, 1.6)."""
+    content = bytearray(path.read_bytes())
+    leaf = 20 * PAGE
+    assert content[leaf] == 13
+    assert b"x" * 100 in content[leaf : leaf + PAGE]
+    first, second = slice(leaf + 8, leaf + 10), slice(leaf + 10, leaf + 12)
+    content[first], content[second] = content[second], content[first]
+    path.write_bytes(content)
+
+
 def test_tables_that_share_their_pages_are_not_read(path):
     edit(
         path, "CREATE TABLE M (a)", "PRAGMA writable_schema = ON",

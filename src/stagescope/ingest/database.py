@@ -7,6 +7,7 @@ A missing table or column reads as empty and damaged pages lose only their rows;
 from __future__ import annotations
 
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
@@ -30,7 +31,8 @@ WAL_VERSION_AT = 18
 """Header byte that marks a database in write-ahead-log mode (https://sqlite.org/fileformat.html, 1.3)."""
 
 CHECKED_BYTES, CHECK_SECONDS = 4 << 20, 3.0
-"""SQLite checks about 250 MiB in a second; what is needed of a large profile is read in a tenth of that time."""
+"""SQLite checks about 250 MiB in a second; what is needed of a large profile is read in a tenth of that time. Of files
+that are larger, only the tables that are read are checked, for as many seconds in all."""
 
 Row = tuple[Any, ...]
 
@@ -71,6 +73,8 @@ class Database:
         """Whether rows that exist only in the write-ahead log are missing, because the directory is read-only."""
         _check_head(path)
         self._deadline = Deadline()
+        self._unchecked_seconds = CHECK_SECONDS
+        self._checked: set[str] = set()
         self._connection, self._schema = self._open()
         if self._schema.fault:
             self.note("sqlite_master", self._schema.fault)
@@ -144,6 +148,7 @@ class Database:
             if table not in self._schema.refused:
                 self.note(table, "is missing")
             return []
+        self.check_table(table)
         try:
             fetched = self.execute(query, parameters).fetchall()
         except FAILURES as reason:
@@ -163,19 +168,40 @@ class Database:
     def check(self) -> None:
         """Add a fault if SQLite finds the database damaged, also where the damaged part would be read without an error.
 
-        It compares every page, and every index with its table. Large databases, for which this would take longer than
-        to read what is needed of them, are not checked.
+        It compares every page, and every index with its table. Of large databases, for which this would take longer
+        than to read what is needed of them, each table is checked before it is read, without its indexes.
         """
-        if self._schema.fault or self.path.stat().st_size > CHECKED_BYTES:
+        if self._schema.fault or self._is_large:
             return
-        self._deadline.restart(CHECK_SECONDS)
+        found = self._reported("PRAGMA integrity_check(1)", CHECK_SECONDS)
+        if found is not None:
+            self.note("", f"is damaged: SQLite's check reports {found!r}")
+
+    @property
+    def _is_large(self) -> bool:
+        return self.path.stat().st_size > CHECKED_BYTES
+
+    def check_table(self, table: str) -> None:
+        """Add a fault if SQLite finds a table of a large database damaged, before it is read for the first time."""
+        if table in self._checked or self._schema.fault or not self._is_large or self._unchecked_seconds <= 0:
+            return
+        self._checked.add(table)
+        begin = time.monotonic()
+        quoted = table.replace('"', '""')
+        found = self._reported(f'PRAGMA quick_check("{quoted}")', self._unchecked_seconds)
+        self._unchecked_seconds -= time.monotonic() - begin
+        if found is not None:
+            self.note(table, f"is damaged: SQLite's check reports {found!r}")
+
+    def _reported(self, check: str, seconds: float) -> str | None:
+        """Return what a check of SQLite reports; None if it finds nothing, or nothing in time."""
+        self._deadline.restart(seconds)
         try:
             self._connection.execute("PRAGMA ignore_check_constraints = ON")
-            ((found,),) = self._connection.execute("PRAGMA integrity_check(1)").fetchall()
+            found = self._connection.execute(check).fetchone()[0]
         except FAILURES as reason:
             found = "ok" if self._deadline.is_past() else failure_text(reason)
-        if found != "ok":
-            self.note("", f"is damaged: SQLite's check reports {found.splitlines()[-1]!r}")
+        return None if found == "ok" else found.splitlines()[-1]
 
     def check_references(self, table: str, column: str, other: str, key: str) -> None:
         """Add a fault if rows of a table have a value in `column` that no row of the table `other` has as `key`."""

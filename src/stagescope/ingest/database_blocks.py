@@ -36,6 +36,7 @@ class BlockDatabase(Database):
         """
         if not self.has(table):
             return
+        self.check_table(table)
         wanted = self.columns(table, "t", names).split(", ")
         absent = {name: MAX_NS if name in TIMES else ABSENT for name in names}
         columns = ", ".join(

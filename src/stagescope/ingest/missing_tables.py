@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Tables(NamedTuple):
@@ -31,4 +31,19 @@ def missing_tables(databases: Sequence[Tables], names: Sequence[str]) -> Iterato
             text = f"table {name} is missing, which {having} of {len(databases)} profiles of the run have"
             yield Diagnostic(
                 "error", text, database.source, database.rank, f"table {name}", code="database.table_missing"
+            )
+
+
+def absent_tables(databases: Sequence[Tables], uses: Mapping[str, str]) -> Iterator[Diagnostic]:
+    """Yield an info for each table that no database of the run has; `uses` states what its absence means."""
+    for name, meaning in uses.items():
+        if databases and not any(name in database.names for database in databases):
+            text = f"no profile of the run has the table {name}: {meaning}"
+            yield Diagnostic(
+                "info",
+                text,
+                databases[0].source,
+                location=f"table {name}",
+                count=len(databases),
+                code="database.table_absent",
             )

@@ -125,6 +125,7 @@ CODES: tuple[Code, ...] = (
     Code("database.contradictory", "Rows of a database refer to rows that it does not have."),
     Code("database.damaged", "A part of a profiler's database could not be read."),
     Code("database.log_skipped", "A database's write-ahead log could not be read."),
+    Code("database.table_absent", "No database of the run has a table."),
     Code("database.table_missing", "A database lacks a table that others of the run have."),
     Code("device.clock_error", "Precision of device times on the clocks of their hosts."),
     Code("device.host_times", "Device actions have host times, which are those of their launch."),

@@ -131,6 +131,19 @@ def test_reads_marks_of_communication_at_level_none(tmp_path):
     assert named.join(truth.transfers.select(key), on=key, how="anti").is_empty()
     assert named.height > 0.9 * truth.transfers.height
     assert transfers["bytes"].unique().to_list() == [8_388_608]
+    assert ("database.table_absent", "table COMMUNICATION_OP", 4) in timeline.diagnostics.select(
+        "code", "location", "count"
+    ).rows()
+
+
+def test_tables_that_no_profile_of_the_run_has_are_named(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    assert "database.table_absent" not in read(truth).diagnostics["code"]
+    for path in truth.databases.values():
+        edit(path, "DROP TABLE STEP_TIME", "DROP TABLE META_DATA")
+    notes = read(truth).diagnostics.filter(pl.col("code") == "database.table_absent")
+    assert notes["location"].to_list() == ["table META_DATA", "table STEP_TIME"]
+    assert notes["severity"].to_list() == ["info", "info"]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

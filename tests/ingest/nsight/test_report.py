@@ -94,3 +94,12 @@ def test_a_report_is_recognized_by_its_tables(tmp_path, planted):
 
 def test_the_process_is_part_of_thread_and_process_ids():
     assert (process_of(np.array([thread(7, 3), thread(7, 0)])) & 0xFFFFFF).tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("epoch_ns", [-5, 0, 4_200_000_000_000_000_000])
+def test_an_impossible_session_start_is_reported(tmp_path, planted, epoch_ns):
+    with Report(write_report(tmp_path / "a.sqlite", planted, epoch_ns=epoch_ns)) as report:
+        assert report.facts()[1] is None
+        assert [fault.text for fault in report.faults] == [
+            f"has the impossible epoch {epoch_ns} ns, which was ignored"
+        ]

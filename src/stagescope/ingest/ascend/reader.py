@@ -22,7 +22,7 @@ from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.transfer_spans import name_transfers
 from stagescope.ingest.ascend.transfers import marked_transfers, read_transfers, with_peers
 from stagescope.ingest.database import Database
-from stagescope.ingest.missing_tables import Tables, missing_tables
+from stagescope.ingest.missing_tables import Tables, absent_tables, missing_tables
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
@@ -43,6 +43,12 @@ COMPARED_TABLES = (
 )  # fmt: skip
 """Tables that a profile may lack, but not if other profiles of the run have them."""
 
+ABSENT_TABLES = {
+    "META_DATA": "sizes, groups and the schedule are not declared",
+    "STEP_TIME": "actions have no step numbers of the profiler",
+    "COMMUNICATION_OP": "only marked transfers are known",
+}
+"""What it means if no profile of the run has a table."""
 
 MOST_FAULTS = 2
 
@@ -83,6 +89,7 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
     if not any(content.actions.height for content in contents):
         raise refused[0] if refused and not contents else _no_marks(paths, contents)
     notes += missing_tables([content.tables for content in contents], COMPARED_TABLES)
+    notes += absent_tables([content.tables for content in contents], ABSENT_TABLES)
     return _timeline(contents, options).with_diagnostics(notes)
 
 

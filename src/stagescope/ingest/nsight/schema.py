@@ -53,6 +53,9 @@ WORDING = Wording(
     clock_method="wall time at which nsys began the session",
 )
 
+LATEST_NS = 4_102_444_800_000_000_000
+"""The year 2100: a later beginning is invalid, and sums with it may not fit."""
+
 
 class Tables(Protocol):
     """The tables of one export: what a database and a directory of Parquet files have in common."""
@@ -82,9 +85,19 @@ def read_facts(export: Tables) -> TraceFacts:
     gpus = export.frame(GPUS, ("id", "name"), {"id": pl.Int64, "name": pl.String}).drop_nulls()
     return TraceFacts(
         hosts[0] or None if len(hosts) else None,
-        began[0] if len(began) and began[0] > 0 else None,
+        _epoch_of(export, began),
         dict(gpus.iter_rows()),
     )
+
+
+def _epoch_of(export: Tables, began: pl.Series) -> int | None:
+    """Return the wall time at which the session began, None if it is not recorded or impossible."""
+    if not len(began):
+        return None
+    if not 0 < began[0] <= LATEST_NS:
+        export.note(SESSION, f"has the impossible epoch {began[0]} ns, which was ignored")
+        return None
+    return int(began[0])
 
 
 def read_ranges(export: Tables) -> tuple[pl.DataFrame, int]:
