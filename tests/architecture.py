@@ -53,6 +53,7 @@ FAMILIES = {
         "rocprof",
         "stored_run",
         "table",
+        "xplane",
     ),
     "exporters": ("chrome", "originals", "other_tools", "perfetto", "pictures", "stored_run", "tables"),
 }

@@ -116,6 +116,7 @@ FORMATS = (
     ),
     Format("rocpd", samples.rocpd_databases, (*BYTES, *DATABASE), damaged_database, "*.db"),
     Format("rocprof", samples.rocprof_results, (*BYTES, *TEXT, *JSON, *JSON), invalid_json),
+    Format("xplane", samples.xla_profile, BYTES, nothing),
     Format("otlp", samples.otlp_lines, (*BYTES, *TEXT, *JSON_LINES, *JSON_LINES), invalid_lines),
     Format("ascend", samples.ascend_profiles, (*BYTES, *DATABASE), damaged_database, "*.db"),
     Format(

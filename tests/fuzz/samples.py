@@ -21,6 +21,7 @@ from rocprof_traces import write_rocpd, write_rocprof_json
 from stagescope.exporters.perfetto import pftrace
 from stagescope.record import format as fmt
 from synthetic import Shape, pipeline_timeline
+from xplane_profiles import drawn_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,6 +175,12 @@ def otlp_lines(folder: Path) -> None:
     drawn = timeline_from_text(DRAWING, cell_ns=1000).spans
     requests = [request(megatron_rank(drawn, rank), rank=rank) for rank in (0, 1)]
     write_lines(folder / "run.otlp.jsonl", *requests)
+
+
+def xla_profile(folder: Path) -> None:
+    """Write a profile of XLA with two devices and two steps."""
+    drawn = timeline_from_text(DRAWING, cell_ns=1000).spans
+    (folder / "host.xplane.pb").write_bytes(drawn_profile(drawn, repeat=2))
 
 
 def _planted_ranges(rank: int) -> Planted:

@@ -52,6 +52,7 @@ HEADS = {
     "rank0_results.json": b'{\n "rocprofiler-sdk-tool": [\n  {\n   "metadata": {\n    "pid": 908',
     "rank0_results.db": b"",
     "run.otlp.jsonl": b'{"resourceSpans":[{"resource":{"attributes":[',
+    "host.xplane.pb": b"\x0a\x9d\xb2\x08\x12\x0e/host:metadata",
     "trace.json": b'{"traceEvents": [{"ph": "X", "name": "forward_0", "ts": 0, "dur": 1, "pid": 0}',
     "pp_rank_0.json": b'{\n  "1": {\n    "total": 9.5,\n    "memory": 1.0,\n    "fwd_start": [\n      0.5',
     "run.pftrace": b"\x0a\x0e\x50\x01\xe2\x03\x09\x08\x01\x12\x03run\x60\x00",

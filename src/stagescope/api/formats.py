@@ -25,6 +25,7 @@ from stagescope.ingest.recording import reader as recording
 from stagescope.ingest.rocprof import reader as rocprof
 from stagescope.ingest.stored_run import reader as stored_run
 from stagescope.ingest.table import reader as table
+from stagescope.ingest.xplane import reader as xplane
 from stagescope.viewer import page
 from stagescope.vocabulary.errors import OutputError
 
@@ -39,6 +40,7 @@ READERS: tuple[Reader, ...] = (
     ascend.READER,
     nsight.READER,
     rocprof.READER,
+    xplane.READER,
     table.PARQUET,
     paddle_fleet.READER,
     paddle_profiler.READER,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from stagescope.ingest.protobuf_fields import LENGTH, DamagedFieldError, message_fields
 from stagescope.ingest.trace_proto.schema import TRACE_PACKET
 
 LARGEST_PACKET_FIELD = 1100
 """Packets have fields up to 1,000; a larger number is a sign of other data."""
 TEXT = b"\n\r\t"
+XLA_PLANE = re.compile(rb"\x0a[\x80-\xff]{0,4}[\x00-\x7f].{0,11}\x12.(?:/host:|/device:)", re.DOTALL)
+"""A profile of XLA is a list of fields 1 too; the first one is a plane with such a name."""
 
 
 def is_perfetto_trace(head: bytes) -> bool:
@@ -16,6 +20,8 @@ def is_perfetto_trace(head: bytes) -> bool:
     The format has no signature: a trace is a list of fields 1, each with a message. A text that begins with an empty
     line does so too, which is why the fields of the first packets are examined.
     """
+    if XLA_PLANE.match(head):
+        return False
     packets = 0
     try:
         for number, kind, value in message_fields(head):
