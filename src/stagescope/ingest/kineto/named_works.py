@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAMED = r"^PP::(?:fwd|bwd)_(send|recv)(?:_(?:fwd|bwd)_(send|recv))? \(stage \d+\)"
 PLAIN = "comm:"
-"""The prefix that stands for an unknown process group."""
+"""The prefix of an unknown process group."""
 
 
 def with_plain_works(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:

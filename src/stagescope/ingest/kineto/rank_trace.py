@@ -22,9 +22,13 @@ from stagescope.ingest.kineto.graph_actions import find_graph_actions, with_owne
 from stagescope.ingest.kineto.inferred_actions import Inferred, infer_spans
 from stagescope.ingest.kineto.inferred_from_transfers import infer_from_transfers
 from stagescope.ingest.kineto.kernels import owned_kernels
+from stagescope.ingest.kineto.native_trace import read_native
 from stagescope.ingest.kineto.operator_classes import BACKWARD, SEND
 from stagescope.ingest.kineto.parts import find_parts, parts_on_device
 from stagescope.ingest.kineto.tables import read_tables
+from stagescope.ingest.reader import HEAD_BYTES
+from stagescope.ingest.streams import open_stream
+from stagescope.ingest.trace_proto.recognition import is_perfetto_trace
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
 
@@ -138,7 +142,7 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
     Its kernels are kept with `kernels`, and where annotations name parts of actions alone: nothing else can be measured
     then. Raises InputError for a file without a list of events.
     """
-    read = read_tables(path)
+    read = read_native(path) if _is_native(path) else read_tables(path)
     facts = rank_facts(path, read.facts)
     facts = facts._replace(device=facts.device or read.device)
     marks = named_marks(read.tables["annotations"], pattern)
@@ -170,6 +174,12 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
     diagnostics = [*read.diagnostics, *_diagnostics(path, facts, notes)]
     owned = owned_kernels(read, found[0]) if kernels else None
     return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics, owned)
+
+
+def _is_native(path: Path) -> bool:
+    """Return whether a trace is Perfetto's format instead of JSON."""
+    with open_stream(path) as stream:
+        return is_perfetto_trace(stream.read(HEAD_BYTES))
 
 
 def _diagnostics(path: Path, facts: RankFacts, notes: Sequence[Finding]) -> list[Diagnostic]:

@@ -19,6 +19,7 @@ from stagescope.ingest.trace_json.recognition import (
     is_torch_trace,
     longer_head,
 )
+from stagescope.ingest.trace_proto.recognition import is_torch_perfetto_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,14 +34,16 @@ PATTERNS = (
     "*kineto*.json*",
     "*profile*.json*",
     "[0-9]*.json*",
+    "*.pftrace*",
 )
 
 
 def recognize_trace(path: Path, head: bytes) -> bool:
     """Return whether a file is a trace of torch.profiler of one rank."""
-    return not is_merged_torch_trace(path, head) and (
-        is_torch_trace(head) or is_torch_trace(longer_head(path, head))
-    )
+    if is_torch_perfetto_trace(path, head):
+        return True
+    is_torch = is_torch_trace(head) or is_torch_trace(longer_head(path, head))
+    return is_torch and not is_merged_torch_trace(path, head)
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:

@@ -17,7 +17,7 @@ from stagescope.ingest.perfetto.mapped_slices import mapped_slices
 from stagescope.ingest.perfetto.own_exports import is_own_export, own_tables
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
-from stagescope.ingest.trace_proto.recognition import is_perfetto_trace
+from stagescope.ingest.trace_proto.recognition import is_perfetto_trace, is_torch_perfetto_trace
 from stagescope.ingest.trace_proto.trace import read_trace
 from stagescope.ingest.usable_files import read_usable
 from stagescope.model import Timeline
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 PATTERNS = ("*.pftrace*", "*.perfetto-trace*", "*.perfetto_trace*", "*.pb*")
 
 
-def recognize_trace(_: Path, head: bytes) -> bool:
-    """Return whether a file is a Perfetto trace."""
-    return is_perfetto_trace(head)
+def recognize_trace(path: Path, head: bytes) -> bool:
+    """Return whether a file is a Perfetto trace without a more specific reader."""
+    return is_perfetto_trace(head) and not is_torch_perfetto_trace(path, head)
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:

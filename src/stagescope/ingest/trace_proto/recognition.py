@@ -1,12 +1,20 @@
-"""Recognize a Perfetto trace from the beginning of the file."""
+"""Recognize a Perfetto trace, and its writer, from the beginning of the file."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from stagescope.ingest.protobuf_fields import LENGTH, DamagedFieldError, message_fields
+from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_proto.schema import TRACE_PACKET
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TORCH = (b"\x52\x0bExternal id", b"\x52\x04cbid")
+"""Names of arguments that only torch's profiler writes, as fields of a message."""
+SEARCHED_BYTES = 1 << 22
 LARGEST_PACKET_FIELD = 1100
 """Packets have fields up to 1,000; a larger number is a sign of other data."""
 TEXT = b"\n\r\t"
@@ -35,6 +43,15 @@ def is_perfetto_trace(head: bytes) -> bool:
             return False
         return packets > 0 or _is_one_long_packet(head[damage.offset :])
     return packets > 0
+
+
+def is_torch_perfetto_trace(path: Path, head: bytes) -> bool:
+    """Return whether a file is a Perfetto trace that torch's profiler wrote: by the names of arguments in it."""
+    if not is_perfetto_trace(head):
+        return False
+    with open_stream(path) as stream:
+        data = stream.read(SEARCHED_BYTES)
+    return any(name in data for name in TORCH)
 
 
 def _is_one_long_packet(data: bytes) -> bool:
