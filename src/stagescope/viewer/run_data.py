@@ -20,6 +20,7 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, viewer_idle
+from stagescope.viewer.kernel_data import MOST_KERNELS, encode_kernels, omitted_kernels
 from stagescope.viewer.links import TooManyPairsError, find_pairs
 from stagescope.viewer.span_data import encode_spans, viewer_spans
 from stagescope.vocabulary.causes import WAIT_LABELS
@@ -102,6 +103,9 @@ def data_without_spans(
         except TooManyPairsError:
             omitted.append(Diagnostic("info", LINKS_OMITTED, code="viewer.links_omitted"))
     tables |= dict(_extra_sections(extras, spans, ranks, _least(spans["start"]), in_page=in_page))
+    omitted += omitted_kernels(timeline.kernels)
+    if 0 < timeline.kernels.height <= MOST_KERNELS:
+        tables["kernels"] = encode_kernels(timeline.kernels, ranks, _least(spans["start"]))
     meta = viewer_meta(timeline.with_diagnostics(omitted), bubbles, ranks)
     meta["sections"] = [*tables, *extras.objects]
     return ViewerData(meta, tables, dict(extras.objects))

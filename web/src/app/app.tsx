@@ -49,7 +49,12 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
     let timer = 0;
     const frame = requestAnimationFrame(() => {
       timer = window.setTimeout(() => {
-        readResults(viewer.source).then(setResults, (problem: unknown) => {
+        const use = (found: Results): void => {
+          viewer.kernels.value = found.layers.kernels;
+          viewer.hasIdeal.value = found.layers.ideal !== null;
+          setResults(found);
+        };
+        readResults(viewer.source).then(use, (problem: unknown) => {
           viewer.problem.value = `The analysis of this run cannot be shown. ${wordsOf(problem)}`;
         });
       }, 0);

@@ -7,6 +7,7 @@ import { AXIS_HEIGHT, type Layers } from "../draw/scene";
 import type { TimelinePainter } from "../draw/timeline";
 import type { Viewer } from "../layout/viewer";
 import { durationText } from "../model/time";
+import { kernelSentence } from "../panels/kernel";
 import { RowLabels, RowScroller } from "../panels/rows";
 import { listen } from "./gestures";
 import { isDark } from "./theme";
@@ -89,6 +90,9 @@ function touch(viewer: Viewer): void {
     viewer.selection.hover.value,
     viewer.selection.hoverLinks.value,
     viewer.selection.selected.value,
+    viewer.selection.kernel.value,
+    viewer.kernels.value,
+    viewer.hasIdeal.value,
     viewer.selection.chain.value,
     viewer.selection.range.value,
     viewer.search.found.value,
@@ -113,6 +117,8 @@ function EmptyNote({ viewer }: { viewer: Viewer }) {
 /** One line above the picture about the block under the pointer; beside the picture, so that it hides no block. */
 function Readout({ viewer }: { viewer: Viewer }) {
   const span = viewer.selection.hover.value;
+  const kernel = viewer.selection.hoverKernel.value;
+  if (kernel) return <p class="readout">{kernelSentence(kernel, viewer.meta.time_unit)}</p>;
   if (!span) return null;
   const words = [viewer.sentence(span), durationText(span.duration, viewer.meta.time_unit)];
   if (span.wait_duration !== null)

@@ -5,6 +5,7 @@ import { rowAt } from "../layout/rows";
 import type { Range } from "../layout/selection";
 import { length, timeAt } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
+import type { Kernel } from "../model/kernels";
 import type { Span } from "../model/source";
 
 /** A pointer that moves less than this between press and release is a click. */
@@ -100,7 +101,11 @@ class Gestures {
     if (this.pointers.has(event.pointerId)) this.pointers.set(event.pointerId, at);
     if (this.pinch && this.pointers.size === 2) this.pinch = this.pinchTo(this.pinch);
     else if (this.drag) this.dragTo(this.drag, at);
-    else void this.viewer.selection.hoverOver(spanUnder(this.viewer, at));
+    else {
+      const kernel = kernelUnder(this.viewer, at);
+      this.viewer.selection.hoverKernel.value = kernel;
+      void this.viewer.selection.hoverOver(kernel ? null : spanUnder(this.viewer, at));
+    }
   }
 
   up(event: PointerEvent): void {
@@ -113,11 +118,17 @@ class Gestures {
     const ended = this.drag;
     this.drag = null;
     if (!ended) return;
-    if (!ended.hasMoved) void this.viewer.select(spanUnder(this.viewer, at)?.id ?? null);
+    if (!ended.hasMoved) this.click(at);
     else if (ended.isRange) {
       void this.viewer.selection.setRange(rangeBetween(this.viewer, ended, at));
       this.viewer.selection.measuring.value = false;
     }
+  }
+
+  private click(at: Point): void {
+    const kernel = kernelUnder(this.viewer, at);
+    if (kernel) this.viewer.selection.selectKernel(kernel);
+    else void this.viewer.select(spanUnder(this.viewer, at)?.id ?? null);
   }
 
   cancel(event: PointerEvent): void {
@@ -127,6 +138,7 @@ class Gestures {
   }
 
   leave(): void {
+    this.viewer.selection.hoverKernel.value = null;
     void this.viewer.selection.hoverOver(null);
   }
 
@@ -174,6 +186,13 @@ function spanUnder(viewer: Viewer, at: Point): Span | null {
   const y = at.y + viewer.display.scroll.peek();
   const row = rowAt(viewer.display.rows.peek(), y);
   return row && viewer.spanAt(at.x, row.row, (y - row.top) / row.height);
+}
+
+function kernelUnder(viewer: Viewer, at: Point): Kernel | null {
+  if (at.y < 0) return null;
+  const y = at.y + viewer.display.scroll.peek();
+  const row = rowAt(viewer.display.rows.peek(), y);
+  return row && viewer.kernelAt(at.x, row.row, y - row.top, row.height);
 }
 
 /** The time range and the rows between the begin of a drag and a point. */

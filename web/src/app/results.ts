@@ -5,6 +5,7 @@ import { NO_LAYERS } from "../draw/timeline";
 import { waitNamed } from "../layout/colors";
 import { EmbeddedSource } from "../model/embedded";
 import { IdleIntervals, type WaitSum } from "../model/idle";
+import { Kernels } from "../model/kernels";
 import { type Changes, COMPUTE, type Ledger, type Meta, type Verdict, type Wait } from "../model/meta";
 import { Slack } from "../model/slack";
 import type { Source, Span } from "../model/source";
@@ -35,7 +36,7 @@ export const NO_RESULTS: Results = {
 };
 
 export async function readResults(source: Source): Promise<Results> {
-  const [meta, changes, verdict, table, critical, ideal, ledger, slack] = await Promise.all([
+  const [meta, changes, verdict, table, critical, ideal, ledger, slack, kernels] = await Promise.all([
     source.meta(),
     source.json("comparison"),
     source.json("verdict"),
@@ -44,6 +45,7 @@ export async function readResults(source: Source): Promise<Results> {
     source.table("ideal"),
     source.json("ledger"),
     source.table("slack"),
+    source.table("kernels"),
   ]);
   const path = critical ? critical.values("span") : new Float64Array(0);
   const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
@@ -53,6 +55,7 @@ export async function readResults(source: Source): Promise<Results> {
       critical: critical && new Set(path),
       criticalIds: [...path],
       ideal: ideal && new Spans(ideal),
+      kernels: kernels && new Kernels(kernels),
     },
     changes: changes as Changes | null,
     verdict: verdict as Verdict | null,

@@ -4,6 +4,7 @@ import type { PlacedRow } from "../layout/rows";
 import { pixelOf, type View } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
 import type { IdleIntervals } from "../model/idle";
+import type { Kernels } from "../model/kernels";
 import type { Spans, Tile } from "../model/spans";
 import type { TimeUnit } from "../model/time";
 import type { Textures } from "./textures";
@@ -17,6 +18,7 @@ export interface Layers {
   critical: Set<number> | null;
   criticalIds: number[];
   ideal: Spans | null;
+  kernels: Kernels | null;
 }
 
 /** A row as it is drawn: bands in pixels from the top of the canvas. */
@@ -28,6 +30,8 @@ export interface DrawnRow extends PlacedRow {
   thinHeight: number;
   ghostTop: number;
   ghostHeight: number;
+  kernelTop: number;
+  kernelHeight: number;
 }
 
 export interface Scene {

@@ -1,21 +1,21 @@
 /** The pipeline picture: axis, tracks, spans and overlays. */
 
+import { divideRow } from "../layout/bands";
 import { visibleRows } from "../layout/rows";
 import { axisTicks } from "../layout/ticks";
 import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
 import { durationText } from "../model/time";
 import { BlockPainter } from "./blocks";
+import { drawKernels } from "./kernels";
 import * as overlays from "./overlays";
 import { AXIS_HEIGHT, type DrawnRow, type Layers, type Scene, x } from "./scene";
 import { Textures } from "./textures";
 import { DARK, type Inks, LIGHT } from "./theme";
 
-const THIN_FRACTION = 0.24;
-const GHOST_FRACTION = 0.36;
 const TICK_DISTANCE = 90;
 
-export const NO_LAYERS: Layers = { idle: null, critical: null, criticalIds: [], ideal: null };
+export const NO_LAYERS: Layers = { idle: null, critical: null, criticalIds: [], ideal: null, kernels: null };
 
 export class TimelinePainter {
   readonly blocks: BlockPainter;
@@ -63,6 +63,7 @@ export class TimelinePainter {
     pen.clip();
     overlays.drawIdle(scene);
     this.blocks.draw(scene);
+    drawKernels(scene);
     overlays.drawIdealOutlines(scene);
     overlays.drawClockErrors(scene);
     overlays.drawCriticalPath(scene);
@@ -84,7 +85,7 @@ export class TimelinePainter {
   ): Scene {
     const { viewer } = this;
     const view = viewer.camera.view.value;
-    const rows = this.drawnRows(height, layers);
+    const rows = this.drawnRows(height);
     const request = {
       start: view.start,
       end: view.end,
@@ -108,28 +109,23 @@ export class TimelinePainter {
     };
   }
 
-  private drawnRows(height: number, layers: Layers): DrawnRow[] {
+  private drawnRows(height: number): DrawnRow[] {
     const { viewer } = this;
     const rows = viewer.display.rows.value;
     const top = viewer.display.scroll.value;
     const [first, last] = visibleRows(rows, top, top + height);
-    const flags = viewer.display.flags.value;
-    const hasThin = flags.has("comm") || flags.has("host");
-    const hasGhost =
-      viewer.comparison.value !== null || (viewer.display.ideal.value === "under" && layers.ideal !== null);
+    const lanes = viewer.lanes();
     return rows.placed.slice(first, last).map((row) => {
       const y = row.top - top + AXIS_HEIGHT;
-      const thin = hasThin && row.height >= 8 ? row.height * THIN_FRACTION : 0;
-      const ghost = hasGhost && row.height >= 8 ? row.height * GHOST_FRACTION : 0;
+      const bands = divideRow(row.height, lanes);
       return {
         ...row,
+        ...bands,
         y,
         mainTop: y,
-        mainHeight: row.height - (thin ? thin + 1 : 0) - (ghost ? ghost + 1 : 0),
-        ghostTop: y + row.height - ghost - (thin ? thin + 1 : 0),
-        ghostHeight: ghost,
-        thinTop: y + row.height - thin,
-        thinHeight: thin,
+        ghostTop: y + bands.ghostTop,
+        thinTop: y + bands.thinTop,
+        kernelTop: y + bands.kernelTop,
       };
     });
   }

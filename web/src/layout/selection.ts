@@ -2,6 +2,7 @@
 
 import { batch, type Signal, signal } from "@preact/signals";
 
+import type { Kernel } from "../model/kernels";
 import { type Links, type Source, type Span, type Statistics, TooManyError } from "../model/source";
 
 /** A time range on some rows. */
@@ -23,6 +24,9 @@ export class Selection {
   readonly selected: Signal<Span | null> = signal(null);
   /** The links of the selected span's micro-batch. */
   readonly chain: Signal<Links | null> = signal(null);
+  /** The selected kernel, and the one under the pointer. */
+  readonly kernel: Signal<Kernel | null> = signal(null);
+  readonly hoverKernel: Signal<Kernel | null> = signal(null);
   readonly range: Signal<Range | null> = signal(null);
   /** Of the range, once the source has computed them. */
   readonly statistics: Signal<Statistics | null> = signal(null);
@@ -38,14 +42,28 @@ export class Selection {
   async select(id: number | null): Promise<Span | null> {
     if (id === null) {
       batch(() => {
+        this.kernel.value = null;
         this.selected.value = null;
         this.chain.value = null;
       });
       return null;
     }
     const span = await this.attempt(this.source.details(id));
-    if (span) this.selected.value = span;
+    if (span)
+      batch(() => {
+        this.kernel.value = null;
+        this.selected.value = span;
+      });
     return span;
+  }
+
+  /** Select a kernel instead of a span. */
+  selectKernel(kernel: Kernel): void {
+    batch(() => {
+      this.selected.value = null;
+      this.chain.value = null;
+      this.kernel.value = kernel;
+    });
   }
 
   async loadChain(id: number): Promise<void> {

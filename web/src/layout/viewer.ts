@@ -3,9 +3,11 @@
 import { type Signal, signal } from "@preact/signals";
 
 import type { Comparison } from "../model/compare";
+import type { Kernel, Kernels } from "../model/kernels";
 import type { Meta } from "../model/meta";
 import { FRESH, type Freshness, type Source, type Span } from "../model/source";
 import type { Spans } from "../model/spans";
+import { divideRow, type Lanes, showsKernels } from "./bands";
 import { Camera } from "./camera";
 import { Display } from "./display";
 import { findSpan } from "./hit";
@@ -13,12 +15,19 @@ import { Search } from "./search";
 import { Selection } from "./selection";
 import { clamp, length } from "./view";
 
+/** A kernel is hit from so far beside it. */
+const KERNEL_SLOP_PX = 2;
+
 export class Viewer {
   readonly camera: Camera;
   readonly display: Display;
   readonly search: Search;
   readonly selection: Selection;
 
+  /** Whether the analysis has an ideal schedule, once it is read. */
+  readonly hasIdeal = signal(false);
+  /** Kernels, once they are read; null without. */
+  readonly kernels: Signal<Kernels | null> = signal(null);
   readonly comparison = signal<Comparison | null>(null);
   /** Whether `comparison` is with the run that the page carries; layout/compared.ts changes both. */
   readonly isOtherShown = signal(false);
@@ -133,6 +142,29 @@ export class Viewer {
     const direction = by === "up" ? -1 : 1;
     for (let i = at + direction; i >= 0 && i < placed.length; i += direction)
       if (await this.selectNear(placed[i]!.row, current.start + current.duration / 2, 0)) return;
+  }
+
+  /** The lanes of every row at this zoom. */
+  lanes(): Lanes {
+    const flags = this.display.flags.value;
+    const perPixel = length(this.camera.view.value) / this.display.size.value.width;
+    return {
+      thin: flags.has("comm") || flags.has("host"),
+      ghost: this.comparison.value !== null || (this.display.ideal.value === "under" && this.hasIdeal.value),
+      kernels: showsKernels(this.kernels.value?.typical ?? 0, perPixel),
+    };
+  }
+
+  /** The kernel drawn at a point: pixels from the left, and from the top of a row of a height. */
+  kernelAt(x: number, row: number, y: number, height: number): Kernel | null {
+    const kernels = this.kernels.peek();
+    const bands = divideRow(height, this.lanes());
+    if (!kernels || y < bands.kernelTop || y >= bands.kernelTop + bands.kernelHeight) return null;
+    const lane = Math.floor(((y - bands.kernelTop) / bands.kernelHeight) * kernels.laneCount(row));
+    const view = this.camera.view.peek();
+    const perPixel = length(view) / this.display.size.peek().width;
+    const place = kernels.at(row, lane, view.start + x * perPixel, KERNEL_SLOP_PX * perPixel);
+    return place < 0 ? null : kernels.kernel(place);
   }
 
   /** The span drawn at a point: pixels from the left, and the fraction of the row's height from its top. */

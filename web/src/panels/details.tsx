@@ -6,6 +6,7 @@ import type { Viewer } from "../layout/viewer";
 import { type Clock, isAction, type Kind, LANES } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText, durationText, momentText } from "../model/time";
+import { KernelDetails } from "./kernel";
 import { Swatch } from "./legend";
 
 const LONGEST_NAME = 2000;
@@ -24,6 +25,8 @@ interface DetailsProps {
 
 export function Details({ viewer, waitedFor, slackOf }: DetailsProps) {
   const span = viewer.selection.selected.value;
+  const kernel = viewer.selection.kernel.value;
+  if (kernel) return <KernelDetails viewer={viewer} kernel={kernel} />;
   if (!span)
     return (
       <p class="quiet">Click a span to see its details and the path of its micro-batch through the stages.</p>

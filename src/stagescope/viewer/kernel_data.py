@@ -1,0 +1,60 @@
+"""Kernels as the viewer reads them: by row and time, each stream of a rank on a lane of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.viewer.span_data import encode_intervals
+from stagescope.vocabulary.kinds import label
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_KERNELS = 500_000
+"""More are not sent: about 8 bytes each, of which a page may have 15 MB."""
+
+LONGEST_NAME = 200
+
+
+def encode_kernels(kernels: pl.DataFrame, ranks: Sequence[int], base_ns: int) -> bytes:
+    """Return a column blob of a table KERNELS, sorted by row and start.
+
+    Columns: row, start, duration, lane (place of its stream among those of the rank), stream, name, category,
+    operation, action (such as F0.3, with the name of its part) and pair.
+    """
+    shown = kernels.filter(pl.col("rank").is_in(ranks)).sort("rank", "start_ns", "end_ns")
+    keys = shown.select("kind", "stage", "microbatch").unique()
+    labels = pl.DataFrame(
+        [(*row, None if row[0] is None else label(*row)) for row in keys.iter_rows()],
+        {**keys.schema, "label": pl.String},
+        orient="row",
+    )
+    named = shown.join(
+        labels, on=["kind", "stage", "microbatch"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    table = named.select(
+        pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int32).alias("row"),
+        pl.col("start_ns").alias("start"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
+        (pl.col("stream").fill_null(-1).rank("dense").over("rank") - 1).cast(pl.Int32).alias("lane"),
+        "stream",
+        pl.col("name").str.slice(0, LONGEST_NAME),
+        pl.col("category").cast(pl.String),
+        pl.col("operation").cast(pl.String),
+        pl.concat_str("label", "part", separator=", ", ignore_nulls=True).replace("", None).alias("action"),
+        "pair",
+    )
+    return encode_intervals(table, base_ns)
+
+
+def omitted_kernels(kernels: pl.DataFrame) -> list[Diagnostic]:
+    """Return the diagnostic that there are too many kernels for the page; empty if there are not."""
+    if kernels.height <= MOST_KERNELS:
+        return []
+    message = (
+        f"{kernels.height:,} kernels are too many for the page and omitted; export one step or fewer ranks"
+    )
+    return [Diagnostic("info", message, code="viewer.kernels_omitted")]
