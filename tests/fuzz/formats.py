@@ -107,6 +107,7 @@ FORMATS = (
     Format("kineto", samples.kineto_traces, (*BYTES, *TEXT, *JSON, *JSON), invalid_json),
     Format("kineto, gzip", samples.compressed_kineto_traces, BYTES, invalid_gzip),
     Format("chrome", samples.chrome_trace, (*BYTES, *TEXT, *JSON, *JSON), invalid_json),
+    Format("chrome, mapped", samples.mapped_trace, (*BYTES, *TEXT, *JSON, *JSON), invalid_json),
     Format("perfetto", samples.perfetto_export, BYTES, nothing),
     Format("csv", samples.spans_csv, (*BYTES, *TEXT, *CSV, *CSV), damaged_rows),
     Format("parquet", samples.spans_parquet, (*BYTES, *PARQUET), unreadable_parquet),

@@ -92,6 +92,13 @@ def chrome_trace(folder: Path) -> None:
     (folder / "trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
 
 
+def mapped_trace(folder: Path) -> None:
+    """Write an iteration of MegaScan: pairs of events that a shipped mapping finds by their arguments."""
+    source = DATA / "mapped" / "megascan-pp-iter10.json.gz"
+    events = json.loads(gzip.decompress(source.read_bytes()))
+    (folder / "trace.json").write_text(json.dumps(events), encoding="utf-8")
+
+
 def perfetto_export(folder: Path) -> None:
     """Write a run as a Perfetto trace."""
     pftrace.write(pipeline_timeline(Shape(2, 2, 1)), folder / "run.pftrace")
