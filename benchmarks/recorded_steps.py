@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import stagescope.record as record
 from stagescope.ingest.recording.frames import read_contents
@@ -43,6 +44,13 @@ METHODS = (
     ("backward_weight_one_chunk", "backward_weight"),
 )
 CODES = {BY_NAME[name].code for name in ("forward", "backward", "backward_input", "backward_weight")}
+
+
+class Way(Protocol):
+    """A way to record that can be turned on and off."""
+
+    def set(self, *, on: bool) -> None:
+        """Turn it on or off."""
 
 
 class Hooks:
@@ -108,11 +116,17 @@ def training(schedule: str, microbatches: int) -> Callable[[], object]:
     return step
 
 
-def measured(step: Callable[[], object], rounds: int) -> tuple[dict[str, float], int, int]:
-    """Return CPU us of a step per way to record, and how many records and spans by hand a step has."""
+def measured(
+    step: Callable[[], object], rounds: int, make_hand: Callable[[], Way]
+) -> tuple[dict[str, float], int, int]:
+    """Return CPU us of a step per way to record, and how many records and spans by hand a step has.
+
+    Of each round, the medians of its steps are compared with those without a recording in the same round: the load of
+    a shared machine changes from one round to the next.
+    """
     for _ in range(WARM_UP):
         step()
-    hooks, hand = Hooks(), Hand()
+    hooks, hand = Hooks(), make_hand()
     costs: dict[str, list[float]] = {"without": [], "hooks": [], "by hand": []}
     order = list(costs)
     for _ in range(rounds):
@@ -121,11 +135,13 @@ def measured(step: Callable[[], object], rounds: int) -> tuple[dict[str, float],
             hooks.set(on=way == "hooks")
             if way == "by hand":
                 hand.set(on=True)
+            times = []
             for number in range(WARM_UP + MEASURED):
                 begun_ns = time.thread_time_ns()
                 step()
                 if number >= WARM_UP:
-                    costs[way].append((time.thread_time_ns() - begun_ns) / 1e3)
+                    times.append((time.thread_time_ns() - begun_ns) / 1e3)
+            costs[way].append(statistics.median(times))
             if way == "by hand":
                 hand.set(on=False)
     hooks.set(on=True)
@@ -134,14 +150,19 @@ def measured(step: Callable[[], object], rounds: int) -> tuple[dict[str, float],
     spans = read_contents(Path(session.recorder.path).read_bytes()).spans
     kinds = [int(kind) for kind in spans["kind"][spans["step"] == session.recorder.step]]
     by_hand = sum(kind in CODES for kind in kinds)
-    return {way: statistics.median(values) for way, values in costs.items()}, len(kinds), by_hand
+    plain = costs["without"]
+    added = {way: [own - other for own, other in zip(costs[way], plain, strict=True)] for way in order}
+    medians = {way: statistics.median(values) for way, values in added.items()}
+    return {**medians, "without": statistics.median(plain)}, len(kinds), by_hand
 
 
-def report(schedule: str, rounds: int) -> None:
+def report(
+    schedule: str, rounds: int, make: Callable[[int], Callable[[], object]], make_hand: Callable[[], Way]
+) -> None:
     lines = []
     for microbatches in (2, 32):
-        costs, records, by_hand = measured(training(schedule, microbatches), rounds)
-        added, hand = costs["hooks"] - costs["without"], costs["by hand"] - costs["without"]
+        costs, records, by_hand = measured(make(microbatches), rounds, make_hand)
+        added, hand = costs["hooks"], costs["by hand"]
         lines.append((records, added, by_hand, hand))
         print(f"  {schedule}, {microbatches} micro-batches: {costs['without']:.0f} us a step, {added:+.0f} us for "
               f"{records} records by hooks, {hand:+.0f} us for {by_hand} spans by hand")  # fmt: skip
@@ -176,9 +197,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=0, world_size=1)
         record.start(Path(directory, "recording"))
-        print(f"CPU us of the training thread, medians of {rounds * MEASURED} steps of each kind:")
+        print(f"CPU us of the training thread, medians of {rounds} pairs of {MEASURED} steps:")
         for schedule in SCHEDULES:
-            report(schedule, rounds)
+            report(schedule, rounds, partial(training, schedule), Hand)
         record.stop()
         dist.destroy_process_group()
         report_start(rounds, Path(directory, "started"))

@@ -65,7 +65,9 @@ class Patches:
         self.replace(owner, name, descriptor(wrapper) if descriptor else wrapper)
         return True
 
-    def observe_entry(self, functions: dict[Any, Any], key: object, observer: Observer, guard: Guard) -> bool:
+    def observe_entry(
+        self, functions: dict[Any, Any], key: object, observer: Observer | Preparation, guard: Guard
+    ) -> bool:
         """Let `observer` see the calls of the function under `key`; returns whether they are observed now.
 
         For frameworks that look a function up in a dict. A dict that was copied from an observed one contains

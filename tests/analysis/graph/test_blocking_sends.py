@@ -115,3 +115,20 @@ def test_short_wait_at_the_end_of_an_idle_time_does_not_explain_it():
     sent, received = message(0, 1, 0, 10, 12)
     late = added(drawn, {**sent, "wait_start_ns": 28, "wait_end_ns": 29}, received)
     assert not len(find_blocking_sends(find_actions(late)).need)
+
+
+def test_message_issued_after_a_blocked_send_leaves_after_that_send():
+    """Rank 0 is blocked after F1 in the send of F0, until rank 1 receives at 60; only then it issues that of F1."""
+    drawn = timeline_from_text("F0 F1 .  .  .  .  .  .  .\n.  .  .  .  .  .  F0 F1 .", cell_ns=10)
+    first, first_received = message(0, 1, 0, 10, 60)
+    second, second_received = message(0, 1, 1, 60, 68)
+    blocked = {**first, "wait_start_ns": 20, "wait_end_ns": 60}
+    waits = [
+        {**received, "start_ns": start_ns, "wait_start_ns": start_ns, "wait_end_ns": received["end_ns"]}
+        for received, start_ns in ((first_received, 55), (second_received, 60))
+    ]
+    actions = find_actions(added(drawn, blocked, {**second, "end_ns": 61}, *waits))
+    sends, basis = find_blocking_sends(actions), find_replay_basis(actions)
+    microbatch = actions.table["microbatch"].gather(actions.needs["action"].gather(sends.carried)).to_list()
+    assert microbatch == [1]
+    assert basis.lag_ns[sends.carried].tolist() == [8]

@@ -16,10 +16,11 @@ import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.calls import Signature, never_raises
+from stagescope.record.calls import Call, Signature, never_raises
 from stagescope.record.clock import now_ns
 from stagescope.record.data_sizes import count_data
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.action_watch import ActionWatch
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.deepspeed_facts import engine_facts, stage_of
 from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpeedTransfers
@@ -28,6 +29,7 @@ from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
+from stagescope.record.hooks import prepared
 from stagescope.record.installation import Installation, modules_by_name, version_of
 from stagescope.record.patching import MARK
 from stagescope.record.points.deepspeed import CHECKPOINTS, COMM_MODULE, DUALPIPEV, ENGINE, P2P_MODULE
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import ModuleType
 
-    from stagescope.record.calls import Call
+    from stagescope.record.hooks import Preparation, Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
@@ -78,7 +80,7 @@ class Instrumentation:
         self.activities = activities_of(recorder)
         self.optimizers = optimizer_steps(recorder)
         self._counts: Counter[tuple[str, int]] = Counter()
-        self._is_known = True
+        self.is_known = True
         self._described: object = None
 
     def observe_engine(self, module: Any) -> None:
@@ -113,16 +115,16 @@ class Instrumentation:
             if observer is not None:
                 self.patches.observe_entry(instructions, instruction, observer, guard)
 
-    def _observer_of(self, name: str) -> Observer | None:
+    def _observer_of(self, name: str) -> Observer | Preparation | None:
         """Return what observes an instruction; None for an unknown one."""
         if name in ACTIONS:
-            return functools.partial(self._act, name)
+            return prepared(functools.partial(self._action, name))
         if name in TRANSFERS:
             return functools.partial(self._transfer, name)
         if name in REDUCTIONS:
             return self._reduce
         if name == "LoadMicroBatch":
-            return functools.partial(self._load, name)
+            return prepared(functools.partial(Load, self, name))
         if name == "CommitP2P":
             return self._commit
         return self.optimizers.step if name == "OptimizerStep" else None
@@ -148,8 +150,8 @@ class Instrumentation:
         self._counts.clear()
         self.transfers.forget()
         self.optimizers.forget()
-        self._is_known = self._knows(engine)
-        if self.recorder.enabled and self._is_known:
+        self.is_known = self._knows(engine)
+        if self.recorder.enabled and self.is_known:
             self._describe(engine, call.get("pipe_schedule"))
         yield
 
@@ -172,13 +174,15 @@ class Instrumentation:
         del call
         return self.transfers.observe_launch()
 
-    def _act(self, name: str, call: Call) -> Observation:
-        if self._is_known:
-            yield from self.runs.observe_action(ACTIONS[name], self._next_place(name, call))
+    def _action(self, name: str, signature: Signature) -> Watch:
+        def place_of(call: Call) -> Place | None:
+            return self.next_place(name, call) if self.is_known else None
+
+        return Pass(self.runs, ACTIONS[name], signature, place_of)
 
     def _transfer(self, name: str, call: Call) -> Observation:
-        if self._is_known:
-            yield from self.transfers.observe_instruction(TRANSFERS[name], self._next_place(name, call))
+        if self.is_known:
+            yield from self.transfers.observe_instruction(TRANSFERS[name], self.next_place(name, call))
 
     def _commit(self, call: Call) -> Observation:
         del call
@@ -192,21 +196,8 @@ class Instrumentation:
     def _stage_of(self, call: Call) -> int:
         return stage_of(call.owner, 0)
 
-    def _load(self, name: str, call: Call) -> Observation:
-        place = self._next_place(name, call)
-        if not self.recorder.enabled or not self._is_known:
-            return
-        start_ns = now_ns()
-        yield
-        name_id = self.recorder.name_id(name)
-        self.recorder.emit(
-            OTHER, start_ns, now_ns(), place.stage, place.microbatch, place.chunk, name=name_id
-        )
-        if place.stage == 0:
-            self._count(call, place)
-
     @never_raises()
-    def _count(self, call: Call, place: Place) -> None:
+    def count(self, call: Call, place: Place) -> None:
         """Count the data that the first stage has loaded."""
         loaded = getattr(call.owner, "pipe_buffers", {}).get("inputs", ())
         number = call.get("buffer_id", 0)
@@ -214,7 +205,7 @@ class Instrumentation:
             count_data(self.recorder, loaded[number], place.stage, place.microbatch)
 
     @never_raises(default=Place())
-    def _next_place(self, name: str, call: Call) -> Place:
+    def next_place(self, name: str, call: Call) -> Place:
         """Return the place of the next instruction of a kind and phase. Counts even while recording is off."""
         phase = int(call.get("phase", 0))
         microbatch = self._counts[name, phase]
@@ -247,6 +238,45 @@ class Instrumentation:
         self._described = facts
         self.recorder.timer.set_tensor_device(str(engine.device))
         self.recorder.describe(**engine_facts(engine, schedule_class))
+
+
+class Pass(ActionWatch):
+    """Watches the instruction of a forward or a backward, which counts even while recording is off."""
+
+    def pass_by(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count a micro-batch that is not recorded."""
+        self._place_of(Call(self._signature, args, kwargs))
+
+
+class Load:
+    """Watches the instruction that loads a micro-batch."""
+
+    def __init__(self, engines: Instrumentation, name: str, signature: Signature) -> None:
+        self._engines = engines
+        self._recorder = engines.recorder
+        self._name = name
+        self._signature = signature
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Place, int] | None:
+        """Note when the loading began."""
+        call = Call(self._signature, args, kwargs)
+        place = self._engines.next_place(self._name, call)
+        if not self._recorder.enabled or not self._engines.is_known:
+            return None
+        return call, place, now_ns()
+
+    def end(self, state: tuple[Call, Place, int], result: Any) -> None:
+        """Record the loading, and count the data."""
+        del result
+        (call, place, start_ns), end_ns, recorder = state, now_ns(), self._recorder
+        stage, microbatch, chunk = place
+        none = (NONE, NONE, NONE, NONE)
+        recorder.emit(OTHER, start_ns, end_ns, stage, microbatch, chunk, *none, recorder.name_id(self._name))
+        if stage == 0:
+            self._engines.count(call, place)
+
+    def abandon(self, state: Any) -> None:
+        """Forget a loading that failed."""
 
 
 def instrumentation(recorder: Recorder, patches: Patches) -> Instrumentation:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
 from stagescope.record.frameworks import host_activities
+from stagescope.record.frameworks.action_watch import ActionWatch
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.host_activities import activities_of
 from stagescope.record.frameworks.megatron_bridge import observe_bridge
@@ -39,6 +40,7 @@ from stagescope.record.frameworks.megatron_overlap import Part
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, Place, Runs, within
 from stagescope.record.frameworks.shared import shared
+from stagescope.record.hooks import prepared
 from stagescope.record.installation import Installation
 from stagescope.record.points.megatron import NAME, PARTS, SCHEDULES
 
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from stagescope.record import points
-    from stagescope.record.calls import Call
+    from stagescope.record.calls import Call, Signature
+    from stagescope.record.hooks import Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
@@ -123,28 +126,31 @@ class Instrumentation:
         del call
         return (yield from self.runs.observe_step())
 
-    def forward(self, call: Call) -> Observation:
+    @prepared
+    def forward(self, signature: Signature) -> Watch:
         """Observe a forward."""
-        if not self.recorder.enabled or self.runs.is_muted:
-            return
-        self._check_schedule()
+        return Forward(self, signature)
+
+    def forward_begins(self, call: Call) -> Place:
+        """Note a forward, which may load data, and return its place."""
+        if not self.messages.is_on:
+            self._check_schedule()
         self._seen.add(FORWARD)
         place = self.activities.forward = self._begin_forward(call)
-        try:
-            result = yield from self.runs.observe_action(FORWARD, place)
-        finally:
-            self.activities.forward = None
-        # Older versions return the tensors without the number of tokens.
+        return place
+
+    def forward_ends(self, result: Any, place: Place) -> None:
+        """Note what a forward has made. Older versions return the tensors without the number of tokens."""
         self.messages.made(result[0] if isinstance(result, tuple) else result, place)
 
-    def backward(self, call: Call) -> Observation:
+    @prepared
+    def backward(self, signature: Signature) -> Watch:
         """Observe a backward."""
-        if not self.recorder.enabled or self.runs.is_muted:
-            return
+        return ActionWatch(self.runs, BACKWARD, signature, self._backward_begins, self.messages.made)
+
+    def _backward_begins(self, call: Call) -> Place:
         self._seen.add(BACKWARD)
-        place = self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
-        result = yield from self.runs.observe_action(BACKWARD, place)
-        self.messages.made(result, place)
+        return self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
 
     def combined(self, call: Call) -> Observation:
         """Observe a merged call: a forward, a backward, or both."""
@@ -287,6 +293,19 @@ class Instrumentation:
         """Return the global stage of a local chunk: Megatron assigns stages to ranks round-robin."""
         known = NONE not in (chunk, self.pp_rank, self.pp_size)
         return chunk * self.pp_size + self.pp_rank if known else NONE
+
+
+class Forward(ActionWatch):
+    """Watches the function that computes a forward, and loads its data."""
+
+    def __init__(self, instrumentation: Instrumentation, signature: Signature) -> None:
+        begins, ends = instrumentation.forward_begins, instrumentation.forward_ends
+        super().__init__(instrumentation.runs, FORWARD, signature, begins, ends)
+        self._activities = instrumentation.activities
+
+    def left(self) -> None:
+        """Note that data loaded from now on are not those of a forward."""
+        self._activities.forward = None
 
 
 def _parts_of(name: str) -> list[points.Part]:
