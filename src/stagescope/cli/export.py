@@ -39,8 +39,8 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
     "--to",
     "format",
     metavar="FORMAT",
-    help="chrome, pftrace (or perfetto), svg, png, html, csv or parquet; omit to use the suffix of OUT. From "
-    "torch.profiler also merged-chrome and merged-pftrace (all events of all ranks) and perfetto-archive (the files).",
+    help="chrome, pftrace (or perfetto), svg, png, html, csv or parquet; omit to use the suffix of OUT. Of traces of "
+    "torch.profiler: merged-chrome or merged-pftrace (every event of all ranks), perfetto-archive (the files).",
 )
 @click.option(
     "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."
