@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest audit test-exhaustive fuzz compatibility compatibility-trainings check format docs bench gpu-check golden web clean
+.PHONY: help demo test test-dev test-lowest audit test-exhaustive fuzz compatibility compatibility-trainings check format docs bench gpu-check golden web clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-23s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,11 @@ $(LOWEST)/.ready: pyproject.toml tools/lowest_versions.py
 test-lowest: $(LOWEST)/.ready ## run most tests with the lowest versions that pyproject.toml allows, in build/lowest
 	@PYTHONPATH=src $(LOWEST)/bin/python -m pytest -q -n 2 --dist loadfile -m "not exhaustive and not slow" \
 		$(LOWEST_TESTS)
+
+# Without -W error, whose filters python -X dev would come before. pip itself warns, so the tests run it without.
+TESTS ?= tests
+test-dev: $(DEV_READY) ## run tests with Python's development mode and warnings as errors: TESTS=tests/ingest BIN=...
+	@PYTHONWARNINGS=error PYTHONPATH=src $(BIN)/python -X dev -m pytest -q -n 2 --dist loadfile -m "not exhaustive" $(TESTS)
 
 audit: $(DEV_READY) ## look up known vulnerabilities of the required packages; skipped without the network
 	@$(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install --quiet --disable-pip-version-check \

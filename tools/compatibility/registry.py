@@ -5,6 +5,7 @@ pip knows the address of the index, its certificates and its proxies, so none of
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -118,12 +119,15 @@ def _targets(platform: str | None) -> Iterable[tuple[str, ...]]:
 
 def _pip(command: str, *arguments: str) -> str:
     quiet: Sequence[str] = ("--disable-pip-version-check", "--no-input", *ATTEMPTS)
+    # pip itself warns, which would be errors in tests that run with warnings as errors.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     run = subprocess.run(
         [sys.executable, "-m", "pip", command, *quiet, *arguments],
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
+        env=environment,
     )
     if run.returncode:
         errors = [line for line in run.stderr.splitlines() if line.lower().startswith("error")]

@@ -38,8 +38,13 @@ FAILURES = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
 def failure_text(reason: Exception) -> str:
-    """Return the message of one of FAILURES."""
-    return reason.object.decode("utf-8", "replace") if isinstance(reason, UnicodeDecodeError) else str(reason)
+    """Return the message of one of FAILURES.
+
+    Before Python 3.11, the message of an error is empty if it is not valid UTF-8.
+    """
+    if isinstance(reason, UnicodeDecodeError):
+        return reason.object.decode("utf-8", "replace")
+    return str(reason) or "SQLite's message is no valid text"
 
 
 class Schema(NamedTuple):

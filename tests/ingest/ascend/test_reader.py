@@ -1,5 +1,6 @@
 """Ascend profiles: a planted truth is written as databases, damaged, and recovered."""
 
+import json
 import os
 import random
 import shutil
@@ -134,6 +135,21 @@ def test_reads_marks_of_communication_at_level_none(tmp_path):
     assert ("database.table_absent", "table COMMUNICATION_OP", 4) in timeline.diagnostics.select(
         "code", "location", "count"
     ).rows()
+
+
+def test_a_pipeline_group_that_no_cluster_has_is_ignored_and_named(tmp_path):
+    truth = write_cluster(tmp_path, Cluster())
+    group = {"group_name": "pp", "group_rank": 0, "global_ranks": list(range(5_000))}
+    groups = json.dumps({"group_name_7": group})
+    for path in truth.databases.values():
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE META_DATA SET value = ? WHERE name = 'parallel_group_info'", (groups,))
+            connection.commit()
+    timeline = read(truth)
+    assert timeline.ranks.height == 4
+    notes = timeline.diagnostics.filter(pl.col("code") == "database.damaged")["message"].to_list()
+    assert len(notes) == 4
+    assert "has a pipeline group of 5,000 ranks, more than 4,096, which was ignored" in notes[0]
 
 
 def test_tables_that_no_profile_of_the_run_has_are_named(tmp_path):

@@ -42,6 +42,8 @@ PP_BEFORE_DP = "tp-cp-ep-pp-dp"
 DIGITS = re.compile(r"[0-9]{1,9}")
 PIPELINE_GROUPS = ("pp", "pipeline")
 """Names of the group along the pipeline in parallel_group_info (megatron/core/parallel_state.py: pp)."""
+MOST_MEMBERS = 2**12
+"""Ranks of one pipeline; the largest known has 64 stages. All of them become ranks of the run."""
 
 
 class Group(NamedTuple):
@@ -103,7 +105,7 @@ def read_facts(database: Database, rank: int) -> Facts:
         sizes={name: size for name, keys in SIZE_KEYS.items() if (size := _number(sizes, keys))},
         world_size=_number(sizes, ("world_size",)),
         order=_order(sizes),
-        groups=_groups(metadata.get("parallel_group_info", {})),
+        groups=_groups(metadata.get("parallel_group_info", {}), database),
     )
 
 
@@ -146,11 +148,20 @@ def _pipeline(pp_info: Mapping[str, Any]) -> PipelineInfo:
     )
 
 
-def _groups(listed: Mapping[str, Any]) -> dict[str, Group]:
+def _groups(listed: Mapping[str, Any], database: Database) -> dict[str, Group]:
     found = {}
     for name, group in listed.items():
         ranks = group.get("global_ranks") if isinstance(group, dict) else None
-        if isinstance(ranks, list) and all(
+        if (
+            isinstance(ranks, list)
+            and len(ranks) > MOST_MEMBERS
+            and group.get("group_name") in PIPELINE_GROUPS
+        ):
+            text = (
+                f"has a pipeline group of {len(ranks):,} ranks, more than {MOST_MEMBERS:,}, which was ignored"
+            )
+            database.note("META_DATA", text)
+        elif isinstance(ranks, list) and all(
             isinstance(rank, int) and 0 <= rank < limit("ranks") for rank in ranks
         ):
             found[name] = Group(str(group.get("group_name", "")), tuple(ranks))
