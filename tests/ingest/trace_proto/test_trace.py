@@ -1,0 +1,86 @@
+"""Decoding of traces that Perfetto's own library writes, and of hostile ones."""
+
+import zlib
+
+import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb2
+
+from stagescope.exporters.protobuf import bytes_field, number_field
+from stagescope.ingest.trace_proto.trace import read_trace
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limits_in_force
+
+BEGIN, END = pb2.TrackEvent.TYPE_SLICE_BEGIN, pb2.TrackEvent.TYPE_SLICE_END
+EPOCH_NS = 1_790_000_000_000_000_000
+
+
+@pytest.fixture
+def decode(tmp_path):
+    def decode(data):
+        path = tmp_path / "trace.pftrace"
+        path.write_bytes(data if isinstance(data, bytes) else data.SerializeToString())
+        return read_trace(path)
+
+    return decode
+
+
+def add_slice(trace, begin, end, **packet_fields):
+    for kind, at in ((BEGIN, begin), (END, end)):
+        packet = trace.packet.add(timestamp=at, trusted_packet_sequence_id=1, **packet_fields)
+        packet.track_event.type, packet.track_event.track_uuid = kind, 5
+        if kind == BEGIN:
+            packet.track_event.name = "work"
+
+
+def times(trace):
+    return [(one.start_ns, one.end_ns) for one in trace.slices]
+
+
+def test_system_clocks_become_the_wall_clock_by_the_first_snapshot(decode):
+    trace = pb2.Trace()
+    clocks = trace.packet.add().clock_snapshot.clocks
+    clocks.add(clock_id=6, timestamp=1000)
+    clocks.add(clock_id=1, timestamp=EPOCH_NS)
+    add_slice(trace, 1500, 1700)
+    found = decode(trace)
+    assert times(found) == [(EPOCH_NS + 500, EPOCH_NS + 700)]
+    assert found.has_epoch
+
+
+def test_clocks_of_a_sequence_may_count_differences_in_their_own_unit(decode):
+    trace = pb2.Trace()
+    clocks = trace.packet.add(trusted_packet_sequence_id=1).clock_snapshot.clocks
+    clocks.add(clock_id=6, timestamp=1000)
+    clocks.add(clock_id=64, timestamp=0, is_incremental=True, unit_multiplier_ns=10)
+    add_slice(trace, 3, 4, timestamp_clock_id=64)
+    assert times(decode(trace)) == [(1030, 1070)]
+
+
+def test_events_without_their_state_or_clock_are_dropped_and_counted(decode):
+    trace = pb2.Trace()
+    add_slice(trace, 1, 2, sequence_flags=2)
+    add_slice(trace, 3, 4, timestamp_clock_id=70)
+    found = decode(trace)
+    assert found.slices == []
+    assert [(row.code, row.count) for row in found.diagnostics] == [
+        ("events.dropped", 2),
+        ("events.dropped", 2),
+    ]
+
+
+def test_compressed_packets_are_bounded(decode):
+    data = bytes_field(1, bytes_field(50, zlib.compress(b"\0" * 100_000)))
+    with limits_in_force({"string": 50_000}), pytest.raises(InputError, match="the limit of"):
+        decode(data)
+
+
+def test_deeply_nested_arguments_are_left_out(decode):
+    inner = number_field(4, 1)
+    for _ in range(5000):
+        inner = bytes_field(11, inner)
+    event = number_field(9, 1) + number_field(11, 5) + bytes_field(23, "work") + bytes_field(4, inner)
+    packets = [
+        number_field(8, 10) + bytes_field(11, event),
+        number_field(8, 20) + bytes_field(11, number_field(9, 2) + number_field(11, 5)),
+    ]
+    assert times(decode(b"".join(bytes_field(1, packet) for packet in packets))) == [(10, 20)]
