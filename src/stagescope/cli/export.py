@@ -29,7 +29,9 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
       stagescope export recordings -o run.pftrace           open at ui.perfetto.dev
       stagescope export recordings --to chrome -o run.json  open in chrome://tracing
       stagescope export recordings --step 3 -o step3.svg
-      stagescope export traces --to perfetto-archive -o run.zip
+      stagescope export traces --to merged-pftrace -o all.pftrace
+      stagescope export traces --to merged-chrome -o all.json
+      stagescope export traces --to perfetto-archive -o all.zip
       stagescope export recordings --table counters -o counters.parquet
       stagescope export recordings --ranks 0-7 --size 1600x900 -o slide.png
     """,
