@@ -33,6 +33,18 @@ sys.exit(4)
 """
 
 
+HOLD = "import os, time\nwhile not os.path.exists(os.environ['HOLD']): time.sleep(0.01)\n"
+"""Runs until the file that the variable names exists."""
+
+
+def until(is_so):
+    """Wait for a fact."""
+    limit_s = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < limit_s
+        time.sleep(0.01)
+
+
 def start(directory, *options, code=TRAINING, **environment):
     return subprocess.Popen(
         [*recording_command(directory, *options), sys.executable, "-c", code],
@@ -92,9 +104,10 @@ def test_a_launcher_that_starts_a_rank_again_makes_an_attempt(tmp_path, variable
 
 
 def test_a_command_without_a_launcher_joins_while_the_first_one_runs(tmp_path):
-    first = start(tmp_path / "rec", code=TRAINING.replace("0.01", "0.5"))
-    time.sleep(1)
+    first = start(tmp_path / "rec", code=HOLD + TRAINING, HOLD=str(tmp_path / "go"))
+    until((tmp_path / "rec" / MARKER).exists)
     assert end(start(tmp_path / "rec", RANK="1"))[0] == 4
+    (tmp_path / "go").touch()
     end(first)
     assert ranks_in(tmp_path / "rec") == [0, 1]
 
@@ -125,8 +138,10 @@ def test_a_directory_that_cannot_be_written_does_not_keep_the_command_from_runni
 
 def test_force_of_one_rank_keeps_the_recordings_of_the_others(tmp_path):
     end(start(tmp_path / "rec", RANK="9"))
+    marker = tmp_path / "rec" / MARKER
+    before = marker.read_bytes()
     running = [start(tmp_path / "rec", "--force", SLURM_JOB_ID="7", SLURM_PROCID="0")]
-    time.sleep(1.5)
+    until(lambda: marker.exists() and marker.read_bytes() not in (b"", before))
     running.append(start(tmp_path / "rec", "--force", SLURM_JOB_ID="7", SLURM_PROCID="1"))
     assert [end(process)[0] for process in running] == [4, 4]
     assert ranks_in(tmp_path / "rec") == [0, 1]
@@ -135,9 +150,10 @@ def test_force_of_one_rank_keeps_the_recordings_of_the_others(tmp_path):
 
 
 def test_a_command_that_records_nothing_leaves_the_directory_to_the_others(tmp_path):
-    first = start(tmp_path / "rec", code="import time; time.sleep(3)")
-    time.sleep(1)
+    first = start(tmp_path / "rec", code=HOLD, HOLD=str(tmp_path / "go"))
+    until((tmp_path / "rec" / MARKER).exists)
     end(start(tmp_path / "rec", RANK="1"))
+    (tmp_path / "go").touch()
     _, _, err = end(first)
     assert err[0].startswith("stagescope: nothing was recorded")
     assert ranks_in(tmp_path / "rec") == [1]

@@ -71,7 +71,9 @@ def tensors_in(value: Any) -> Sequence[Any]:
     """Return the tensors in a tensor, a list, or a dict of them (with several modules)."""
     found: list[Any] = []
     waiting = [value]
-    for each in waiting:  # no call of its own for the usual list of one tensor: this runs four times per micro-batch
+    for (
+        each
+    ) in waiting:  # no call of its own for the usual list of one tensor: this runs four times per micro-batch
         if isinstance(each, dict):
             waiting.extend(each.values())
         elif isinstance(each, (list, tuple)):
