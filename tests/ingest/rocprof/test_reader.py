@@ -124,6 +124,14 @@ def test_the_error_for_truncated_json_states_that_it_is_not_complete(tmp_path):
     assert str(error.value) == f"{path}: not a complete JSON file of rocprofv3: Input data was truncated"
 
 
+def test_text_that_is_not_valid_is_replaced_with_an_error(tmp_path):
+    path = write_rocprof_json(tmp_path / "rank0_results.json", planted_rank(timeline_from_text(DRAWING), 0))
+    path.write_bytes(path.read_bytes().replace(b"F0.1 step 0", b"F0.1 step 0\xff"))
+    found = stagescope.read(path, align=False)
+    assert found.spans.height == 3
+    assert found.diagnostics.filter(code="file.damaged").height == 1
+
+
 def test_a_damaged_trace_of_two_is_named_and_the_other_is_read(tmp_path):
     drawn = timeline_from_text(DRAWING)
     write_rocpd(tmp_path / "rank0_results.db", planted_rank(drawn, 0))

@@ -157,12 +157,8 @@ def read_json(path: Path) -> MemoryTrace:
     with open_stream(path) as stream:
         data = stream.read()
         damage = stream.damage
-    try:
-        processes = decode(DECODER.decode, data).processes
-    except REFUSALS as refusal:
-        reason, _ = reason_of(refusal)
-        raise InputError.damaged(path, f"not a complete JSON file of rocprofv3: {damage or reason}") from None
-    faults = []
+    faults: list[Diagnostic] = []
+    processes = _decoded(path, data, damage, faults)
     if damage:
         faults.append(Diagnostic("error", damage, str(path), code="file.damaged"))
     # Numbers of agents and kernels are unique in a process only; the place of the process makes them so in the file.
@@ -186,6 +182,21 @@ def read_json(path: Path) -> MemoryTrace:
         names,
         faults,
     )
+
+
+def _decoded(path: Path, data: bytes, damage: str | None, faults: list[Diagnostic]) -> list[Process]:
+    """Return the processes; text and numbers that JSON does not allow are replaced, which is a fault."""
+    try:
+        return DECODER.decode(data).processes
+    except REFUSALS as refusal:
+        reason, _ = reason_of(refusal)
+    try:
+        found = decode(DECODER.decode, data).processes
+    except REFUSALS:
+        raise InputError.damaged(path, f"not a complete JSON file of rocprofv3: {damage or reason}") from None
+    text = f"the file is not valid JSON; what JSON does not allow was replaced: {reason}"
+    faults.append(Diagnostic("error", text, str(path), code="file.damaged"))
+    return found
 
 
 def _in_file(place: int, number: int) -> int:
