@@ -38,39 +38,38 @@ Short = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 class Handle(msgspec.Struct, gc=False):
     """An opaque number."""
 
-    handle: Number = 0
+    handle: Number
 
 
 class Correlation(msgspec.Struct, gc=False):
     """The number of a call."""
 
-    internal: Number = 0
+    internal: Number
 
 
-class Call(msgspec.Struct, gc=False):
+class Call(msgspec.Struct, kw_only=True, gc=False):
     """A call of an API, or a range."""
 
-    kind: Short = 0
-    operation: Short = 0
-    thread_id: Short = 0
-    correlation_id: Correlation = msgspec.field(default_factory=Correlation)
-    start_timestamp: Number = 0
-    end_timestamp: Number = 0
+    kind: Short
+    thread_id: Short
+    correlation_id: Correlation
+    start_timestamp: Number
+    end_timestamp: Number
 
 
 class DispatchInfo(msgspec.Struct, gc=False):
     """Where a kernel ran, and which."""
 
-    agent_id: Handle = msgspec.field(default_factory=Handle)
-    queue_id: Handle = msgspec.field(default_factory=Handle)
-    kernel_id: Number = 0
+    agent_id: Handle
+    queue_id: Handle
+    kernel_id: Number
 
 
-class Dispatch(Call, gc=False):
+class Dispatch(Call, kw_only=True, gc=False):
     """A kernel."""
 
-    dispatch_info: DispatchInfo = msgspec.field(default_factory=DispatchInfo)
-    stream_id: Handle = msgspec.field(default_factory=Handle)
+    dispatch_info: DispatchInfo
+    stream_id: Handle = msgspec.field(default_factory=lambda: Handle(0))
 
 
 class Records(msgspec.Struct):
@@ -191,7 +190,7 @@ def _decoded(path: Path, data: bytes, damage: str | None, faults: list[Diagnosti
     except REFUSALS as refusal:
         reason, _ = reason_of(refusal)
     try:
-        found = decode(DECODER.decode, data).processes
+        found: list[Process] = decode(DECODER.decode, data).processes
     except REFUSALS:
         raise InputError.damaged(path, f"not a complete JSON file of rocprofv3: {damage or reason}") from None
     text = f"the file is not valid JSON; what JSON does not allow was replaced: {reason}"
