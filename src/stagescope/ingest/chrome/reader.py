@@ -100,7 +100,7 @@ def read_slices(path: Path, arguments: Sequence[str] = ()) -> TraceSlices:
     if repeated := every.height - complete.height:
         text = "events are in the trace more than once and were used once"
         diagnostics.append(Diagnostic("error", text, str(path), count=repeated, code="events.repeated"))
-    columns = list(argument_columns(arguments))
+    columns = [name for name in argument_columns(arguments) if name in events.columns]
     pairs, alone = paired(events.filter(pl.col("ph") != "X"), columns)
     if alone:
         text = "events begin or end slices without the other event of their pair and were dropped"
@@ -128,7 +128,7 @@ class EventTable:
         """Prepare a table with a column for each of the arguments."""
         self._keys = tuple(arguments)
         self._schema = {**EVENTS_SCHEMA, **argument_columns(arguments)}
-        self._parts = [pl.DataFrame(schema=self._schema)]
+        self._parts = [pl.DataFrame(schema=EVENTS_SCHEMA)]
         self._processes: dict[str, str] = {}
         self._threads: dict[tuple[str, str], str] = {}
         self.height = 0
@@ -143,11 +143,16 @@ class EventTable:
             elif event.ph == "M":
                 self._note(event)
         self.height += len(rows)
-        self._parts.append(pl.DataFrame(rows, self._schema, orient="row"))
+        part = pl.DataFrame(rows, self._schema, orient="row")
+        # A column of text takes 16 bytes per row, also where all are null.
+        empty = [
+            name for name in part.columns[len(EVENTS_SCHEMA) :] if part[name].null_count() == part.height
+        ]
+        self._parts.append(part.drop(empty))
 
     def frame(self) -> pl.DataFrame:
-        """Return the events in the order of the file."""
-        return pl.concat(self._parts)
+        """Return the events in the order of the file, without columns for arguments that no event has."""
+        return pl.concat(self._parts, how="diagonal")
 
     def with_labels(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with the names of its processes and threads, which metadata events state."""

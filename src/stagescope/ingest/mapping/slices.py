@@ -1,7 +1,8 @@
 """Slices: the named intervals of a trace of another tool, in the form that a mapping reads.
 
 A reader makes one `TraceSlices` per file. Besides the columns of SLICES, its table has a column of text ``args.KEY``
-for each argument that `wanted_arguments` names; numbers are written as such, and null means that an event lacks it.
+for each argument that `wanted_arguments` names, unless no event has it; numbers are written as such, and null means
+that an event lacks it.
 """
 
 from __future__ import annotations
