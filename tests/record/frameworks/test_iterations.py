@@ -49,6 +49,15 @@ def test_iteration_lasts_until_the_next_one_begins():
     assert sum(measured_ns) == pytest.approx(starts_ns[0][last + 1] - starts_ns[0][first], rel=0.01)
 
 
+def test_first_step_is_explained_by_the_initialization_of_its_stages():
+    directory, starts_ns, _ = train("sleep")
+    made = spans_named("sleep", "stage initialization").filter(step=0).sort("rank")
+    assert made["rank"].to_list() == [0, 1, 2, 3]
+    first = stagescope.analyze(stagescope.read(directory), skip_steps=0).iterations.filter(step=0, rank=0)
+    assert first["iteration_ns"][0] == pytest.approx(starts_ns[0][1] - starts_ns[0][0], rel=0.1)
+    assert first["other_work_ns"][0] >= (made["end_ns"] - made["start_ns"])[0] * 0.5
+
+
 def test_rank_that_comes_last_to_a_collective_is_known():
     table = find_collectives(stagescope.read(train("sleep")[0]).spans)
     norms = table.filter((pl.col("operation") == "all_reduce") & (pl.col("step") > 0))
