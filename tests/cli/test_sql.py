@@ -69,6 +69,20 @@ def test_few_rows_are_printed_and_the_rest_is_counted(capsys):
     assert rest.startswith("... and 376 more rows")
 
 
+def test_fractions_have_no_digits_of_rounding(capsys):
+    assert (
+        main(
+            [
+                "sql",
+                str(RECORDINGS),
+                "select 0.1 + 0.2 as x, null as y, 123456789012345 as z from ranks limit 1",
+            ]
+        )
+        == 0
+    )
+    assert capsys.readouterr().out.split() == ["x", "y", "z", "0.3", "123456789012345"]
+
+
 def test_names_from_files_cannot_control_the_terminal(tmp_path, capsys):
     table = tmp_path / "spans.csv"
     table.write_text("rank,lane,kind,start_ns,end_ns,name\n0,compute,forward,0,5,a\x1b[2Jb\n")

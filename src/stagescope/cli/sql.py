@@ -91,4 +91,7 @@ def _print(result: pl.DataFrame, rows: int) -> None:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else str(value)
+    """Return a value as text: nothing for null, and fractions without the digits that rounding adds."""
+    if value is None:
+        return ""
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
