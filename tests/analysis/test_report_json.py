@@ -40,11 +40,13 @@ def test_json_matches_the_schema():
         ],
         "bubble": {
             "fraction": third,
+            "unknown_because": None,
             "per_rank": {"0": third, "1": third},
             "denominator": DENOMINATOR,
             "steps": [0],
         },
         "collectives": {"kinds": [], "ranks": [], "latest": []},
+        "kernels": {"communication": []},
         "memory": [],
         "data": {"per_second": None, "steps": []},
         "clocks": None,
