@@ -8,6 +8,7 @@ import pytest
 from drawing import timeline_from_text
 from stagescope.analysis import build_explained_report
 from stagescope.analysis.other_work import find_other_work, name_of_other_work
+from stagescope.analysis.windows import measure_windows
 from stagescope.model import SPANS
 from stagescope.model.validate import conform
 
@@ -16,16 +17,19 @@ WINDOW = """
     F0 F1 .  .  B0 -  F2 B1 -  F3 B2 -  .  B3 -
     .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -  .  .
 """
-WINDOW_NS = 15 * MS
+DELAYED = """
+    F0 F1 .  .  .  .  B0 -  F2 B1 -  F3 B2 -  .  B3 -
+    .  .  .  F0 B0 -  F1 B1 -  F2 B2 -  F3 B3 -  .  .
+"""
 STEPS = 5
 
 
-def run_with(between, *, length_ns=WINDOW_NS + 6 * MS):
+def run_with(between, *, window=WINDOW, gap_ms=6):
     """Return a run of drawn steps, each followed by spans that `between` gives: rank, kind, name, first, last ms."""
-    drawn = []
+    drawn, window_ns = [], len(window.splitlines()[1].split()) * MS
     for step in range(STEPS):
-        start_ns = step * length_ns
-        origin_ns = start_ns + WINDOW_NS
+        start_ns = step * (window_ns + gap_ms * MS)
+        origin_ns = start_ns + window_ns
         rows = [
             {
                 "rank": rank,
@@ -35,7 +39,7 @@ def run_with(between, *, length_ns=WINDOW_NS + 6 * MS):
             }
             for rank, kind, name, first, last in between
         ]
-        timeline = timeline_from_text(WINDOW, cell_ns=MS, step=step, origin_ns=start_ns)
+        timeline = timeline_from_text(window, cell_ns=MS, step=step, origin_ns=start_ns)
         drawn += [timeline.spans, conform(pl.DataFrame(rows), SPANS)]
     return timeline.with_spans(pl.concat(drawn))
 
@@ -43,7 +47,7 @@ def run_with(between, *, length_ns=WINDOW_NS + 6 * MS):
 def of_kind(kind, step, start_ns, end_ns):
     times = {"kind": kind, "start_ns": start_ns, "end_ns": end_ns}
     if kind != "collective":
-        return {**times, "lane": "host"}
+        return {**times, "lane": "compute" if kind == "optimizer" else "host"}
     return {**times, "lane": "comm", "pair": step, "wait_start_ns": start_ns, "wait_end_ns": end_ns}
 
 
@@ -59,6 +63,23 @@ def test_verdict_names_the_collective_that_ranks_met_at_between_steps():
     assert "other work (collectives between steps: barrier)" in why
 
 
+def test_verdict_names_an_optimizer_step_that_delays_the_next_step():
+    optimizers = [(0, "optimizer", None, 0, 1), (1, "optimizer", None, -2, 4)]
+    why = build_explained_report(run_with(optimizers, window=DELAYED, gap_ms=1)).verdict.why
+    assert "other work (rank 1: optimizer step)" in why
+
+
+def test_optimizer_step_beside_the_end_of_the_window_delays_nothing():
+    timeline = run_with([(1, "optimizer", None, -2, 0)])
+    assert find_other_work(timeline.spans, measure_windows(timeline).bubbles).is_empty()
+
+
+def test_work_without_a_name_is_not_named_after_shorter_work():
+    parts = [(1, "other", None, 0, 5), (1, "other", "logging", 5, 6)]
+    why = build_explained_report(run_with(parts)).verdict.why
+    assert "other work (rank 1)" in why
+
+
 def test_work_of_several_kinds_has_no_name():
     parts = [
         (1, "other", name, at, at + 2) for at, name in enumerate(("logging", "evaluation", "checkpoint"))
@@ -69,6 +90,6 @@ def test_work_of_several_kinds_has_no_name():
 
 def test_other_work_is_without_loading_and_without_what_ran_beside_actions():
     timeline = run_with([(1, "other", "data loading", 0, 3), (1, "other", "evaluation", -3, 2)])
-    work = find_other_work(timeline.spans)
+    work = find_other_work(timeline.spans, measure_windows(timeline).bubbles)
     assert work.rows() == [(1, "other", "evaluation", STEPS * 4 * MS)]
     assert name_of_other_work(work, ranks=[0]) is None

@@ -130,8 +130,8 @@ def _other_work(explanation: Explanation, pipelines: Collection[int]) -> str | N
         return late
     largest = _largest(added, ["rank"])
     ranks = [largest["rank"]] if largest and largest["rank"] is not None else None
-    if ranks is None and who.startswith("ranks of"):
-        return who
+    if largest is None and (of_stages := _dominant_stages(explanation, added)):
+        ranks = of_stages[1]
     what = name_of_other_work(explanation.other_work, ranks=ranks, is_collective=who == COLLECTIVES)
     return f"{who}: {what}" if what else who
 
@@ -174,18 +174,26 @@ def _rank_text(explanation: Explanation, added: pl.DataFrame) -> str | None:
     if largest is not None:
         return COLLECTIVES if largest["rank"] is None else f"rank {largest['rank']}"
     added = added.drop_nulls("rank")
+    of_stages = _dominant_stages(explanation, added)
+    if of_stages is not None:
+        text = of_stages[0]
+        return f"ranks of stage{'s' * (' ' in text)} {text}"
+    ranks = added.filter(pl.col("added_ns") > 0)["rank"].unique()
+    return EVERYONE if len(ranks) == explanation.ledger.ranks["rank"].n_unique() else None
+
+
+def _dominant_stages(explanation: Explanation, added: pl.DataFrame) -> tuple[str, list[int]] | None:
+    """Return the stages whose ranks most of the time comes from, and these ranks; None without such stages."""
     stages = (
         explanation.stage_costs.select("rank", "stage")
         .unique()
         .group_by("rank")
         .agg(stages=pl.col("stage").sort().cast(pl.String).str.join(" and "))
     )
-    of_stages = _largest(added.join(stages, on="rank"), ["stages"])
-    if of_stages is not None:
-        text = of_stages["stages"]
-        return f"ranks of stage{'s' * (' ' in text)} {text}"
-    ranks = added.filter(pl.col("added_ns") > 0)["rank"].unique()
-    return EVERYONE if len(ranks) == explanation.ledger.ranks["rank"].n_unique() else None
+    largest = _largest(added.drop_nulls("rank").join(stages, on="rank"), ["stages"])
+    if largest is None:
+        return None
+    return largest["stages"], stages.filter(stages=largest["stages"])["rank"].to_list()
 
 
 def _nothing_recorded(explanation: Explanation, pipelines: Collection[int]) -> str | None:
