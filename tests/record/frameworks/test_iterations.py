@@ -54,7 +54,9 @@ def test_first_step_is_explained_by_the_initialization_of_its_stages():
     made = spans_named("sleep", "stage initialization").filter(step=0).sort("rank")
     assert made["rank"].to_list() == [0, 1, 2, 3]
     first = stagescope.analyze(stagescope.read(directory), skip_steps=0).iterations.filter(step=0, rank=0)
-    assert first["iteration_ns"][0] == pytest.approx(starts_ns[0][1] - starts_ns[0][0], rel=0.1)
+    # It begins with the first rank, and on a busy machine that need not be rank 0.
+    began_ns = min(of_rank[0] for of_rank in starts_ns.values())
+    assert first["iteration_ns"][0] == pytest.approx(starts_ns[0][1] - began_ns, rel=0.1)
     assert first["other_work_ns"][0] >= (made["end_ns"] - made["start_ns"])[0] * 0.5
 
 
