@@ -42,7 +42,22 @@ def place_stages(timeline: Timeline, layout: Layout) -> Timeline:
     open_stages = pl.col("stage").is_null() & pl.col("kind").is_in(PLACED)
     if timeline.spans.filter(open_stages).is_empty():
         return timeline
-    return _with_stages_of_kernels(timeline.with_spans(_with_stages(timeline, open_stages)))
+    placed = _with_stages_of_kernels(timeline.with_spans(_with_stages(timeline, open_stages)))
+    return placed.with_diagnostics(_ranks_without_stages(placed.spans))
+
+
+def _ranks_without_stages(spans: pl.DataFrame) -> list[Diagnostic]:
+    """Return a warning for ranks of which no action has a stage, if actions of other ranks have one."""
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    has_stage = actions.group_by("rank").agg(has_stage=pl.col("stage").is_not_null().any())
+    without = has_stage.filter(~pl.col("has_stage"))["rank"].sort()
+    if without.is_empty() or len(without) == has_stage.height:
+        return []
+    text = (
+        f"the stage of rank {compact_ranges(without)} is unknown, although other ranks have one: the file may be"
+        " damaged (give the sizes with --pp, --tp, --dp, --cp)"
+    )
+    return [Diagnostic("warning", text, count=len(without), code="stages.unknown")]
 
 
 def _with_stages_of_kernels(timeline: Timeline) -> Timeline:

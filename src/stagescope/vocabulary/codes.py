@@ -266,7 +266,7 @@ CODES: tuple[Code, ...] = (
     Code("stages.contradicted", "The caller's layout contradicts the coordinates that the files state."),
     Code("stages.inferred", "The stages were inferred from the path of micro-batch 0."),
     Code("stages.missing", "No recorded rank runs a stage, although later stages ran."),
-    Code("stages.unknown", "The stages are unknown and cannot be inferred."),
+    Code("stages.unknown", "The stages of all or some ranks are unknown and cannot be inferred."),
     Code("steps.assumed", "No span has a step, so all spans are taken as step 0."),
     Code("steps.contradictory", "The announced numbers or count of steps cannot be right."),
     Code(

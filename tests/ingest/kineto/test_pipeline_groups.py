@@ -1,10 +1,13 @@
 """Finding the ranks of each pipeline."""
 
+import gzip
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from places import DATA
+from stagescope import api
 from stagescope.ingest.kineto.facts import RankFacts
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
 from stagescope.ingest.kineto.rank_trace import ACTION_SCHEMA, TRANSFER_SCHEMA, RankTrace
@@ -55,3 +58,18 @@ def test_ambiguous_groups_leave_stages_unknown(groups):
     traces = {rank: trace(rank, groups, stages=(rank,)) for rank in (0, 1)}
     assert pipeline_groups(traces) == {}
     assert with_places(0, traces[0], {}, traces) is traces[0]
+
+
+def test_a_rank_whose_trace_lost_its_group_is_named(tmp_path):
+    """Without annotated stages only the process groups in the traces' headers place the ranks."""
+    for path in sorted((DATA / "kineto_transfers").glob("*.gz")):
+        text = gzip.decompress(path.read_bytes())
+        if path.name.startswith("rank3"):
+            text = text.replace(b'"pg_config"', b'"pg_\xf8config"')
+        (tmp_path / path.stem).write_bytes(text)
+    timeline = api.read(tmp_path)
+    assert timeline.ranks["pp"].to_list() == [0, 1, 2, None]
+    warnings = timeline.diagnostics.filter(pl.col("code") == "stages.unknown")
+    assert warnings.select("severity", "count").rows() == [("warning", 1)]
+    assert "rank 3" in warnings["message"].item()
+    assert api.read(tmp_path, pp=4).ranks["pp"].to_list() == [0, 1, 2, 3]
