@@ -6,7 +6,9 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb2
 
 from stagescope.exporters.protobuf import bytes_field, number_field
+from stagescope.ingest.trace_proto import packets as packet_stream
 from stagescope.ingest.trace_proto.trace import read_trace
+from stagescope.ingest.trace_proto.tracks import MOST_LEVELS, Track, ancestors
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import limits_in_force
 
@@ -84,3 +86,50 @@ def test_deeply_nested_arguments_are_left_out(decode):
         number_field(8, 20) + bytes_field(11, number_field(9, 2) + number_field(11, 5)),
     ]
     assert times(decode(b"".join(bytes_field(1, packet) for packet in packets))) == [(10, 20)]
+
+
+def test_a_slice_with_very_many_flows_has_them_all(decode):
+    flows = b"".join(b"\xf9\x02" + number.to_bytes(8, "little") for number in range(20_000))
+    event = number_field(9, 1) + number_field(11, 5) + bytes_field(23, "work") + flows
+    packets = [
+        number_field(8, 10) + bytes_field(11, event),
+        number_field(8, 20) + bytes_field(11, number_field(9, 2) + number_field(11, 5)),
+    ]
+    (found,) = decode(b"".join(bytes_field(1, packet) for packet in packets)).slices
+    assert found.flows == tuple(range(20_000))
+
+
+def test_events_that_repeat_a_long_interned_text_are_bounded(decode):
+    """A text is once in the file, but would be in the table of slices once per slice."""
+    trace = pb2.Trace()
+    packet = trace.packet.add(trusted_packet_sequence_id=1, sequence_flags=1)
+    packet.interned_data.event_names.add(iid=1, name="x" * 50_000)
+    for at in range(30):
+        packet = trace.packet.add(timestamp=at, trusted_packet_sequence_id=1, sequence_flags=2)
+        packet.track_event.type, packet.track_event.name_iid = BEGIN, 1
+    with limits_in_force({"whole": 1_000_000}), pytest.raises(InputError, match="more than the limit"):
+        decode(trace)
+
+
+def test_compressed_packets_beyond_the_ratio_are_refused(decode, monkeypatch):
+    monkeypatch.setattr(packet_stream, "ANY_RATIO_BYTES", 10_000)
+    data = bytes_field(1, bytes_field(50, zlib.compress(b"\x0a\x00" * 50_000)))
+    with pytest.raises(InputError, match="compression ratio"):
+        decode(data)
+
+
+def test_events_on_an_impossible_clock_are_dropped_and_counted(decode):
+    """Offsets beyond 64 bits would not fit into any table."""
+    trace = pb2.Trace()
+    clocks = trace.packet.add(trusted_packet_sequence_id=1).clock_snapshot.clocks
+    clocks.add(clock_id=6, timestamp=1)
+    clocks.add(clock_id=1, timestamp=2**63, unit_multiplier_ns=2**63)
+    add_slice(trace, 3, 4)
+    found = decode(trace)
+    assert found.slices == []
+    assert [(row.code, row.count) for row in found.diagnostics] == [("events.out_of_range", 1)]
+
+
+def test_a_chain_of_tracks_is_followed_up_to_a_limit():
+    chain = {number: Track(number, parent=number - 1) for number in range(1, 1000)}
+    assert len(ancestors(chain[999], chain)) == MOST_LEVELS

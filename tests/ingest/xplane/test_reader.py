@@ -103,3 +103,9 @@ def test_the_planes_before_damage_are_read(tmp_path, drawn):
 def test_profiles_are_recognized_by_their_first_plane(tmp_path):
     assert recognize_profile(tmp_path / "a.pb", profile())
     assert not recognize_profile(tmp_path / "a.pb", b"\x0a\x05\x12\x03abc")
+
+
+def test_planes_of_one_name_are_reported(tmp_path):
+    plane = device(0, [("gemm", "F0.0", 7, 0, 100), ("gemm", "B0.0", 7, 100, 200)])
+    found = stagescope.read(write(tmp_path, profile(plane, plane)), align=False)
+    assert found.diagnostics.filter(code="file.damaged")["severity"].to_list() == ["error"]

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 def mapped_slices(trace: TraceFile, arguments: Sequence[str] = ()) -> TraceSlices:
     """Return the slices of a trace, with these arguments."""
-    places = {uuid: _place(Track(uuid), trace.tracks) for uuid in {one.track for one in trace.slices}}
+    titles: dict[int, str] = {}
+    for track in trace.tracks.values():
+        if track.process is not None and track.process_name:
+            titles.setdefault(track.process, track.process_name)
+    places = {uuid: _place(Track(uuid), trace.tracks, titles) for uuid in {one.track for one in trace.slices}}
     rows = [
         (
             one.name, one.category, *places[one.track], one.start_ns, one.end_ns,
@@ -32,15 +36,15 @@ def mapped_slices(trace: TraceFile, arguments: Sequence[str] = ()) -> TraceSlice
     return TraceSlices(trace.path, frame, trace.has_epoch, trace.diagnostics)
 
 
-def _place(track: Track, tracks: Mapping[int, Track]) -> tuple[str, str, str | None, str | None]:
-    """Return process, thread and their names, null if they have none."""
+def _place(
+    track: Track, tracks: Mapping[int, Track], titles: Mapping[int, str]
+) -> tuple[str, str, str | None, str | None]:
+    """Return process, thread and their names, null if they have none; `titles` are the names of processes."""
     known = tracks.get(track.uuid, track)
     owner = process_of(known, tracks)
     thread = str(known.uuid if known.thread is None else known.thread)
-    if owner is not None:
-        above = next(
-            (one for one in tracks.values() if one.process == owner.process and one.process_name), owner
-        )
-        return str(owner.process), thread, above.process_name or above.name or None, known.name or None
+    if owner is not None and owner.process is not None:
+        title = titles.get(owner.process) or owner.name or None
+        return str(owner.process), thread, title, known.name or None
     top = ancestors(known, tracks)[-1]
     return str(top.uuid), thread, top.name or None, known.name or None

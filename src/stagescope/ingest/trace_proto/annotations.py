@@ -44,6 +44,16 @@ def argument(data: Buffer, sequence: Sequence, depth: int = 0) -> tuple[str, Any
     return name, next((found for found in (entries, items) if found is not None), value)
 
 
+def characters_of(value: Any, depth: int = 0) -> int:
+    """Return the length of all texts of an argument, those of DEEPEST levels of lists and objects at most."""
+    if isinstance(value, str):
+        return len(value)
+    if depth > DEEPEST or not isinstance(value, dict | list):
+        return 0
+    parts = value.values() if isinstance(value, dict) else value
+    return sum(characters_of(part, depth + 1) for part in parts)
+
+
 def _number(number: int, part: int, sequence: Sequence, before: Any) -> Any:
     """Return the value of a field that holds a number, or the one `before` if it is none of the known fields."""
     if number == Annotation.INT:

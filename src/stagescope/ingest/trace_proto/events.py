@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.ingest.protobuf_fields import LENGTH, as_double, as_signed, message_fields
-from stagescope.ingest.trace_proto.annotations import argument
+from stagescope.ingest.trace_proto.annotations import argument, characters_of
 from stagescope.ingest.trace_proto.pairing import Slice, SliceEvent
 from stagescope.ingest.trace_proto.schema import (
     BOOTTIME,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 BEGIN, END, COMPLETE = ord("B"), ord("E"), ord("X")
 """Phases of legacy events."""
+MOST_CATEGORIES, MOST_CATEGORY_LENGTH = 16, 256
 LARGEST_THREAD = 2**64
 """Tracks of legacy events get numbers above all that a file can state."""
 
@@ -78,8 +79,8 @@ class _Fields:
     name: str | None = None
     categories: list[str] = field(default_factory=list)
     args: dict[str, Any] = field(default_factory=dict)
-    flows: tuple[int, ...] = ()
-    ending_flows: tuple[int, ...] = ()
+    flows: list[int] = field(default_factory=list)
+    ending_flows: list[int] = field(default_factory=list)
     value: float | None = None
     legacy: dict[int, int] | None = None
 
@@ -95,9 +96,11 @@ class EventReader:
         self.counters: list[Counter] = []
         self.stateless = 0
         self.undated = 0
+        self._threads: dict[tuple[int | None, int | None], int] = {}
         self._sequences: defaultdict[int, Sequence] = defaultdict(Sequence)
         self._clocks = ClockTable()
         self._used_clocks: Counts[int] = Counts()
+        self._characters = 0
 
     def common_clock(self) -> tuple[int, bool]:
         """Return what to add to the times of all events, in nanoseconds, and whether they are wall times then."""
@@ -124,6 +127,7 @@ class EventReader:
         if Packet.TRACK_DESCRIPTOR in parts:
             track = track_of(parts[Packet.TRACK_DESCRIPTOR])
             self.tracks[track.uuid] = track
+            self._threads.setdefault((track.process, track.thread), track.uuid)
         if Packet.THREAD_DESCRIPTOR in parts:
             sequence.default_track = self._legacy_track(parts[Packet.THREAD_DESCRIPTOR])
         time_ns = self._time_ns(numbers, sequence)
@@ -153,10 +157,7 @@ class EventReader:
         ids = numbers_of(data)
         process, thread = (as_signed(ids.get(number, 0)) for number in (Thread.PID, Thread.TID))
         name = text_of(parts_of(data).get(Thread.NAME))
-        uuid = LARGEST_THREAD + len(self.tracks)
-        uuid = next(
-            (one.uuid for one in self.tracks.values() if (one.process, one.thread) == (process, thread)), uuid
-        )
+        uuid = self._threads.setdefault((process, thread), LARGEST_THREAD + len(self.tracks))
         self.tracks.setdefault(uuid, Track(uuid, name, process=process, thread=thread))
         return uuid
 
@@ -174,15 +175,23 @@ class EventReader:
             if event.name is None:
                 self.stateless += 1  # its end would close another slice, so an unnamed slice stays
             began = Slice(
-                track, event.name or "", ",".join(event.categories), time_ns, time_ns,
-                event.args, event.flows, event.ending_flows,
+                track, event.name or "", _joined(event.categories), time_ns, time_ns,
+                event.args, tuple(event.flows), tuple(event.ending_flows),
             )  # fmt: skip
             self.events.append(SliceEvent(time_ns, track, began))
+            # An interned text is stored once here, but once per slice in a table.
+            self._characters += len(began.name) + characters_of(event.args)
+            require("whole", self._characters, self.path)
             if phase == COMPLETE and event.legacy is not None:
                 duration_ns = 1000 * as_signed(event.legacy.get(Legacy.DURATION_US, 0))
                 self.events.append(SliceEvent(time_ns + duration_ns, track, None))
         if len(self.events) % 65_536 == 0:
             require("spans", len(self.events) // 2, self.path)
+
+
+def _joined(categories: list[str]) -> str:
+    """Return categories as one text; interned ones may be of any size, and each event may name all of them."""
+    return ",".join(one[:MOST_CATEGORY_LENGTH] for one in categories[:MOST_CATEGORIES])
 
 
 def _event_fields(data: Buffer, sequence: Sequence) -> _Fields:
@@ -216,9 +225,9 @@ def _add_number(found: _Fields, number: int, value: int, sequence: Sequence) -> 
     elif number == Event.CATEGORY_IIDS:
         found.categories.append(sequence.texts.get((Interned.CATEGORIES, value), ""))
     elif number == Event.FLOW_IDS:
-        found.flows += (value,)
+        found.flows.append(value)
     elif number == Event.ENDING_FLOW_IDS:
-        found.ending_flows += (value,)
+        found.ending_flows.append(value)
     elif number == Event.COUNTER_VALUE:
         found.value = float(as_signed(value))
     elif number == Event.DOUBLE_COUNTER_VALUE:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.protobuf_fields import LENGTH, DamagedFieldError, message_fields, stream_fields
-from stagescope.ingest.streams import open_stream
+from stagescope.ingest.streams import ANY_RATIO_BYTES, open_stream
 from stagescope.ingest.trace_proto.schema import TRACE_PACKET, Packet
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.limits import beyond, limit
@@ -30,6 +30,7 @@ class PacketStream:
     first_dropped: str = ""
     ending: tuple[str, str, str] | None = None
     """The code of what ended the reading before the end of the file, its message and location."""
+    _packed: int = field(default=0)
     _unpacked: int = field(default=0)
 
     def packets(self) -> Iterator[PacketFields]:
@@ -76,9 +77,12 @@ class PacketStream:
             return self._drop(f"compressed packets are damaged ({error})")
         if len(unpacked) > limit("string"):
             raise beyond("string", self.path)
+        self._packed += len(data)
         self._unpacked += len(unpacked)
         if self._unpacked > limit("unpacked"):
             raise beyond("unpacked", self.path)
+        if self._unpacked > max(ANY_RATIO_BYTES, limit("ratio") * self._packed):
+            raise beyond("ratio", self.path)
         if not unpacker.eof:
             self._drop("compressed packets are truncated")
         try:

@@ -52,9 +52,14 @@ def read_trace(path: Path) -> TraceFile:
             stream.drop(damage.reason)
     offset_ns, has_epoch = reader.common_clock()
     slices, unended, unbegun = paired(reader.events)
-    kept = [slice_ for slice_ in slices if 0 <= slice_.start_ns <= slice_.end_ns < MOST_NS]
-    work = [one for one in reader.gpu_work if 0 <= one.start_ns <= one.end_ns < MOST_NS]
-    strays = len(slices) - len(kept) + len(reader.gpu_work) - len(work)
+    kept = [one.shifted(offset_ns) for one in slices if _is_possible(one, offset_ns)]
+    work = [one.shifted(offset_ns) for one in reader.gpu_work if _is_possible(one, offset_ns)]
+    counters = [
+        one._replace(time_ns=one.time_ns + offset_ns)
+        for one in reader.counters
+        if 0 <= one.time_ns + offset_ns < MOST_NS
+    ]
+    strays = len(slices) + len(reader.gpu_work) + len(reader.counters) - len(kept) - len(work) - len(counters)
     first_ns = min([one.start_ns for one in kept[:1]] + [one.start_ns for one in work[:1]], default=0)
     notes = [
         (reader.stateless, "events.dropped", "events refer to texts that the trace does not contain, and were dropped"),
@@ -69,9 +74,14 @@ def read_trace(path: Path) -> TraceFile:
     return TraceFile(
         path,
         reader.tracks,
-        [one.shifted(offset_ns) for one in kept] if offset_ns else kept,
-        [one.shifted(offset_ns) for one in work] if offset_ns else work,
-        reader.counters,
+        kept,
+        work,
+        counters,
         has_epoch or first_ns > EPOCH_NS,
         [*stream.diagnostics(), *diagnostics],
     )
+
+
+def _is_possible(one: Slice | GpuWork, offset_ns: int) -> bool:
+    """Return whether the times are possible after the shift, which a damaged clock makes arbitrarily large."""
+    return 0 <= one.start_ns + offset_ns <= one.end_ns + offset_ns < MOST_NS

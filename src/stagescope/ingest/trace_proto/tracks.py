@@ -67,10 +67,19 @@ def _unit(counter: Buffer) -> str:
     return text_of(parts_of(counter).get(CounterType.UNIT_NAME))
 
 
+MOST_LEVELS = 64
+"""Tracks nest less than 10 levels. In a chain of 100,000, every track would have to pass all others."""
+
+
 def ancestors(track: Track, tracks: Mapping[int, Track]) -> list[Track]:
-    """Return a track and those above it, the innermost first; a circle of parents ends where it closes."""
+    """Return a track and those above it, the innermost first, MOST_LEVELS at most.
+
+    A circle of parents ends where it closes.
+    """
     found, seen = [track], {track.uuid}
     while (above := tracks.get(found[-1].parent)) is not None and above.uuid not in seen:
+        if len(found) == MOST_LEVELS:
+            break
         found.append(above)
         seen.add(above.uuid)
     return found

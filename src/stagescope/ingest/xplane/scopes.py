@@ -77,12 +77,7 @@ def trace_of(path: Path, profile: Profile, pattern: NamePattern | None) -> Memor
         faults.append(Diagnostic("info", text, str(path), count=unused, code="kernels.other_stream"))
     # Scopes that are no action are examples in the refusal.
     if not marks:
-        scopes = (
-            part
-            for kernels in profile.devices.values()
-            for kernel in kernels
-            for part in _parts(kernel.scope)
-        )
+        scopes = (part for scope in actions for part in _parts(scope))
         marks = [(name, -1, 0, 0) for name in dict.fromkeys(scopes)]
     titles = dict(enumerate(name.removeprefix("/device:") for name in profile.devices))
     return MemoryTrace(

@@ -80,6 +80,8 @@ def read_profile(path: Path) -> Profile:
     if not planes:
         raise InputError.damaged(path, f"not an XLA profile: {damage or 'it has no plane'}")
     for plane in planes:
+        if plane.name in devices:
+            damage = damage or f"several planes are named {plane.name}: the last one is used"
         if plane.name.startswith(DEVICE):
             devices[plane.name], fault = _until_damage(plane)
             damage = damage or fault
