@@ -11,7 +11,7 @@ import stagescope
 from peers import INSTALL_SECONDS, paddle_python, peer_variables
 from places import DATA, TESTS
 from stagescope.cli import main
-from stagescope.ingest.paddle.profiler_reader import READER
+from stagescope.ingest.paddle.profiler_reader import MOST_PROCESSES, READER
 from stagescope.ingest.reader import ReadOptions
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import InputError
@@ -190,6 +190,12 @@ def test_several_windows_of_one_process_are_one_rank(write):
 def test_several_processes_in_one_file_are_several_ranks(write):
     other = [one | {"pid": 9} for one in STEP]
     assert read(write([*STEP, *other])).spans["rank"].value_counts().sort("rank").rows() == [(0, 3), (1, 3)]
+
+
+def test_a_file_of_very_many_processes_is_refused(write):
+    path = write([event("forward_0", 10 * pid, 5, pid=pid) for pid in range(MOST_PROCESSES + 1)])
+    with pytest.raises(InputError, match=f"events of {MOST_PROCESSES + 1} processes"):
+        read(path)
 
 
 def test_a_trace_with_kernels_warns_of_launch_times(write):

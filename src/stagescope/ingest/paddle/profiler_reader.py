@@ -14,6 +14,7 @@ Not read: kernels, memory, and operators below the jobs.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from itertools import groupby
 from math import nan
 from typing import TYPE_CHECKING, NamedTuple
@@ -159,9 +160,19 @@ def _read_trace(path: Path) -> TraceFile:
     """Return the events of one file by process; raises InputError if none can be read."""
     diagnostics: list[Diagnostic] = []
     trace = _load(path, diagnostics)
-    pids = sorted({str(event.pid) for event in trace if event.ph == "X"}, key=natural_key) or ["0"]
-    tables = {pid: _possible(_table(trace, pid), path, diagnostics) for pid in pids}
+    by_pid: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in trace:
+        if event.ph == "X":
+            by_pid[str(event.pid)].append(event)
+    if len(by_pid) > MOST_PROCESSES:
+        raise InputError.damaged(path, f"events of {len(by_pid)} processes, although Paddle writes one per file")
+    pids = sorted(by_pid, key=natural_key) or ["0"]
+    tables = {pid: _possible(_table(by_pid[pid]), path, diagnostics) for pid in pids}
     return TraceFile(path, {pid: _classified(table) for pid, table in tables.items()}, diagnostics)
+
+
+MOST_PROCESSES = 256
+"""Every process becomes tables of its own, which take milliseconds each."""
 
 
 def _load(path: Path, diagnostics: list[Diagnostic]) -> list[Event]:
@@ -215,12 +226,12 @@ def _salvage(data: bytes) -> tuple[list[Event], int, int]:
     return events, len(damaged), damaged[0] if damaged else start
 
 
-def _table(trace: list[Event], pid: str) -> pl.DataFrame:
-    """Return the complete events of one process that may be jobs, steps or runs: name, thread, ts, dur, on_device."""
+def _table(events: list[Event]) -> pl.DataFrame:
+    """Return the complete events, which are of one process, that may be jobs, steps or runs: name, thread, ts, dur, on_device."""
     rows = [
         (e.name, str(e.tid), e.ts, e.dur, e.cat in DEVICE_CATEGORIES)
-        for e in trace
-        if e.ph == "X" and str(e.pid) == pid and e.cat in ("UserDefined", "ProfileStep", *DEVICE_CATEGORIES)
+        for e in events
+        if e.cat in ("UserDefined", "ProfileStep", *DEVICE_CATEGORIES)
     ]
     schema = {
         "name": pl.String,
