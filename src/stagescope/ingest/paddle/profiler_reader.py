@@ -165,7 +165,9 @@ def _read_trace(path: Path) -> TraceFile:
         if event.ph == "X":
             by_pid[str(event.pid)].append(event)
     if len(by_pid) > MOST_PROCESSES:
-        raise InputError.damaged(path, f"events of {len(by_pid)} processes, although Paddle writes one per file")
+        raise InputError.damaged(
+            path, f"events of {len(by_pid)} processes, although Paddle writes one per file"
+        )
     pids = sorted(by_pid, key=natural_key) or ["0"]
     tables = {pid: _possible(_table(by_pid[pid]), path, diagnostics) for pid in pids}
     return TraceFile(path, {pid: _classified(table) for pid, table in tables.items()}, diagnostics)
@@ -227,19 +229,15 @@ def _salvage(data: bytes) -> tuple[list[Event], int, int]:
 
 
 def _table(events: list[Event]) -> pl.DataFrame:
-    """Return the complete events, which are of one process, that may be jobs, steps or runs: name, thread, ts, dur, on_device."""
+    """Return the complete events that may be jobs, steps or runs, of one process: name, thread, ts, dur, on_device."""
     rows = [
         (e.name, str(e.tid), e.ts, e.dur, e.cat in DEVICE_CATEGORIES)
         for e in events
         if e.cat in ("UserDefined", "ProfileStep", *DEVICE_CATEGORIES)
     ]
     schema = {
-        "name": pl.String,
-        "thread": pl.String,
-        "ts": pl.Float64,
-        "dur": pl.Float64,
-        "on_device": pl.Boolean,
-    }
+        "name": pl.String, "thread": pl.String, "ts": pl.Float64, "dur": pl.Float64, "on_device": pl.Boolean,
+    }  # fmt: skip
     return pl.DataFrame(rows, schema, orient="row", strict=False)
 
 
