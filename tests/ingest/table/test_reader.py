@@ -7,11 +7,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+import stagescope
 from drawing import timeline_from_text
 from stagescope.ingest.table.reader import CSV, PARQUET
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.errors import InputError, TableError
+from synthetic import Shape, pipeline_timeline
 
 MINIMAL = "rank,lane,kind,start_ns,end_ns\n1,compute,forward,0,5\n0,compute,backward,5,15\n"
 
@@ -276,3 +278,10 @@ def test_coordinate_that_is_no_number_is_refused(write):
     with pytest.raises(TableError) as refused:
         CSV.read([path])
     assert str(refused.value) == f"{path}: table ranks, column pp: expected Int32, found 'zero'"
+
+
+def test_dates_beyond_64_bits_in_nanoseconds_are_refused(tmp_path):
+    late = pl.col("start_ns", "end_ns").mul(0).add(10**18).cast(pl.Datetime("us"))
+    pipeline_timeline(Shape(2, 3, 1)).spans.with_columns(late).write_parquet(tmp_path / "spans.parquet")
+    with pytest.raises(TableError, match="1000000000000000000 us since 1970"):
+        stagescope.read(tmp_path / "spans.parquet")

@@ -11,6 +11,9 @@ from stagescope.vocabulary.errors import TableError
 if TYPE_CHECKING:
     from stagescope.model.tables import Column, Table
 
+NS_PER_UNIT = {"ns": 1, "us": 10**3, "ms": 10**6}
+LARGEST_NS = 2**63 - 1
+
 
 def with_plain_types(frame: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
     """Return the frame with columns that can be cast to the types of the table.
@@ -26,8 +29,14 @@ def _plain(values: pl.Series, column: Column, table: Table, where: str) -> pl.Se
     kind = values.dtype
     is_number = column.dtype in (pl.Int32, pl.Int64)
     if column.unit == "ns" and isinstance(kind, (pl.Datetime, pl.Duration)):
-        nanoseconds: pl.Series = values.dt.cast_time_unit("ns").cast(pl.Int64)
-        return nanoseconds
+        factor = NS_PER_UNIT[kind.time_unit]
+        counts = values.to_physical()
+        beyond = counts.filter(~counts.is_between(-LARGEST_NS // factor, LARGEST_NS // factor))
+        if beyond.is_empty():
+            return counts * factor
+        # Dates after the year 2262 exceed 64 bits in nanoseconds. Python has no date after the year 9999.
+        number = f"{beyond[0]} {kind.time_unit} since 1970"
+        raise TableError.wrong_values(table.name, column.name, number, "Int64 in ns", where)
     if kind.is_nested() or kind == pl.Object or (is_number and (kind.is_temporal() or kind == pl.Boolean)):
         wrong: object = str(kind)
     elif is_number and kind.is_float() and column.unit != "ns":
