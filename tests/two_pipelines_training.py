@@ -40,7 +40,7 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     first, second = (
-        PipelineStage(Slow(seconds), dist.get_rank(), 2, torch.device("cpu")) for seconds in (0.02, 0.0)
+        PipelineStage(Slow(seconds), dist.get_rank(), 2, torch.device("cpu")) for seconds in (0.05, 0.0)
     )
     for _ in range(int(sys.argv[1])):
         # A training may create its schedules again in every step.

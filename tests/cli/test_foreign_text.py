@@ -17,6 +17,7 @@ from recordings import anchor_record, encode, recording_frames, span_record, ste
 from stagescope.api.serving import Viewer
 from stagescope.cli import COMMANDS, main
 from stagescope.cli.console import print_styled
+from stagescope.cli.receive import _print_process
 from stagescope.cli.run_summary import print_summary
 from stagescope.record import format as fmt
 from stagescope.record.launch import Ended
@@ -88,6 +89,8 @@ READING = {
     "report": (("--full",), ("--markdown",), ("--json", "-")),
     "clocks": ((), ("--json",)),
     "what-if": ((), ("--json", "-"), ("--to-schedule", HOSTILE.replace("\0", "")), ("--faster", CLIPBOARD)),
+    "sql": (("select * from ranks",), ("select * from diagnostics",), (CLIPBOARD,), (f"select {CLIPBOARD}",)),
+    "store": (("-o", f"{FOLDER}.stagescope"), ("-o", f"{FOLDER}.stagescope", "--schedule", CLIPBOARD)),
     "export": (("--to", CLIPBOARD, "-o", "out"), ("-o", f"{FOLDER}.svg"), ("-o", f"{FOLDER}.svg")),
 }
 
@@ -139,8 +142,30 @@ def test_profiles_of_other_tools_print_no_control_characters(printed, tmp_path):
     assert printed("pp-chart", "-d", profiles)[0] in (0, 1)
 
 
+def test_an_inspection_prints_no_control_characters(printed, tmp_path):
+    trace = tmp_path / f"{FOLDER}.json"
+    events = [
+        {"ph": "X", "name": HOSTILE, "cat": HOSTILE, "pid": 0, "tid": HOSTILE, "ts": 1, "dur": 2,
+         "args": {HOSTILE: HOSTILE}},
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": HOSTILE}},
+    ]  # fmt: skip
+    trace.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    for words in ((), ("--toml",), ("--json", "-")):
+        assert printed("inspect", trace, *words)[0] in (0, 1)
+
+
+def test_a_receiver_prints_no_control_characters(printed, tmp_path, capsys):
+    _print_process(3, HOSTILE)
+    check(capsys)
+    for words in (
+        ("-o", tmp_path / FOLDER, "--host", CLIPBOARD),
+        ("-o", tmp_path / FOLDER, "--most", CLIPBOARD),
+    ):
+        assert printed("receive", *words)[0] != 0
+
+
 def test_every_command_is_tested():
-    tested = {*READING, "compare", "simulate", "open", "run", "paddle", "pp-chart"}
+    tested = {*READING, "compare", "simulate", "open", "run", "paddle", "pp-chart", "inspect", "receive"}
     assert tested == {command.name for command in COMMANDS} - WITHOUT_FILES
 
 

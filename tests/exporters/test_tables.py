@@ -60,7 +60,7 @@ def test_any_table_of_the_model_can_be_written(tmp_path):
         (
             "run.csv",
             "idle",
-            "unknown table 'idle'; expected one of spans, ranks, steps, clocks, diagnostics, counters",
+            "unknown table 'idle'; expected one of spans, ranks, steps, clocks, diagnostics, counters, kernels",
         ),
     ):
         with pytest.raises(UsageError) as refused:

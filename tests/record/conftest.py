@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 
 import pytest
@@ -50,6 +51,8 @@ def recording_here(tmp_path, monkeypatch):
     """A recording of this process into `tmp_path`, whatever launched the tests."""
     for variable in (session.OUT_VARIABLE, session.STEPS_VARIABLE, RUN_VARIABLE, "RANK"):
         monkeypatch.delenv(variable, raising=False)
+    gc.disable()  # an automatic collection would be a span
     record.start(tmp_path)
     yield
     record.stop()
+    gc.enable()
