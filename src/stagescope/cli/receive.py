@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -82,7 +83,7 @@ def command(output: Path, host: str, port: int, most: str, seconds: float | None
 
 def _print_process(rank: int | None, host: str | None) -> None:
     name = "a process without a rank" if rank is None else f"rank {rank}"
-    echo(f"  first spans of {name}" + (f" on {host}" if host else ""))
+    echo(f"  first spans of {name}" + (f" on {printable(host)}" if host else ""))
 
 
 class _ending:  # noqa: N801 - a context manager

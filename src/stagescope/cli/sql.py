@@ -10,6 +10,7 @@ import click
 from stagescope.cli.console import echo
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,7 +92,7 @@ def _print(result: pl.DataFrame, rows: int) -> None:
 
 
 def _cell(value: object) -> str:
-    """Return a value as text: nothing for null, and fractions without the digits that rounding adds."""
+    """Return a value as one line: nothing for null, and fractions without the digits that rounding adds."""
     if value is None:
         return ""
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else printable(str(value))
