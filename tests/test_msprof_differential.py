@@ -23,7 +23,7 @@ from stagescope.cli import main
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 MSPROF_ANALYZE = (
     "msprof-analyze==26.2.0",

@@ -319,6 +319,7 @@ def test_a_new_release_is_named_with_what_it_changes(fakepipe, index, capsys):
     assert fakepipe("check") == 0
 
 
+@pytest.mark.exhaustive
 def test_a_new_release_that_is_equal_to_the_one_before_is_no_error(fakepipe, index, capsys):
     fakepipe("update")
     index.add_wheel("fakepipe", "1.10.1", {"fakepipe/run.py": PIPE})
@@ -327,6 +328,7 @@ def test_a_new_release_that_is_equal_to_the_one_before_is_no_error(fakepipe, ind
     assert "1.10.1 is not in the table, and equal to the release before it" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_the_newest_release_is_read_again(fakepipe, tmp_path, capsys):
     fakepipe("update")
     path = tmp_path / "table" / "fakepipe.json"

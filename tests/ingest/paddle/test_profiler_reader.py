@@ -293,6 +293,7 @@ def test_a_file_other_than_a_trace_is_refused(write):
         read(write('{"span_index": "0", "schemaVersion": '))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(INSTALL_SECONDS)
 def test_reads_and_shows_a_real_pipeline_under_paddles_profiler(tmp_path, capsys):

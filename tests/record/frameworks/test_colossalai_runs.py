@@ -19,7 +19,7 @@ from stagescope.record.launch import recording_environment
 from torch_forks import run_forked
 from trainings import TESTS, run_ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 RANKS, STAGES, MICROBATCHES, STEPS = 4, 2, 4, 8
 SCHEDULES = Path(__file__).parents[3] / "tools" / "compatibility" / "trainings" / "colossalai_schedules.py"

@@ -158,6 +158,7 @@ def test_loss_optimizer_and_schedule_are_recorded():
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_recording_changes_neither_loss_nor_exit_code():
     recorded, plain = train(), train(recorded=False)
