@@ -46,7 +46,7 @@ class TraceReceiver:
     ) -> None:
         """Bind the port and create the file."""
         if host not in FAMILIES:
-            raise UsageError.not_loopback(host, FAMILIES)
+            raise UsageError.receiver_not_loopback(host, FAMILIES)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.otlp.jsonl"
         self.path = Path(folder, name)
         self._most_bytes = most_bytes

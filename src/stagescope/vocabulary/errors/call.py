@@ -112,6 +112,14 @@ class UsageError(StagescopeError):
         )
 
     @classmethod
+    def receiver_not_loopback(cls, host: str, loopback: Iterable[str]) -> Self:
+        """Return the error for a receiver to which other machines could send."""
+        return cls(
+            f"--host {host}: expected one of {', '.join(loopback)}: only this machine may send",
+            "on other machines, let an OpenTelemetry Collector write files",
+        )
+
+    @classmethod
     def picture_size_malformed(cls, text: str) -> Self:
         """Return the error for a size that is not written as ``1600`` or ``1600x900``."""
         return cls(f"--size {text!r}: expected WIDTH or WIDTHxHEIGHT in pixels, such as 1600x900")

@@ -75,7 +75,8 @@ class InputError(StagescopeError):
     def no_trace(cls, path: str | os.PathLike[str]) -> Self:
         """Return the error for a file that is not a trace in JSON, whose contents cannot be listed."""
         return cls(
-            f"{path} is not a Chrome trace or a trace of torch.profiler in JSON", "stagescope show reads it"
+            f"{path} is not a Chrome trace or a trace of torch.profiler in JSON",
+            "inspect lists these alone; other formats are read by stagescope show",
         )
 
     @classmethod
