@@ -8,6 +8,7 @@ import polars as pl
 import stagescope
 from column_blobs import read_blob
 from stagescope.viewer import kernel_data
+from stagescope.viewer.analysis_data import report_extras
 from stagescope.viewer.run_data import viewer_data
 
 DEEPSEEK = Path(__file__).parents[1] / "data/kernels/deepseek_train.json.gz"
@@ -37,3 +38,9 @@ def test_too_many_kernels_are_omitted_with_a_diagnostic(monkeypatch):
     data = viewer_data(timeline)
     assert "kernels" not in data.tables
     assert "viewer.kernels_omitted" in {each["code"] for each in data.meta["diagnostics"]}
+
+
+def test_an_unknown_bubble_has_its_reason_where_the_verdict_would_be():
+    report = stagescope.analyze(stagescope.read(DEEPSEEK))
+    expected = f"The bubble is unknown: {report.bubble.unknown_because}."
+    assert report_extras(report).objects["verdict"]["why"] == expected

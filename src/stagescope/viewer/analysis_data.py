@@ -111,6 +111,9 @@ def _verdict(report: Report) -> dict[str, Any]:
     if verdict is None:
         return {}
     why = " ".join(filter(None, (verdict.why, verdict.slowest)))
+    because = report.bubble.unknown_because
+    if because and not why:
+        why = f"The bubble is unknown: {because}."
     return {"why": why, "improvement": verdict.improvement, "findings": list(verdict.findings)}
 
 
