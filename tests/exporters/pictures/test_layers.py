@@ -50,7 +50,7 @@ def test_the_hatched_time_of_every_row_is_its_idle_time():
         paths = [path for path in group.iter(f"{SVG}path") if (path.get("class") or "").startswith("gap")]
         boxes = [box for path in paths for box in BOX.findall(path.get("d"))]
         idle = chart.idle.filter(row=row).select(pl.col("end_ns") - pl.col("start_ns")).to_series()
-        wide = [each * per_ns for each in idle if each * per_ns >= picture_layers.LEAST_IDLE_WIDTH + 0.1]
+        wide = [each * per_ns for each in idle if each * per_ns >= picture_layers.LEAST_IDLE_WIDTH]
         assert len(boxes) >= len(wide) > 0
         assert sum(float(width) for _, _, width, _ in boxes) == pytest.approx(
             sum(wide), abs=0.1 * len(boxes) + 1.2

@@ -22,6 +22,7 @@ from stagescope.schedules.action import Action
 from stagescope.schedules.costs import Costs
 from stagescope.schedules.simulator import simulate
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import ACTION_KINDS
 from synthetic import Shape, pipeline_timeline
 
 ONE_F_ONE_B = """
@@ -63,13 +64,26 @@ def test_a_step_that_was_not_recorded_is_an_error_that_names_those_that_were() -
         chart_step(timeline_from_text("F0 B0"), 7)
 
 
-def test_times_count_from_the_start_of_the_step() -> None:
+def test_times_count_from_the_first_action_of_the_step() -> None:
     timeline = pipeline_timeline(Shape(ranks=2, microbatches=2, steps=3))
     chart = chart_step(timeline, 1)
-    began_ns = timeline.steps.filter(pl.col("step") == 1)["start_ns"].min()
-    first_ns = timeline.spans.filter((pl.col("step") == 1) & (pl.col("kind") == "forward"))["start_ns"].min()
-    assert chart.spans["start_ns"].min() == first_ns - began_ns
-    assert chart.start_ns == 0
+    in_step = timeline.spans.filter((pl.col("step") == 1) & pl.col("kind").is_in(ACTION_KINDS))
+    assert chart.origins_ns[0] == in_step["start_ns"].min() > timeline.steps["start_ns"][1]
+    assert (chart.spans["start_ns"].min(), chart.start_ns) == (0, 0)
+
+
+def test_a_picture_does_not_begin_with_the_wait_of_a_rank_that_was_ready_early() -> None:
+    wait = {
+        "rank": 1, "stage": 1, "lane": "comm", "kind": "recv_forward", "start_ns": 100, "end_ns": 2_000,
+        "wait_start_ns": 100, "wait_end_ns": 2_000,
+    }  # fmt: skip
+    first, second = (
+        {"start_ns": 1_000, "end_ns": 2_000},
+        {"rank": 1, "stage": 1, "start_ns": 2_000, "end_ns": 3_000},
+    )
+    chart = chart_step(spans(first, wait, second))
+    assert (chart.start_ns, chart.end_ns) == (0, 2_000)
+    assert chart.waits.select("start_ns", "end_ns").rows() == [(0, 1_000)]
 
 
 def test_overlapping_actions_share_the_row_with_the_forward_on_top() -> None:

@@ -62,7 +62,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class StepChart:
-    """One step, ready to be drawn; times are relative to the start of the step.
+    """One step, ready to be drawn; times are relative to its first action.
 
     `spans` has one row per drawn span: row (index into `ranks`), kind, stage, chunk, microbatch, name, start_ns,
     end_ns, lane and lane_count (overlapping actions share the height of their row), strip (runs next to an action, as
@@ -71,7 +71,7 @@ class StepChart:
     the picture. `in_cost_units` states that times are in units of cost.
 
     Machines with unaligned clocks are separate `sections`: `ranks` are in their order, and the times of each are
-    relative to the start of the step there. Times of different sections cannot be compared, so there is no bubble.
+    relative to the first action there. Times of different sections cannot be compared, so there is no bubble.
     `other_rank_count` ranks of the step are not drawn. `origins_ns` is the time 0 of each rank.
 
     Analysis results are present if they were given (exporters/pictures/figure.py): `idle` has row, start_ns, end_ns
@@ -218,14 +218,18 @@ def from_origins(frame: pl.DataFrame, origins_ns: Mapping[int, int], times: Iter
 def _origins_ns(
     timeline: Timeline, step: int | None, spans: pl.DataFrame, groups: tuple[ClockGroup, ...]
 ) -> dict[int, int]:
-    """Return for each rank when the step began on the first rank of its clock, or that rank's first span."""
+    """Return for each rank when the step began on its clock: at the first action there, where the report's step starts.
+
+    Without actions, it is the recorded start of the step on the first rank that began it, or the first span.
+    """
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     steps = timeline.steps.filter(pl.col("step").eq_missing(step))
     origins_ns: dict[int, int] = {}
     for group in groups:
         own = pl.col("rank").is_in(group.ranks)
-        starts = steps.filter(own)["start_ns"]
-        start_ns = (starts if len(starts) else spans.filter(own)["start_ns"]).min()
-        origins_ns |= dict.fromkeys(group.ranks, start_ns if isinstance(start_ns, int) else 0)
+        starts = (frame.filter(own)["start_ns"].min() for frame in (actions, steps, spans))
+        start_ns = next((start for start in starts if isinstance(start, int)), 0)
+        origins_ns |= dict.fromkeys(group.ranks, start_ns)
     return origins_ns
 
 
