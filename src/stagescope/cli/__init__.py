@@ -16,6 +16,7 @@ import click
 
 from stagescope import __version__
 from stagescope.vocabulary.errors import StagescopeError
+from stagescope.vocabulary.nearest_names import nearest_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +81,16 @@ class LazyGroup(click.Group):
                 found = import_module(command.module).command
                 return found if isinstance(found, click.Command) else None
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names; an unknown one is an error that suggests a known one."""
+        name, names = args[0], self.list_commands(ctx)
+        nearest = None if name in names or name.startswith("-") else nearest_name(name, names)
+        if nearest:
+            ctx.fail(f"No such command {name!r}. Did you mean {nearest!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
         """Write the list of commands with their summaries."""

@@ -107,7 +107,7 @@ WRITTEN = re.compile(
 def parse_condition(text: str) -> Condition:
     """Return a parsed condition: a quantity, > >= < or <=, and a number, with % for a fraction or a unit for a time.
 
-    Raises UsageError for malformed text; its hint lists the quantities.
+    Raises UsageError for malformed text and for an unknown quantity; its hint lists the quantities.
 
     >>> parse_condition("bubble > 30%")
     Condition(text='bubble > 30%', quantity='bubble', comparison='>', limit=0.3)
@@ -115,9 +115,11 @@ def parse_condition(text: str) -> Condition:
     1500000.0
     """
     found = WRITTEN.fullmatch(text)
-    name = found["name"] if found else ""
-    if found is None or name not in QUANTITIES:
+    if found is None:
         raise UsageError.condition_malformed(text, QUANTITIES)
+    name = found["name"]
+    if name not in QUANTITIES:
+        raise UsageError.quantity_unknown(text, name, QUANTITIES)
     scales = UNITS_NS if QUANTITIES[name].is_time else {"": 1.0, "%": 0.01}
     if found["unit"] not in scales:
         raise UsageError.condition_unit(text, (unit or "no unit" for unit in scales))

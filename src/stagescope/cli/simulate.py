@@ -196,8 +196,9 @@ def _order(call: Call, given: GivenCosts) -> tuple[str, Order]:
                 err=True,
             )
         return call.order_file.stem, found.order
-    name, (ranks, microbatches) = call.schedule or "", call.sizes()
+    name = call.schedule or ""
     options = _options(name, call.options, given)
+    ranks, microbatches = call.sizes()
     return name, order(name, ranks=ranks, microbatches=microbatches, chunks=call.chunks, **options)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors.base import StagescopeError
+from stagescope.vocabulary.nearest_names import did_you_mean
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from typing_extensions import Self
 
@@ -235,6 +236,14 @@ class UsageError(StagescopeError):
         """Return the error for a condition on a report that is not written QUANTITY>NUMBER."""
         return cls(
             f"--fail-if {text!r}: expected a quantity, >, >=, < or <=, and a number, such as bubble>0.3",
+            f"quantities are {', '.join(quantities)}",
+        )
+
+    @classmethod
+    def quantity_unknown(cls, text: str, name: str, quantities: Collection[str]) -> Self:
+        """Return the error for a condition on a quantity that does not exist."""
+        return cls(
+            f"--fail-if {text!r}: unknown quantity {name!r}{did_you_mean(name, quantities)}",
             f"quantities are {', '.join(quantities)}",
         )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors.base import StagescopeError
+from stagescope.vocabulary.nearest_names import did_you_mean
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from typing_extensions import Self
 
@@ -17,9 +18,9 @@ class ScheduleError(StagescopeError):
     """An invalid schedule, order or cost."""
 
     @classmethod
-    def unknown(cls, name: str, known: Iterable[str]) -> Self:
+    def unknown(cls, name: str, known: Collection[str]) -> Self:
         """Return the error for a name that is not in the catalog."""
-        return cls(f"unknown schedule {name!r}", f"known: {', '.join(known)}")
+        return cls(f"unknown schedule {name!r}{did_you_mean(name, known)}", f"known: {', '.join(known)}")
 
     @classmethod
     def impossible(cls, name: str, constraint: str, found: str, source: str, nearest: str = "") -> Self:
