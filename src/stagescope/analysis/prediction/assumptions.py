@@ -52,12 +52,14 @@ class Scenario(NamedTuple):
 class Work(NamedTuple):
     """How long one kind of action takes and its launch delay, by stage x micro-batch x step.
 
-    `more_ns` is the launch delay of each action beyond the first one if an action becomes several.
+    `more_ns` is the launch delay of each action beyond the first one if an action becomes several. `mean_ns` is the
+    mean of `lasting_ns` on every stage.
     """
 
     lasting_ns: Floats
     delay_ns: Floats
     more_ns: Floats
+    mean_ns: Floats
 
 
 def list_scenarios(
@@ -110,7 +112,11 @@ def assume_costs(
         work = _work(cells, letter, scenario)
         if work is None:
             return None
-        whole = Work(*(np.broadcast_to(each, (cells.stages, width, steps)) for each in work))
+        lasting_ns, delay_ns, more_ns = (
+            np.broadcast_to(each, (cells.stages, width, steps))
+            for each in (work.lasting_ns, work.delay_ns, work.more_ns)
+        )
+        whole = Work(lasting_ns, delay_ns, more_ns, work.mean_ns)
         actions[LETTERS.index(letter)] = _divide(whole, order, homes, scenario)
     usual_ns = sum(cells.hop_ns.values()) / len(cells.hop_ns) if cells.hop_ns else 0.0
     same = stages == cells.stages
@@ -140,19 +146,22 @@ def _work(cells: MeasuredCells, letter: str, scenario: Scenario) -> Work | None:
         return _measured(cells, letter, scenario)
     if letter == "B" and cells.has("I") and cells.has("W"):
         first, second = (_measured(cells, each, scenario) for each in "IW")
-        return Work(first.lasting_ns + second.lasting_ns, first.delay_ns, first.more_ns)
+        return first._replace(
+            lasting_ns=first.lasting_ns + second.lasting_ns, mean_ns=first.mean_ns + second.mean_ns
+        )
     if letter == "F" or not cells.has("B"):
         return None
     full = _measured(cells, "B", scenario)
-    if letter == "I":
-        return full._replace(lasting_ns=full.lasting_ns * (1 - scenario.weight_share))
-    return Work(full.lasting_ns * scenario.weight_share, full.more_ns, full.more_ns)
+    share = 1 - scenario.weight_share if letter == "I" else scenario.weight_share
+    delay_ns = full.delay_ns if letter == "I" else full.more_ns
+    return Work(full.lasting_ns * share, delay_ns, full.more_ns, full.mean_ns * share)
 
 
 def _measured(cells: MeasuredCells, letter: str, scenario: Scenario) -> Work:
     delay_ns = cells.delay_ns[letter]
-    usual_ns = delay_ns.mean(axis=(1, 2), keepdims=True) * scenario.with_delays
-    return Work(cells.lasting_ns[letter], delay_ns, np.broadcast_to(usual_ns, delay_ns.shape))
+    usual_ns = cells.mean_delay_ns[letter] * scenario.with_delays
+    more_ns = np.broadcast_to(usual_ns, delay_ns.shape)
+    return Work(cells.lasting_ns[letter], delay_ns, more_ns, cells.mean_lasting_ns[letter])
 
 
 def _divide(work: Work, order: PlannedOrder, homes: Integers, scenario: Scenario) -> Floats:
@@ -160,23 +169,24 @@ def _divide(work: Work, order: PlannedOrder, homes: Integers, scenario: Scenario
     before, after = len(work.lasting_ns), order.stages
     if after == before and scenario.division != DEVICE:
         return work.lasting_ns + work.delay_ns
-    indivisible = _indivisible(work.lasting_ns, scenario.division)
+    indivisible = _indivisible(work.mean_ns, scenario.division)
     fixed_ns = work.lasting_ns * indivisible[:, None, None]
     rest_ns = work.lasting_ns - fixed_ns
+    on_devices = scenario.division == DEVICE
+    speeds = _speeds(work.mean_ns * (1 - indivisible), homes) if on_devices else np.ones(1)
     if after <= before:
         joined = before // after
-        if scenario.division == DEVICE:
-            rest_ns = rest_ns / _speeds(rest_ns, homes)[homes][:, None, None]
+        if on_devices:
+            rest_ns = rest_ns / speeds[homes][:, None, None]
         starts = np.arange(0, before, joined)
         found = np.add.reduceat(rest_ns, starts)
-        if scenario.division == DEVICE:
-            found = _on_devices(found, _speeds(work.lasting_ns - fixed_ns, homes), order)
+        if on_devices:
+            found = _on_devices(found, speeds, order)
         return found + np.add.reduceat(fixed_ns, starts) + work.delay_ns[starts]
     parts = after // before
     of = np.arange(after) // parts
     found = rest_ns[of] / parts
-    if scenario.division == DEVICE:
-        speeds = _speeds(rest_ns, homes)
+    if on_devices:
         found = _on_devices(found / speeds[homes[of]][:, None, None], speeds, order)
     found[0] += fixed_ns[0]
     found[-1] += fixed_ns[-1]
@@ -185,28 +195,26 @@ def _divide(work: Work, order: PlannedOrder, homes: Integers, scenario: Scenario
     return costs
 
 
-def _indivisible(lasting_ns: Floats, division: str) -> Floats:
+def _indivisible(mean_ns: Floats, division: str) -> Floats:
     """Return the fraction of each stage that is more than the stages between the first and the last cost."""
-    means = lasting_ns.mean(axis=(1, 2))
-    fractions = np.zeros(len(means))
-    if len(means) == 1 or division == EVEN:
+    fractions = np.zeros(len(mean_ns))
+    if len(mean_ns) == 1 or division == EVEN:
         return fractions
-    middle = means[1:-1] if len(means) >= FEWEST_WITH_MIDDLE else means
+    middle = mean_ns[1:-1] if len(mean_ns) >= FEWEST_WITH_MIDDLE else mean_ns
     usual_ns = (
         float(np.median(middle))
-        if division not in (MOST, DEVICE) and len(middle) < len(means)
+        if division not in (MOST, DEVICE) and len(middle) < len(mean_ns)
         else float(middle.min())
     )
     for end in (0, -1):
-        if means[end] > usual_ns:
-            fractions[end] = 1 - usual_ns / means[end]
+        if mean_ns[end] > usual_ns:
+            fractions[end] = 1 - usual_ns / mean_ns[end]
     return fractions
 
 
-def _speeds(rest_ns: Floats, homes: Integers) -> Floats:
+def _speeds(mean_ns: Floats, homes: Integers) -> Floats:
     """Return how long each rank takes relative to the median rank."""
-    means = rest_ns.mean(axis=(1, 2))
-    of_rank = np.bincount(homes, weights=means) / np.bincount(homes)
+    of_rank = np.bincount(homes, weights=mean_ns) / np.bincount(homes)
     usual_ns = float(np.median(of_rank))
     speeds: Floats = of_rank / usual_ns if usual_ns else np.ones(len(of_rank))
     return np.where(speeds > 0, speeds, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,16 @@ class MeasuredCells:
     def has(self, letter: str) -> bool:
         """Return whether a letter was measured on every stage."""
         return letter in self.lasting_ns
+
+    @cached_property
+    def mean_lasting_ns(self) -> dict[str, Floats]:
+        """The mean of every letter on every stage."""
+        return {letter: cells.mean(axis=(1, 2)) for letter, cells in self.lasting_ns.items()}
+
+    @cached_property
+    def mean_delay_ns(self) -> dict[str, Floats]:
+        """The mean launch delay of every letter, as an array of stage x 1 x 1."""
+        return {letter: cells.mean(axis=(1, 2), keepdims=True) for letter, cells in self.delay_ns.items()}
 
     def without_delays(self) -> MeasuredCells:
         """Return the same without launch delays."""

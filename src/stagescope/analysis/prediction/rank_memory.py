@@ -30,6 +30,10 @@ class RankMemory(NamedTuple):
     peaks: Floats
     copies: int
 
+    def grouped(self, group: int) -> RankMemory:
+        """Return the memory if every rank and micro-batch represents this many."""
+        return RankMemory(np.repeat(self.peaks * group, group), self.copies)
+
 
 class MemoryChange(NamedTuple):
     """The peak of the fullest rank relative to before, whether any rank needs more, and which ones how much."""
@@ -39,17 +43,14 @@ class MemoryChange(NamedTuple):
     text: str
 
 
-def rank_memory(order: Order, group: int = 1) -> RankMemory:
-    """Return the memory of an order, whose ranks are sorted by their first stage.
-
-    With `group`, every rank and micro-batch of the order represents this many.
-    """
+def rank_memory(order: Order) -> RankMemory:
+    """Return the memory of an order, whose ranks are sorted by their first stage."""
     stages = index_actions(order).stages
     held = {(stage, rank) for rank, _, stage, _ in actions_of(order)}
     first = {rank: min(stage for stage, holder in held if holder == rank) for rank in order} if order else {}
     peaks = peak_in_flight(order)
     share = np.array([peaks[rank] for rank in sorted(first, key=first.__getitem__)]) * len(order) / stages
-    return RankMemory(np.repeat(share * group, group), max(1, len(held) // stages))
+    return RankMemory(share, max(1, len(held) // stages))
 
 
 def compare_memory(before: RankMemory, after: RankMemory) -> MemoryChange:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 FEWEST_STEPS = 2
+MOST_PLANS = 2 * len(NAMES)
+"""Plans that are kept for the next report: those of every schedule at one size, of which large sizes have two parts."""
 AS_MEASURED = Scenario(WEIGHT_SHARES[-1], WHOLE, with_delays=True)
 
 
@@ -63,6 +66,13 @@ class SchedulePrediction(NamedTuple):
     high_ns: float
     assumptions: str
     memory: MemoryChange
+
+
+class _Plan(NamedTuple):
+    """An order of the catalog, ready to be simulated, and its memory without grouping of ranks."""
+
+    order: PlannedOrder
+    memory: RankMemory
 
 
 class SchedulePredictions(NamedTuple):
@@ -158,22 +168,23 @@ class _Base:
             reduction, [one.makespans_ns(cost) for one, cost in zip(planned, costs, strict=True) if cost]
         )
         step_ns = measured.step_ns(measured.groups.window_ns(measured.actions.table))
-        memory = rank_memory(orders[0], reduction.group)
+        memory = rank_memory(orders[0]).grouped(reduction.group)
         return _Base(cells, reduction, planned, homes, base_ns, step_ns, _noise_ns(full.window_ns), memory)
 
     def predict(self, name: str) -> SchedulePrediction | str:
         """Return the prediction for a schedule, or why there is none."""
+        sizes = [part.microbatches for part in self.reduction.parts]
         try:
-            orders = _orders(name, self.reduction, self.cells.stages)
+            plans = [_plan(name, self.reduction.ranks, size, self.cells.stages) for size in sizes]
         except ScheduleError:
             return "they cannot be reduced to a size that is fast to simulate"
-        planned = [plan_order(each) for each in orders]
+        planned = [each.order for each in plans]
         scenarios, texts = list_scenarios(self.cells, planned[0], self.homes)
         times = [self._times_ns(each, scenarios) for each in planned]
         if any(each is None for each in times):
             return "the costs of some of their actions were not measured"
         other_ns = _weighted(self.reduction, [each for each in times if each is not None])
-        needed = rank_memory(orders[0], self.reduction.group)
+        needed = plans[0].memory.grouped(self.reduction.group)
         if needed.copies > self.memory.copies:
             texts.append(TWICE_TEXT)
         gains_ns = self.base_ns.mean() - other_ns
@@ -207,6 +218,13 @@ class _Base:
         """Return the work of the busiest rank, below which no step can be."""
         works = [least_works_ns(self.cells, each, self.homes) for each in orders]
         return float(_weighted(self.reduction, [each for each in works if each is not None]).mean())
+
+
+@lru_cache(maxsize=MOST_PLANS)
+def _plan(name: str, ranks: int, microbatches: int, stages: int) -> _Plan:
+    """Return the plan of an order, which depends on nothing measured; raises ScheduleError if there is none."""
+    found = other_order(name, ranks=ranks, microbatches=microbatches, stages=stages)
+    return _Plan(plan_order(found), rank_memory(found))
 
 
 def _orders(name: str, reduction: Reduction, stages: int) -> list[Order]:
