@@ -39,7 +39,9 @@ LATE_NS = 50_000
 TOLERANCE_NS = 100_000
 """Ranks on one clock that leave this long before another one enters were not in the same collective."""
 
-INCOMPLETE = ("recording.no_end", "spans.dropped", "spans.missing", "frames.missing", "frames.damaged")
+INCOMPLETE = (
+    "collectives.window", "frames.damaged", "frames.missing", "recording.no_end", "spans.dropped", "spans.missing",
+)  # fmt: skip
 """Diagnostics that explain why a rank has fewer collectives than others."""
 HOST_TIMES = "device.host_times"
 

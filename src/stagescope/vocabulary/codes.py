@@ -115,6 +115,10 @@ CODES: tuple[Code, ...] = (
         "Several machines are merged by their wall clocks; the offsets between them are unknown.",
     ),
     Code(
+        "collectives.window",
+        "A trace ends before collectives that other ranks of their group recorded.",
+    ),
+    Code(
         "comparison.differs", "Two runs differ in schedule, size or kinds, which limits what can be compared."
     ),
     Code(

@@ -11,7 +11,8 @@ from stagescope.ingest.annotations.kernel_classes import (
     TRANSFER_KERNEL,
     kernel_class,
 )
-from stagescope.ingest.kineto.tables import TABLES, Arguments, message_facts, read_tables
+from stagescope.ingest.kineto.arguments import Arguments, message_facts
+from stagescope.ingest.kineto.tables import TABLES, read_tables
 from stagescope.ingest.trace_json import trace_events
 
 
@@ -88,6 +89,9 @@ def test_kernels_are_classified_by_name(name, what):
     assert kernel_class(name) == what
 
 
+UNNUMBERED = dict.fromkeys(("external", "sequence", "group", "purpose", "members"))
+
+
 def test_the_size_of_a_message_needs_a_known_element_type():
     known = message_facts(Arguments(1, "send", 10, 12, "BFloat16", 0, 1))
     assert known == {
@@ -97,11 +101,12 @@ def test_the_size_of_a_message_needs_a_known_element_type():
         "target": 1,
         "bytes": 24,
         "annotation": None,
+        **UNNUMBERED,
     }
     assert message_facts(Arguments(1, "send", 10, 12, "Quaternion"))["bytes"] is None
     assert message_facts(Arguments(1, "send", "ten", None, "Float", 2**40, "x")) == {
         "correlation": 1, "collective": "send", "source": None, "target": None, "bytes": None,
-        "annotation": None,
+        "annotation": None, **UNNUMBERED,
     }  # fmt: skip
 
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import polars as pl
 
-OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING, SPLITTING, PACKING = range(11)
+OTHER, BACKWARD, SEND, RECEIVE, LOSS, LOSS_PRELUDE, SEED, HANDLING, CLOSING, SPLITTING, PACKING, CALL = range(
+    12
+)
 """HANDLING and SPLITTING are executed by the schedule and belong to no action; SPLITTING begins a step. LOSS_PRELUDE
 and SEED exist only until settle_operators. CLOSING belongs to an action
-like OTHER, and is the last operator of a backward. PACKING makes a tensor from bytes, as for an object that is sent."""
+like OTHER, and is the last operator of a backward. PACKING makes a tensor from bytes, as for an object that is sent.
+CALL describes a collective, and counts as OTHER once its arguments were read."""
 
 HANDLINGS = (HANDLING, SPLITTING)
 
@@ -27,6 +30,7 @@ EXACT = {
     "aten::set_": PACKING,
     "aten::detach_": CLOSING,
     "c10d::send": SEND,
+    "record_param_comms": CALL,
 }
 
 

@@ -15,6 +15,11 @@ from stagescope.ingest.annotations.steps import (
     with_steps,
 )
 from stagescope.ingest.kineto.annotated import annotated_spans, named_marks
+from stagescope.ingest.kineto.collectives import (
+    COLLECTIVES_SCHEMA,
+    find_collectives_of_rank,
+    without_replaced,
+)
 from stagescope.ingest.kineto.device import on_device
 from stagescope.ingest.kineto.evaluations import find_evaluations, without_evaluations
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
@@ -124,6 +129,7 @@ class RankTrace(NamedTuple):
     """One trace: its identity, actions, transfers and steps, and the evidence of inferred actions (None: annotated).
 
     `kernels` is what owned_kernels returns, whose `action` is an `own_row` of the actions; None: not asked for.
+    `collectives` is what find_collectives_of_rank returns.
     """
 
     path: Path
@@ -134,6 +140,7 @@ class RankTrace(NamedTuple):
     inferred_from: str | None
     diagnostics: list[Diagnostic]
     kernels: pl.DataFrame | None = None
+    collectives: pl.DataFrame = pl.DataFrame(schema=COLLECTIVES_SCHEMA)
 
 
 def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) -> RankTrace:
@@ -166,6 +173,8 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
     # On a device the transfer is a kernel with its own times, so the host's call does not matter.
     if read.tables["kernels"].is_empty():
         transfers = _from_their_call(transfers, read.tables["operators"])
+    collectives = _collectives(read, found[0])
+    actions = without_replaced(actions, collectives)
     actions, transfers, evaluated = _in_steps(read, found[0], actions, transfers)
     if evaluated:
         notes = [*notes, EVALUATIONS._replace(number=evaluated)]
@@ -173,7 +182,7 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
         steps = steps.clear()
     diagnostics = [*read.diagnostics, *_diagnostics(path, facts, notes)]
     owned = owned_kernels(read, found[0]) if kernels else None
-    return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics, owned)
+    return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics, owned, collectives)
 
 
 def _is_native(path: Path) -> bool:
@@ -237,9 +246,7 @@ def _in_steps(
 
     `host_actions` has the same actions at host times: step marks are host times too.
     """
-    marked = profiler_steps(read.tables["annotations"])
-    openings = step_openings(host_actions)
-    stated = named_steps(host_actions) if marked.is_empty() else marked
+    marked, stated, openings = _step_marks(read, host_actions)
     actions, transfers = with_steps(actions, stated, openings), with_steps(transfers, stated, openings)
     operators = read.tables["operators"]
     backward_ns = operators.filter(pl.col("what") == BACKWARD)["start_ns"].sort().to_numpy()
@@ -248,6 +255,23 @@ def _in_steps(
     actions, transfers = _columns(actions, ACTION_SCHEMA), _columns(transfers, TRANSFER_SCHEMA)
     transfers = in_steps_of_actions(transfers, actions)
     return without_evaluations(actions, evaluated), without_evaluations(transfers, evaluated), len(evaluated)
+
+
+def _step_marks(
+    read: TraceTables, host_actions: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
+    """Return the steps that the profiler marked, those or else the named ones, and where steps open without either."""
+    marked = profiler_steps(read.tables["annotations"])
+    return marked, named_steps(host_actions) if marked.is_empty() else marked, step_openings(host_actions)
+
+
+def _collectives(read: TraceTables, host_actions: pl.DataFrame) -> pl.DataFrame:
+    """Return the numbered collectives; each belongs to the step in which it was launched."""
+    if host_actions.is_empty():
+        return pl.DataFrame(schema=COLLECTIVES_SCHEMA)
+    _, stated, openings = _step_marks(read, host_actions)
+    in_steps = with_steps(host_actions, stated, openings)
+    return find_collectives_of_rank(read, in_steps, stated, openings)
 
 
 Found = tuple[pl.DataFrame, pl.DataFrame, list[Finding]]

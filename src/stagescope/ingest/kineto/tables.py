@@ -22,8 +22,15 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.annotations.kernel_classes import kernel_class
+from stagescope.ingest.kineto.arguments import (
+    Arguments,
+    arguments_of,
+    call_facts,
+    correlations,
+    message_facts,
+)
 from stagescope.ingest.kineto.named_works import with_plain_works
-from stagescope.ingest.kineto.operator_classes import OTHER, operator_class, settle_operators
+from stagescope.ingest.kineto.operator_classes import CALL, OTHER, operator_class, settle_operators
 from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.model.diagnostics import Diagnostic
@@ -60,7 +67,11 @@ TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "named_kernels": {"correlation": pl.Int64, "annotation": pl.String, "what": pl.Int8, **TIMES},
     "messages": {
         "correlation": pl.Int64, "collective": pl.String, "source": pl.Int32, "target": pl.Int32, "bytes": pl.Int64,
-        "annotation": pl.String,
+        "annotation": pl.String, "external": pl.Int64, "sequence": pl.Int64, "group": pl.String,
+        "purpose": pl.String, "members": pl.String,
+    },
+    "calls": {
+        "external": pl.Int64, "sequence": pl.Int64, "group": pl.String, "purpose": pl.String, "members": pl.String,
     },
     "flows": {"flow": pl.Int64, "is_start": pl.Boolean, "start_ns": pl.Int64, "end_ns": pl.Int64},
 }  # fmt: skip
@@ -77,26 +88,6 @@ MOST_STREAM = 2**62
 MOST_US = 4e15
 """More than a century since the epoch: a later timestamp is invalid."""
 
-BYTES_OF_TYPE = {
-    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Short": 2, "Int": 4, "Long": 8, "Bool": 1,
-    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
-}  # fmt: skip
-
-
-class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """The relevant arguments of an event."""
-
-    correlation: Any = None
-    collective: Any = msgspec.field(default=None, name="Collective name")
-    elements: Any = msgspec.field(default=None, name="In msg nelems")
-    elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
-    dtype: Any = None
-    source: Any = msgspec.field(default=None, name="Src Rank")
-    target: Any = msgspec.field(default=None, name="Dst Rank")
-    annotation: Any = msgspec.field(default=None, name="name")
-
-
-NO_ARGUMENTS = Arguments()
 NO_TEXT = msgspec.Raw(b"{}")
 
 
@@ -245,11 +236,15 @@ class Collector:
         return lambda events, times: {"name": [e.name for e in events], place: self._threads(events), **times}
 
     def _launch_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
-        return {"correlation": _correlations(_arguments(events)), "thread": self._threads(events), **times}
+        return {"correlation": correlations(arguments_of(events)), "thread": self._threads(events), **times}
 
     def _operator_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
         numbers = map(self.operators.__getitem__, map(attrgetter("name"), events))
         what = np.fromiter(numbers, np.int8, len(events))
+        calls = np.flatnonzero(what == CALL)
+        if len(calls):
+            self._add_rows("calls", [call_facts(one) for one in arguments_of([events[row] for row in calls])])
+            what[calls] = OTHER
         return {"what": what, "thread": self._threads(events), **times}
 
     def _thin_operators(self) -> None:
@@ -270,13 +265,13 @@ class Collector:
 
     def _kernel_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
         numbers = map(self.kernels.__getitem__, map(attrgetter("name"), events))
-        arguments = _arguments(events)
-        self._add_messages([one for one in arguments if one.collective is not None])
+        arguments = arguments_of(events)
+        self._add_rows("messages", [message_facts(one) for one in arguments if one.collective is not None])
         self._add_named(events, arguments, times)
         names = map(self.kernel_names.__getitem__, map(attrgetter("name"), events))
         return {
             "what": np.fromiter(numbers, np.int8, len(events)),
-            "correlation": _correlations(arguments),
+            "correlation": correlations(arguments),
             "stream": [e.tid if type(e.tid) is int and abs(e.tid) < MOST_STREAM else None for e in events],
             "name_number": np.fromiter(names, np.int32, len(events)),
             **times,
@@ -289,7 +284,7 @@ class Collector:
             chosen = [arguments[row] for row in named]
             self.parts["named_kernels"].append(
                 {
-                    "correlation": _correlations(chosen),
+                    "correlation": correlations(chosen),
                     "annotation": [one.annotation for one in chosen],
                     "what": np.array([self.kernels[events[row].name] for row in named], np.int8),
                     "ts": times["ts"][named],
@@ -297,46 +292,9 @@ class Collector:
                 }
             )
 
-    def _add_messages(self, messages: Sequence[Arguments]) -> None:
-        if messages:
-            rows = [message_facts(one) for one in messages]
-            self.parts["messages"].append({name: [row[name] for row in rows] for name in TABLES["messages"]})
-
-
-def message_facts(arguments: Arguments) -> dict[str, Any]:
-    """Return a row of the messages table from the arguments of an NCCL kernel; unknown values are null."""
-    elements = [n for n in (arguments.elements, arguments.elements_out) if isinstance(n, int)]
-    width = BYTES_OF_TYPE.get(arguments.dtype) if isinstance(arguments.dtype, str) else None
-    return {
-        "correlation": _number(arguments.correlation),
-        "collective": str(arguments.collective),
-        "source": _number(arguments.source),
-        "target": _number(arguments.target),
-        # Input and output differ for collectives such as all-gather; the larger one is the message.
-        "bytes": max(elements) * width if elements and width else None,
-        "annotation": arguments.annotation if isinstance(arguments.annotation, str) else None,
-    }
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and -(2**31) <= value < 2**31 else None
-
-
-def _arguments(events: Sequence[TraceEvent]) -> list[Arguments]:
-    """Return the decoded arguments of events; NO_ARGUMENTS if they are not an object."""
-    try:
-        return ARGUMENTS.decode(b"[" + b",".join(e.args for e in events) + b"]")
-    except msgspec.DecodeError:
-        # One bad event fails the whole list, so each is decoded alone; the last resort of a single one is no arguments.
-        return [_arguments([e])[0] if len(events) > 1 else NO_ARGUMENTS for e in events]
-
-
-ARGUMENTS = msgspec.json.Decoder(list[Arguments])
-
-
-def _correlations(arguments: Sequence[Arguments]) -> Any:
-    found = [one.correlation for one in arguments]
-    return np.array([n if type(n) is int and 0 <= n < 2**62 else -1 for n in found], np.int64)
+    def _add_rows(self, table: str, rows: Sequence[dict[str, Any]]) -> None:
+        if rows:
+            self.parts[table].append({name: [row[name] for row in rows] for name in TABLES[table]})
 
 
 def _floats(events: Sequence[TraceEvent], name: str) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.kineto.collectives import window_diagnostics
 from stagescope.ingest.kineto.errors import no_pipeline, no_pipeline_in_damaged
 from stagescope.ingest.kineto.kernels import rank_kernels
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
@@ -54,6 +55,7 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
     placed = {rank: with_places(rank, trace, groups, ranks) for rank, trace in ranks.items()}
     for rank, trace in placed.items():
         diagnostics += _rank_diagnostics(rank, trace)
+    diagnostics += window_diagnostics(placed)
     return Timeline(
         spans=conform(pl.concat(_spans(rank, trace) for rank, trace in placed.items()), SPANS),
         ranks=_rank_rows(placed, groups),
@@ -129,7 +131,13 @@ def _joined(one: RankTrace, other: RankTrace, rank: int) -> RankTrace:
         raise InputError.duplicate_rank(rank, [str(one.path), str(other.path)])
     first, second = windows
     windows = [first, _renumbered(second, int(first.actions["own_row"].max() or 0) + 1)]  # type: ignore[arg-type] # a number
-    names = ("actions", "transfers", "steps", *(["kernels"] if first.kernels is not None else []))
+    names = (
+        "actions",
+        "transfers",
+        "steps",
+        "collectives",
+        *(["kernels"] if first.kernels is not None else []),
+    )
     tables = {name: pl.concat([getattr(window, name) for window in windows]) for name in names}
     return first._replace(**tables)
 
@@ -196,11 +204,14 @@ def _rank_diagnostics(rank: int, trace: RankTrace) -> list[Diagnostic]:
 
 
 def _spans(rank: int, trace: RankTrace) -> pl.DataFrame:
-    """Return the actions and transfers of one rank as spans."""
+    """Return the actions, transfers and collectives of one rank as spans."""
     # Traces name stages, not chunks: a rank's chunks are its stages in model order.
     stages = sorted(set(trace.actions["stage"].drop_nulls()))
     both = pl.concat(
-        [trace.actions.drop("edge_error_ns"), trace.transfers.with_columns(lane=pl.lit(COMM))],
+        [
+            trace.actions.drop("edge_error_ns"),
+            *(each.with_columns(lane=pl.lit(COMM)) for each in (trace.transfers, trace.collectives)),
+        ],
         how="diagonal_relaxed",
     )
     chunk = pl.col("stage").replace_strict(
