@@ -243,7 +243,9 @@ class Collector:
         what = np.fromiter(numbers, np.int8, len(events))
         calls = np.flatnonzero(what == CALL)
         if len(calls):
-            self._add_rows("calls", [call_facts(one) for one in arguments_of([events[row] for row in calls])])
+            self._add_rows(
+                "calls", [call_facts(one) for one in arguments_of([events[row] for row in calls.tolist()])]
+            )
             what[calls] = OTHER
         return {"what": what, "thread": self._threads(events), **times}
 
