@@ -104,8 +104,8 @@ def read(
         Name of the pipeline to read, such as ``"GPipe"``, if the processes of a recording ran several; by default the
         one that took the most time.
     kernels
-        Also read every kernel of the device, as `timeline.kernels` (traces of torch.profiler). A trace of ten thousand
-        kernels per step becomes a table of as many rows.
+        Also read every kernel of the device, as `timeline.kernels` (torch.profiler, Nsight Systems, rocprofv3, XLA). A
+        trace of ten thousand kernels per step becomes a table of as many rows.
     limits
         Other limits on what a file may contain or expand to, such as ``{"unpacked": "20GB", "spans": 500_000_000}``;
         0 for no limit. docs/reliability.md lists all of them.

@@ -81,9 +81,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="NAME",
         help="Pipeline to read if each process ran several, such as GPipe; omit for the one that took the most time.",
     )
-    kernels = click.option(
-        "--kernels", is_flag=True, help="Also read every kernel of a torch.profiler trace."
-    )
+    kernels = click.option("--kernels", is_flag=True, help="Also read every kernel of a device trace.")
     limits = click.option(
         "--limit",
         "limits",

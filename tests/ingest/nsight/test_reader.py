@@ -122,3 +122,16 @@ def test_unrelated_databases_are_not_recognized(tmp_path, run):
     report = run[0] / "rank0.sqlite"
     head = report.read_bytes()[:4096]
     assert [reader.recognizes(report, head) for reader in (READER, ascend.READER)] == [True, False]
+
+
+def test_kernels_are_kept_on_request_with_their_actions(run):
+    folder, drawn = run
+    assert stagescope.read(folder).kernels.is_empty()
+    timeline = stagescope.read(folder, align=False, kernels=True)
+    found = timeline.kernels
+    key = ["rank", "kind", "stage", "microbatch", "step"]
+    actions = timeline.spans.select(*key, "start_ns", "end_ns").sort("rank", "start_ns")
+    owned = found.group_by(key).agg(pl.min("start_ns"), pl.max("end_ns"), pl.len()).sort("rank", "start_ns")
+    assert owned.drop("len").equals(actions.cast(owned.drop("len").schema))
+    assert owned["len"].unique().to_list() == [2]
+    assert found["category"].unique().to_list() == ["gemm"]

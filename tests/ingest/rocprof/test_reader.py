@@ -157,3 +157,16 @@ def test_a_newer_schema_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(InputError) as error:
         stagescope.read(path)
     assert str(error.value) == f"{path}: a rocpd database of schema 4, which is not read; schema 3 is"
+
+
+def test_kernels_are_kept_on_request_with_their_actions(run):
+    folder, drawn = run
+    assert stagescope.read(folder).kernels.is_empty()
+    timeline = stagescope.read(folder, align=False, kernels=True)
+    found = timeline.kernels
+    key = ["rank", "kind", "stage", "microbatch", "step"]
+    actions = timeline.spans.select(*key, "start_ns", "end_ns").sort("rank", "start_ns")
+    owned = found.group_by(key).agg(pl.min("start_ns"), pl.max("end_ns"), pl.len()).sort("rank", "start_ns")
+    assert owned.drop("len").equals(actions.cast(owned.drop("len").schema))
+    assert owned["len"].unique().to_list() == [2]
+    assert found["category"].unique().to_list() == ["gemm"]

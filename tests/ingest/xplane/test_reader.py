@@ -109,3 +109,26 @@ def test_planes_of_one_name_are_reported(tmp_path):
     plane = device(0, [("gemm", "F0.0", 7, 0, 100), ("gemm", "B0.0", 7, 100, 200)])
     found = stagescope.read(write(tmp_path, profile(plane, plane)), align=False)
     assert found.diagnostics.filter(code="file.damaged")["severity"].to_list() == ["error"]
+
+
+def test_kernels_are_kept_on_request_also_those_of_no_action(tmp_path):
+    kernels = [
+        ("gemm_fusion", "F0.0", 7, 0, 100),
+        ("MemcpyD2D", "", 7, 100, 200),
+        ("gemm_fusion", "B0.0", 7, 1000, 2000),
+        ("loop_add_fusion", "B0.0", 9, 1100, 1200),
+        ("ncclDevKernel_AllGather_RING_LL", "B0.0", 9, 1500, 2500),
+    ]
+    path = write(tmp_path, profile(device(0, kernels)))
+    assert stagescope.read(path).kernels.is_empty()
+    report = stagescope.analyze(stagescope.read(path, kernels=True))
+    found = report.timeline.kernels
+    assert found.select("name", "category", "operation", "kind", "stream").rows() == [
+        ("gemm_fusion", "gemm", None, "forward", 7),
+        ("MemcpyD2D", "memcpy", None, None, 7),
+        ("gemm_fusion", "gemm", None, "backward", 7),
+        ("loop_add_fusion", "other", None, None, 9),
+        ("ncclDevKernel_AllGather_RING_LL", "communication", "all_gather", "backward", 9),
+    ]
+    hidden = report.kernel_communication.filter(operation="all_gather")
+    assert hidden.filter(scope="action").select("communication_ns", "hidden_ns").rows() == [(1000, 500)]

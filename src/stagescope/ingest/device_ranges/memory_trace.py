@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.device_ranges.kernels import NO_KERNELS
 from stagescope.ingest.device_ranges.trace import (
     ABSENT,
     KERNEL_COLUMNS,
@@ -36,7 +37,8 @@ IS_INTERVAL = pl.col("start_ns").is_not_null() & (pl.col("end_ns") >= pl.col("st
 class MemoryTrace:
     """A DeviceTrace of tables: `marks` (RANGES_SCHEMA), `calls` (LAUNCH_COLUMNS) and `dispatches` (KERNEL_COLUMNS).
 
-    `names` are the names of kernels by number, `faults` diagnostics of what was wrong. Marks without an end were open
+    `names` are the names of kernels by number, `faults` diagnostics of what was wrong, `beside` are kernels that are in
+    no action and only kept on request. Marks without an end were open
     when the file ended.
     """
 
@@ -49,6 +51,7 @@ class MemoryTrace:
     names: dict[int, str]
     faults: list[Diagnostic] = field(default_factory=list)
     tables: frozenset[str] = frozenset()
+    beside: pl.DataFrame = field(default_factory=NO_KERNELS.clone)
 
     def facts(self) -> TraceFacts:
         """Return the facts about the machine."""
@@ -70,6 +73,14 @@ class MemoryTrace:
     def communication_kernels(self) -> dict[int, str]:
         """Return the names that contain ccl, by number."""
         return {number: name for number, name in self.names.items() if "ccl" in name.lower()}
+
+    def kernel_names(self) -> dict[int, str]:
+        """Return the names of all kernels, by number."""
+        return self.names
+
+    def other_kernels(self) -> pl.DataFrame:
+        """Return the kernels that are only kept on request."""
+        return self.beside
 
     def fault_sentences(self) -> list[str]:
         """Return what is wrong with parts of the file."""

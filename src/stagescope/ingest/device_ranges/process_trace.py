@@ -10,6 +10,7 @@ import polars as pl
 from stagescope.ingest.annotations.name_pattern import NamePattern
 from stagescope.ingest.annotations.steps import STEPS_SCHEMA, named_steps, step_openings, with_steps
 from stagescope.ingest.device_ranges.enclosing_ranges import NO_RANGE, EnclosingRanges
+from stagescope.ingest.device_ranges.kernels import process_kernels
 from stagescope.ingest.device_ranges.projection import on_main_stream, project
 from stagescope.ingest.device_ranges.range_names import range_meaning, step_of
 from stagescope.ingest.device_ranges.trace import process_of
@@ -32,7 +33,10 @@ BACKWARDS = ("backward", "backward_input", "backward_weight")
 
 
 class ProcessTrace(NamedTuple):
-    """One process of a trace: its spans, steps and device, and whether the names state micro-batches."""
+    """One process of a trace: its spans, steps and device, and whether the names state micro-batches.
+
+    `kernels` are what process_kernels returns; None if they were not asked for.
+    """
 
     path: Path
     facts: TraceFacts
@@ -44,6 +48,7 @@ class ProcessTrace(NamedTuple):
     diagnostics: list[Diagnostic]
     tables: frozenset[str]
     wording: Wording
+    kernels: pl.DataFrame | None = None
 
 
 class Unmarked(NamedTuple):
@@ -56,8 +61,10 @@ class Unmarked(NamedTuple):
     wording: Wording
 
 
-def read_trace(trace: DeviceTrace, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
-    """Return the processes of an open trace that ran actions."""
+def read_trace(
+    trace: DeviceTrace, pattern: str | None = None, *, kernels: bool = False
+) -> list[ProcessTrace] | Unmarked:
+    """Return the processes of an open trace that ran actions; with `kernels`, each with its kernels."""
     # Faults are collected while reading, so they are turned into diagnostics only after the last query.
     path, wording = trace.path, trace.wording
     facts = trace.facts()
@@ -67,7 +74,8 @@ def read_trace(trace: DeviceTrace, pattern: str | None = None) -> list[ProcessTr
         names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
         return Unmarked(path, ranges.height, names, trace.fault_sentences(), wording)
     transfers = actions.filter(pl.col("kind").is_in(TRANSFERS))["action"].to_numpy()
-    projected = project(trace, EnclosingRanges(actions), transfers)
+    projected = project(trace, EnclosingRanges(actions), transfers, keep=kernels)
+    titles = trace.kernel_names() if kernels else {}
     damage = trace.diagnostics()
     if still_open:
         text = f"ranges were still open when the {wording.file} ended, and were dropped"
@@ -76,6 +84,7 @@ def read_trace(trace: DeviceTrace, pattern: str | None = None) -> list[ProcessTr
     steps = _steps(ranges)
     numbers = np.unique(process_of(actions["thread"].to_numpy())).tolist()
     found = [_process_trace(number, spans, steps) for number in numbers]
+    own = projected.kernels
     return [
         ProcessTrace(
             path,
@@ -85,6 +94,7 @@ def read_trace(trace: DeviceTrace, pattern: str | None = None) -> list[ProcessTr
             [*damage, *notes] if number == numbers[0] else [],
             trace.tables,
             wording,
+            None if own is None else process_kernels(own.filter(pl.col("process") == number), titles, one[1]),
         )
         for number, one in zip(numbers, found, strict=True)
     ]

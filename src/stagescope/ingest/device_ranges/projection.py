@@ -19,6 +19,7 @@ from stagescope.ingest.annotations.kernel_classes import (
     kernel_class,
 )
 from stagescope.ingest.device_ranges.enclosing_ranges import NO_RANGE, EnclosingRanges
+from stagescope.ingest.device_ranges.kernels import LAUNCHED_SCHEMA
 from stagescope.ingest.device_ranges.trace import ABSENT, process_of
 
 if TYPE_CHECKING:
@@ -40,12 +41,14 @@ class Projected(NamedTuple):
     """Device work: one row per action, stream and kernel class (WORK_SCHEMA), and one row per transfer.
 
     `action` is NO_RANGE for a transfer outside of any range; `unlaunched` counts kernels without a recorded launch.
+    `kernels` has every kernel (LAUNCHED_SCHEMA) if they are kept.
     """
 
     work: pl.DataFrame
     transfers: pl.DataFrame
     kernel_count: int
     unlaunched: int
+    kernels: pl.DataFrame | None = None
 
 
 class Launches:
@@ -79,8 +82,12 @@ class Launches:
         return np.where(known, self._actions[place], NO_RANGE).astype(np.int64), known
 
 
-def project(trace: DeviceTrace, enclosing: EnclosingRanges, of_transfers: npt.ArrayLike = ()) -> Projected:
+def project(
+    trace: DeviceTrace, enclosing: EnclosingRanges, of_transfers: npt.ArrayLike = (), *, keep: bool = False
+) -> Projected:
     """Return the device work of a trace's kernels, attributed to the actions that enclose their launches.
+
+    With `keep`, the result has each kernel.
 
     `of_transfers` are the actions that are transfers: RCCL runs most operations in one generic kernel, whose name does
     not state that it sends or receives.
@@ -91,6 +98,7 @@ def project(trace: DeviceTrace, enclosing: EnclosingRanges, of_transfers: npt.Ar
     generic = [number for number, name in trace.communication_kernels().items() if GENERIC_KERNEL in name]
     communicating = np.array(sorted(n for n, what in classes.items() if what != COMPUTE_KERNEL), np.int64)
     work, transfers = [pl.DataFrame(schema=WORK_SCHEMA)], [pl.DataFrame(schema=WORK_SCHEMA)]
+    kept = [pl.DataFrame(schema=LAUNCHED_SCHEMA)]
     kernel_count = unlaunched = 0
     for block in trace.kernels():
         absent = block["process"] == ABSENT  # as in exports of Nsight Systems from before 2020
@@ -110,9 +118,12 @@ def project(trace: DeviceTrace, enclosing: EnclosingRanges, of_transfers: npt.Ar
             },
             WORK_SCHEMA,
         )  # fmt: skip
+        if keep:
+            kept.append(rows.with_columns(name_number=pl.Series(block["name"])).select(list(LAUNCHED_SCHEMA)))
         transfers.append(rows.filter(pl.col("what") == TRANSFER_KERNEL))
         work.append(_summed(rows.filter(pl.col("what") != TRANSFER_KERNEL)))
-    return Projected(_summed(pl.concat(work)), pl.concat(transfers), kernel_count, unlaunched)
+    every = pl.concat([*kept, trace.other_kernels()]) if keep else None
+    return Projected(_summed(pl.concat(work)), pl.concat(transfers), kernel_count, unlaunched, every)
 
 
 def on_main_stream(work: pl.DataFrame, kinds: pl.DataFrame) -> tuple[pl.DataFrame, int]:

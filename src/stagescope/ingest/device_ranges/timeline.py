@@ -11,14 +11,14 @@ from stagescope.ingest.device_ranges.errors import no_ranges, no_ranges_in_damag
 from stagescope.ingest.device_ranges.process_trace import ProcessTrace, Unmarked
 from stagescope.ingest.missing_tables import Tables, missing_tables
 from stagescope.ingest.source_clocks import source_clocks
-from stagescope.model import DIAGNOSTICS, RANKS, SPANS, STEPS, Timeline
+from stagescope.model import DIAGNOSTICS, KERNELS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 MOST_FAULTS = 2
@@ -58,7 +58,16 @@ def timeline_of_traces(
         steps=conform(pl.concat(_steps(rank, trace) for rank, trace in ranks.items()), STEPS),
         clocks=_clocks(ranks),
         diagnostics=conform(diagnostics_table(diagnostics), DIAGNOSTICS),
+        kernels=conform(pl.concat([KERNELS.empty(), *_kernels(ranks)], how="diagonal_relaxed"), KERNELS),
     )
+
+
+def _kernels(ranks: Mapping[int, ProcessTrace]) -> Iterator[pl.DataFrame]:
+    """Yield the kernels of each rank whose kernels were kept."""
+    for rank, trace in ranks.items():
+        if trace.kernels is not None:
+            times = (pl.col(name) + (trace.facts.epoch_ns or 0) for name in ("start_ns", "end_ns"))
+            yield trace.kernels.with_columns(*times, rank=pl.lit(rank, pl.Int32))
 
 
 def _by_rank(traces: Sequence[ProcessTrace], diagnostics: list[Diagnostic]) -> dict[int, ProcessTrace]:

@@ -88,6 +88,12 @@ class DeviceTrace(Protocol):
     def communication_kernels(self) -> dict[int, str]:
         """Return the names of all kernels that may be of NCCL or RCCL, by number."""
 
+    def kernel_names(self) -> dict[int, str]:
+        """Return the names of all kernels, by number; there may be names of other things among them."""
+
+    def other_kernels(self) -> pl.DataFrame:
+        """Return kernels that are in no action and only kept on request (LAUNCHED_SCHEMA of kernels.py)."""
+
     def fault_sentences(self) -> list[str]:
         """Return what is wrong with parts of the file."""
 

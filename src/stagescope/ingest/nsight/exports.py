@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def read_report(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
+def read_report(
+    path: Path, pattern: str | None = None, *, kernels: bool = False
+) -> list[ProcessTrace] | Unmarked:
     """Return the processes of a report that ran actions; raises InputError for a report that cannot be read."""
     if path.is_dir():
         require_tables(path)
-        return read_trace(ParquetReport(path), pattern)
+        return read_trace(ParquetReport(path), pattern, kernels=kernels)
     if path.name.endswith(NATIVE_SUFFIX):
         with exported(path) as export:
-            return _of_original(read_report(export, pattern), path)
+            return _of_original(read_report(export, pattern, kernels=kernels), path)
     with Report(path) as report:
         report.check()
-        return read_trace(report, pattern)
+        return read_trace(report, pattern, kernels=kernels)
 
 
 def _of_original(found: list[ProcessTrace] | Unmarked, path: Path) -> list[ProcessTrace] | Unmarked:

@@ -12,6 +12,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from stagescope.ingest.database import Fault
 from stagescope.ingest.database_blocks import BLOCK_ROWS, plausible_rows
+from stagescope.ingest.device_ranges.kernels import NO_KERNELS
 from stagescope.ingest.device_ranges.trace import ABSENT
 from stagescope.ingest.nsight.schema import (
     KERNELS,
@@ -87,6 +88,14 @@ class ParquetReport:
     def communication_kernels(self) -> dict[int, str]:
         """Return the strings that may be names of NCCL kernels, by id."""
         return self.names_like("ccl")
+
+    def kernel_names(self) -> dict[int, str]:
+        """Return all strings of the report by id, which include the names of its kernels."""
+        return self.names_like("")
+
+    def other_kernels(self) -> pl.DataFrame:
+        """Return no kernels: all are in the table of kernels."""
+        return NO_KERNELS
 
     def names_like(self, word: str) -> dict[int, str]:
         """Return the strings that contain a word, by id."""

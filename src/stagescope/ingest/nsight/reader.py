@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.database import is_database
@@ -48,7 +49,9 @@ def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """
     reports, diagnostics = _reports(paths)
     ordered = sorted(reports, key=lambda path: natural_key(str(path)))
-    found, refused = read_each(read_report, ordered, options.done, options.pattern)
+    found, refused = read_each(
+        partial(read_report, kernels=options.kernels), ordered, options.done, options.pattern
+    )
     return timeline_of_traces(found, COMPARED_TABLES).with_diagnostics([*refused, *diagnostics])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.database_blocks import BlockDatabase
+from stagescope.ingest.device_ranges.kernels import NO_KERNELS
 from stagescope.ingest.nsight.schema import (
     KERNELS,
     LAUNCHES,
@@ -59,6 +60,14 @@ class Report(BlockDatabase):
         """Return the strings that may be names of NCCL kernels, by id."""
         # Kernel names are string ids; reading only these is far cheaper than reading all strings.
         return self.names_like("ccl")
+
+    def kernel_names(self) -> dict[int, str]:
+        """Return all strings of the report by id, which include the names of its kernels."""
+        return self.names_like("")
+
+    def other_kernels(self) -> pl.DataFrame:
+        """Return no kernels: all are in the table of kernels."""
+        return NO_KERNELS
 
     def names_like(self, word: str) -> dict[int, str]:
         """Return the strings that contain a word, by id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.database import is_database
@@ -41,14 +42,19 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     timeline_of_traces does, and if no trace is usable.
     """
     ordered = sorted(paths, key=lambda path: natural_key(str(path)))
-    found, refused = read_each(read_one, ordered, options.done, options.pattern)
+    found, refused = read_each(
+        partial(read_one, kernels=options.kernels), ordered, options.done, options.pattern
+    )
     return timeline_of_traces(found).with_diagnostics(refused)
 
 
-def read_one(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
+def read_one(
+    path: Path, pattern: str | None = None, *, kernels: bool = False
+) -> list[ProcessTrace] | Unmarked:
     """Return the processes of a trace that ran actions; raises InputError for a file that cannot be read."""
     is_json = not (path.name.endswith(DATABASE_NAMES) or _is_database(path))
-    return read_trace(read_json(path) if is_json else read_rocpd(path), pattern)
+    trace = read_json(path) if is_json else read_rocpd(path)
+    return read_trace(trace, pattern, kernels=kernels)
 
 
 def _is_database(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.annotations.name_pattern import NamePattern
@@ -38,14 +39,18 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     timeline_of_traces does, and if no profile is usable.
     """
     ordered = sorted(paths, key=lambda path: natural_key(str(path)))
-    found, refused = read_each(read_one, ordered, options.done, options.pattern)
+    found, refused = read_each(
+        partial(read_one, kernels=options.kernels), ordered, options.done, options.pattern
+    )
     return timeline_of_traces(found).with_diagnostics(refused)
 
 
-def read_one(path: Path, pattern: str | None = None) -> list[ProcessTrace] | Unmarked:
+def read_one(
+    path: Path, pattern: str | None = None, *, kernels: bool = False
+) -> list[ProcessTrace] | Unmarked:
     """Return the devices of a profile that ran actions; raises InputError for a file that cannot be read."""
     trace = trace_of(path, read_profile(path), NamePattern(pattern) if pattern else None)
-    return read_trace(trace, pattern)
+    return read_trace(trace, pattern, kernels=kernels)
 
 
 READER = Reader(

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stagescope.ingest.annotations.kernel_classes import COMPUTE_KERNEL, kernel_class
+from stagescope.ingest.device_ranges.enclosing_ranges import NO_RANGE
+from stagescope.ingest.device_ranges.kernels import LAUNCHED_SCHEMA
 from stagescope.ingest.device_ranges.memory_trace import KERNELS_SCHEMA, LAUNCHES_SCHEMA, MemoryTrace
 from stagescope.ingest.device_ranges.range_names import range_meaning
 from stagescope.ingest.device_ranges.trace import RANGES_SCHEMA, THREAD_BITS, TraceFacts, Wording
@@ -45,21 +47,27 @@ def trace_of(path: Path, profile: Profile, pattern: NamePattern | None) -> Memor
     marks: list[Any] = []
     calls: list[Any] = []
     dispatches: list[Any] = []
+    beside: list[Any] = []
     names: dict[str, int] = {}
     actions: dict[str, str | None] = {}
     unused = 0
     faults = [Diagnostic("error", profile.damage, str(path), code="file.damaged")] if profile.damage else []
     for device, kernels in enumerate(profile.devices.values()):
-        scoped = [
-            (kernel, scope)
+        timed = [
+            (kernel, _action(kernel.scope, actions, pattern))
             for kernel in sorted(kernels, key=lambda kernel: kernel.start_ns)
             if -MAX_NS < kernel.start_ns <= kernel.end_ns < MAX_NS
-            and (scope := _action(kernel.scope, actions, pattern)) is not None
         ]
+        scoped = [(kernel, scope) for kernel, scope in timed if scope is not None]
         main = _busiest(kernel for kernel, _ in scoped)
         used = [(kernel, scope) for kernel, scope in scoped if kernel.stream == main or _communicates(kernel)]
         unused += len(scoped) - len(used)
         thread = device << THREAD_BITS
+        for kernel, scope in timed:
+            if scope is None or not (kernel.stream == main or _communicates(kernel)):
+                name = names.setdefault(kernel.name, len(names))
+                times = (kernel.start_ns, kernel.end_ns)
+                beside.append((NO_RANGE, device, kernel.stream, name, *times))
         own = [
             (kernel, scope) for kernel, scope in used if kernel.stream == main and not _communicates(kernel)
         ]
@@ -89,6 +97,7 @@ def trace_of(path: Path, profile: Profile, pattern: NamePattern | None) -> Memor
         pl.DataFrame(dispatches, KERNELS_SCHEMA, orient="row"),
         {number: name for name, number in names.items()},
         faults,
+        beside=pl.DataFrame(beside, LAUNCHED_SCHEMA, orient="row"),
     )
 
 
