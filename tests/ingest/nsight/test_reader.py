@@ -125,7 +125,7 @@ def test_unrelated_databases_are_not_recognized(tmp_path, run):
 
 
 def test_kernels_are_kept_on_request_with_their_actions(run):
-    folder, drawn = run
+    folder, _ = run
     assert stagescope.read(folder).kernels.is_empty()
     timeline = stagescope.read(folder, align=False, kernels=True)
     found = timeline.kernels

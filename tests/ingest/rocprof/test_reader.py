@@ -160,7 +160,7 @@ def test_a_newer_schema_is_refused_in_one_sentence(tmp_path):
 
 
 def test_kernels_are_kept_on_request_with_their_actions(run):
-    folder, drawn = run
+    folder, _ = run
     assert stagescope.read(folder).kernels.is_empty()
     timeline = stagescope.read(folder, align=False, kernels=True)
     found = timeline.kernels
