@@ -63,6 +63,8 @@ LIMITS: tuple[Limit, ...] = (
           "A table has a row per step; a training of months has a million."),
     Limit("microbatches", 1_000_000, COUNT, "the number of micro-batches",
           "Plans are tables of stages and micro-batches; the largest known steps have thousands."),
+    Limit("overlapped", 16, COUNT, "the number of actions in one annotation",
+          "Schedules overlap two actions; a long list in each name means millions of actions in a small trace."),
     Limit("names", 1_000_000, COUNT, "the number of different names of spans",
           "Names are in memory, and in the page, as one list."),
     Limit("name-length", 65_536, COUNT, "the length of a name in characters",

@@ -4,6 +4,8 @@ import pytest
 
 from ingest.kineto.planted_traces import BASE_NS, backward_operator, flow, in_us, mark, operator, write_trace
 from stagescope.ingest.kineto.rank_trace import ACTION_SCHEMA, OPERATORS, TRANSFER_SCHEMA, read_rank
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limits_in_force
 
 
 @pytest.fixture
@@ -59,3 +61,14 @@ def test_an_unrelated_trace_has_no_actions(read):
     found = read(operator("aten::mm", 0, 100), mark("epoch", 0, 100))
     assert found.actions.is_empty()
     assert found.transfers.is_empty()
+
+
+def test_an_annotation_that_lists_more_actions_than_any_schedule_overlaps_is_refused(read):
+    listed = mark(f"PP:({';'.join(f'0F{number}' for number in range(17))})OVERLAP_F_B", 0, 100)
+    with pytest.raises(
+        InputError, match="the number of actions in one annotation is 17, more than the limit of 16"
+    ) as error:
+        read(listed)
+    assert "--limit overlapped=17" in error.value.hint
+    with limits_in_force({"overlapped": 17}):
+        assert read(listed).actions.height == 17

@@ -36,6 +36,7 @@ from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_proto.recognition import is_perfetto_trace
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
+from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,6 +151,7 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
     then. Raises InputError for a file without a list of events.
     """
     read = read_native(path) if _is_native(path) else read_tables(path)
+    _require_short_lists(path, read)
     facts = rank_facts(path, read.facts)
     facts = facts._replace(device=facts.device or read.device)
     marks = named_marks(read.tables["annotations"], pattern)
@@ -183,6 +185,14 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
     diagnostics = [*read.diagnostics, *_diagnostics(path, facts, notes)]
     owned = owned_kernels(read, found[0]) if kernels else None
     return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics, owned, collectives)
+
+
+def _require_short_lists(path: Path, read: TraceTables) -> None:
+    """Raise InputError if a name lists more actions, as in ``PP:(1F6;6B2)OVERLAP_F_B``, than the limit allows."""
+    for table, column in (("annotations", "name"), ("named_kernels", "annotation")):
+        names = read.tables[table][column]
+        longest = names.filter(names.str.starts_with("PP:(")).str.count_matches(";", literal=True).max()
+        require("overlapped", 1 + int(longest or 0), path)
 
 
 def _is_native(path: Path) -> bool:
