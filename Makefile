@@ -37,10 +37,11 @@ demo: $(DEMO_READY) ## train a small 4-rank pipeline on this machine, record it,
 
 # loadfile keeps the tests of a file in one process, because some files share a training run.
 # addopts in pyproject.toml has -ra, which lists every failed and skipped test with its reason.
-# One worker more than there are cores: a third of the time, tests wait for a training or a browser.
+# One worker more than there are cores: a third of the time, tests wait for a training or a browser. Polars gets one
+# thread in each, because threads that wait for each other cost a tenth of the CPU time; test-exhaustive has all.
 WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
 test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list what was skipped and why
-	@$(BIN)/python tools/run_tests.py -n $(WORKERS) --dist loadfile -m "not exhaustive"
+	@POLARS_MAX_THREADS=1 $(BIN)/python tools/run_tests.py -n $(WORKERS) --dist loadfile -m "not exhaustive"
 
 # In an environment of its own. What starts browsers, trainings or builds does not depend on these versions.
 LOWEST = build/lowest

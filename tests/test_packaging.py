@@ -155,6 +155,7 @@ def test_the_installed_command_shows_a_recording(installed, recorded, tmp_path):
     assert "bubble" in printed.lower()
 
 
+@pytest.mark.exhaustive
 def test_type_checkers_use_the_types_of_the_installed_package(installed, tmp_path):
     user = tmp_path / "user.py"
     user.write_text("from stagescope.vocabulary.kinds import LANES\nanswer: int = LANES\n", encoding="utf-8")

@@ -302,6 +302,7 @@ def test_a_table_that_has_all_releases_passes(fakepipe, capsys):
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_new_release_is_named_with_what_it_changes(fakepipe, index, capsys):
     fakepipe("update")
     changed = PIPE.replace("microbatch", "chunk") + "class Other(Root): ...\n"
@@ -339,6 +340,7 @@ def test_the_newest_release_is_read_again(fakepipe, tmp_path, capsys):
     assert "1.9: fakepipe.run:Schedule.step: (self) ->" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_kept_sources_are_read_without_an_index(fakepipe, tmp_path, monkeypatch):
     kept = str(tmp_path / "kept")
     assert fakepipe("update", "--sources", kept) == 0

@@ -81,6 +81,7 @@ def test_culprits_are_matched_as_whole_words():
     assert mentions("anything", "")
 
 
+@pytest.mark.exhaustive
 def test_confusion_table_has_a_row_per_truth():
     rows = rows_of([CASES["one rank 20 % slower, 2 replicas"], CASES["all-reduce 60 ms, optimizer 20 ms"]])
     assert [row.truth.cause for row in rows] == ["straggler", "gradient reduction", "optimizer"]

@@ -21,6 +21,8 @@ def unite(intervals: pl.DataFrame) -> pl.DataFrame:
     `intervals` has the columns rank, start_ns and end_ns. The result adds covered_before_ns: the time that the
     earlier intervals of that rank cover. Empty and reversed intervals cover nothing.
     """
+    if intervals.is_empty():
+        return intervals.select("rank", "start_ns", "end_ns", covered_before_ns="start_ns")
     ordered = (
         intervals.lazy().select("rank", "start_ns", "end_ns").filter(pl.col("end_ns") > pl.col("start_ns"))
     )

@@ -69,6 +69,8 @@ KERNEL_COMMUNICATION_KINDS = Table(
 
 def measure_kernel_communication(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the table KERNEL_COMMUNICATION of a table KERNELS; empty without communication kernels."""
+    if kernels.is_empty():
+        return KERNEL_COMMUNICATION.empty()
     sent, busy = _communication(kernels), _compute(kernels)
     in_action, in_pair = pl.col("kind").is_not_null(), pl.col("pair").is_not_null()
     parts = [
@@ -82,6 +84,8 @@ def measure_kernel_communication(kernels: pl.DataFrame) -> pl.DataFrame:
 
 def summarize_kernel_communication(kernels: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the table KERNEL_COMMUNICATION_KINDS; `rows` is what measure_kernel_communication returns."""
+    if kernels.is_empty():
+        return KERNEL_COMMUNICATION_KINDS.empty()
     run = _measured(_communication(kernels), _compute(kernels), ("rank",), RUN)
     within = pl.when(pl.col("scope") == ACTION).then(pl.col("kind").cast(pl.String)).otherwise("scope")
     every = pl.concat([rows, run], how="diagonal_relaxed").with_columns(within=within)
