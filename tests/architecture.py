@@ -23,7 +23,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("reports",),
     ("exporters",),
     ("ingest", "clocks", "analysis"),
-    ("model", "schedules", "record"),
+    ("model", "schedules", "record", "execution"),
     ("vocabulary",),
 )
 """Top to bottom. A part imports from itself and from the rows below it, never sideways, never up."""
@@ -78,6 +78,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "analysis": TABLES | {"scipy"},
     "model": TABLES,
     "schedules": frozenset(),
+    "execution": frozenset(),
+    "execution/dask_cluster": frozenset({"dask_jobqueue", "distributed"}),
+    "execution/ray_cluster": frozenset({"ray"}),
     "record": frozenset(),
     "record/frameworks": FRAMEWORKS,
     "record/devices": FRAMEWORKS,

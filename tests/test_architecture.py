@@ -30,7 +30,7 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("parameters_stay_few", "record/emitter.py", "emit_action"): "same",
     ("parameters_stay_few", "record/timing.py", "_end_on_host"): "same: it passes them on",
     ("parameters_stay_few", "record/devices/device_timer.py", "end"): "same",
-    ("only_the_recorder_needs_linux", "ingest/processes.py", "os.sched_getaffinity"): (
+    ("only_the_recorder_needs_linux", "execution/spawning.py", "os.sched_getaffinity"): (
         "used where it exists, see test_platforms.py"
     ),
     ("only_the_recorder_needs_linux", "viewer/tiles/levels.py", "os.pread"): "same",

@@ -21,7 +21,7 @@ from stagescope.ingest import processes
 from stagescope.ingest.kineto.rank_trace import read_rank
 
 print("run")
-processes.LARGE_BYTES, processes._cores = 1, lambda: 2
+processes.LARGE_BYTES, processes.core_count = 1, lambda: 2
 print(len(processes.read_each(read_rank, [Path(path) for path in {paths}], lambda _: None)[0]))
 """
 
@@ -36,7 +36,7 @@ def paths(tmp_path):
 
 def read(monkeypatch, paths, cores, pattern=None, function=read_rank):
     monkeypatch.setattr(processes, "LARGE_BYTES", 1)
-    monkeypatch.setattr(processes, "_cores", lambda: cores)
+    monkeypatch.setattr(processes, "core_count", lambda: cores)
     seen = []
     found, _ = read_each(function, paths, seen.append, pattern)
     return found, seen
@@ -54,7 +54,7 @@ def test_workers_return_the_same_as_this_process_in_the_order_of_the_files(monke
 
 def test_small_files_are_read_in_this_process(monkeypatch, paths):
     monkeypatch.setattr(processes, "ProcessPoolExecutor", None)
-    monkeypatch.setattr(processes, "_cores", lambda: 2)
+    monkeypatch.setattr(processes, "core_count", lambda: 2)
     assert len(read_each(read_rank, paths, lambda _: None)[0]) == 3
 
 
@@ -83,7 +83,7 @@ def test_workers_read_nsight_reports(monkeypatch, tmp_path):
 def test_a_file_that_a_worker_refuses_is_named_and_the_others_are_read(monkeypatch, paths):
     paths[1].write_text('{"schemaVersion": 1, "deviceProperties": []', encoding="utf-8")
     monkeypatch.setattr(processes, "LARGE_BYTES", 1)
-    monkeypatch.setattr(processes, "_cores", lambda: 2)
+    monkeypatch.setattr(processes, "core_count", lambda: 2)
     found, (refused,) = read_each(read_rank, paths, lambda _: None)
     assert [trace.path for trace in found] == [paths[0], paths[2]]
     assert (refused.severity, refused.code, refused.source) == ("error", "file.unreadable", str(paths[1]))
@@ -109,7 +109,7 @@ def test_a_killed_worker_is_an_input_error(monkeypatch, paths):
 
 def test_a_file_that_kills_its_worker_is_named_and_the_others_are_read(monkeypatch, paths):
     monkeypatch.setattr(processes, "LARGE_BYTES", 1)
-    monkeypatch.setattr(processes, "_cores", lambda: 2)
+    monkeypatch.setattr(processes, "core_count", lambda: 2)
     seen = []
     found, (refused,) = read_each(read_or_die, paths, seen.append)
     assert found == [paths[0].name, paths[2].name]

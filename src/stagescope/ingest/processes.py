@@ -1,27 +1,20 @@
-"""Read large files of several ranks in parallel, in worker processes; small files are read in this process.
-
-Workers are spawned, not forked: a fork would inherit locks that threads of this process hold (Polars has a thread
-pool), and could deadlock on them.
-"""
+"""Read large files of several ranks in parallel, in worker processes; small files are read in this process."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
+from stagescope.execution.spawning import begin_worker, can_spawn, core_count, main_hidden
 from stagescope.ingest.usable_files import outcome_of, read_usable, usable
 from stagescope.vocabulary.errors import InputError, TableError
-from stagescope.vocabulary.limits import changed_limits, use_limits
+from stagescope.vocabulary.limits import changed_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from stagescope.model.diagnostics import Diagnostic
@@ -45,12 +38,12 @@ def read_each(
     Raises the refusal if no file is usable, and anything else that `read` raises, also from a worker.
     """
     large = [path for path in paths if path.stat().st_size >= LARGE_BYTES]
-    workers = min(len(large), _cores()) if _can_spawn() else 0
+    workers = min(len(large), core_count()) if can_spawn() else 0
     if workers < 2:  # noqa: PLR2004 - one worker would only add the cost of starting it
         return read_usable(read, paths, on_read, pattern)
     outcomes: dict[Path, Found | InputError | TableError] = {}
     with _workers(workers) as pool:
-        with _main_hidden():
+        with main_hidden():
             running = {pool.submit(outcome_of, read, path, pattern): path for path in large}
         for path in paths:
             if path not in running.values():
@@ -74,30 +67,18 @@ def _outcome_alone(
     read: Callable[[Path, str | None], Found], path: Path, pattern: str | None
 ) -> Found | InputError | TableError:
     """Return the outcome of one file in a worker of its own, which it may kill."""
-    with _workers(1) as pool, _main_hidden():
+    with _workers(1) as pool, main_hidden():
         try:
             return pool.submit(outcome_of, read, path, pattern).result()
         except BrokenProcessPool:
             return InputError.worker_killed(path)
 
 
-def _cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _can_spawn() -> bool:
-    """Return whether this process may have children: an embedded interpreter and a daemonic worker may not."""
-    return bool(sys.executable) and not multiprocessing.current_process().daemon
-
-
 @contextmanager
 def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool whose workers are terminated, rather than awaited, if the block raises (as on Ctrl-C)."""
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        count, multiprocessing.get_context("spawn"), _begin_worker, (changed_limits(),)
-    )
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), begin_worker, (changed_limits(),))
     try:
         yield pool
     except BaseException:
@@ -107,27 +88,3 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _begin_worker(limits: Mapping[str, int]) -> None:
-    """Use the limits of the parent, and leave Ctrl-C to it.
-
-    A terminal sends Ctrl-C to all processes, and each worker would print a traceback.
-    """
-    use_limits(limits)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Keep workers that start in the block from importing the caller's `__main__`, as spawning otherwise does.
-
-    A script without `if __name__ == "__main__"` would run again in every worker, and a program from standard input
-    cannot be imported. Nothing in `__main__` is needed: only functions of modules run in the workers.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

@@ -64,6 +64,44 @@ class CommandError(StagescopeError):
         error.exit_code = 1
         return error
 
+    @classmethod
+    def workers_killed(cls, item: str, tries: int) -> Self:
+        """Return the error for an item of work whose workers were killed again and again."""
+        error = cls(
+            f"{tries} workers were killed while they worked on {item}, perhaps because memory was short",
+            "use fewer --workers; what is complete is kept, and the same command goes on with the rest",
+        )
+        error.exit_code = 1
+        return error
+
+    @classmethod
+    def result_too_large(cls, item: str, size_bytes: int, most_bytes: int) -> Self:
+        """Return the error for a result that would have to pass through the scheduler of a cluster."""
+        sizes = f"{size_bytes:,} bytes, the most is {most_bytes:,}"
+        error = cls(f"the result for {item} is too large for a cluster ({sizes})", "run without --cluster")
+        error.exit_code = 1
+        return error
+
+    @classmethod
+    def cluster_lost(cls, address: str, reason: str) -> Self:
+        """Return the error for a cluster that cannot be reached, or no longer."""
+        error = cls(
+            f"the cluster {address} cannot be reached: {reason}",
+            "what is complete is kept: the same command goes on with the rest, also without --cluster",
+        )
+        error.exit_code = 1
+        return error
+
+    @classmethod
+    def cluster_versions(cls, address: str, differences: str) -> Self:
+        """Return the error for workers with other versions, whose results might differ."""
+        error = cls(
+            f"the workers of {address} do not have the versions of this process: {differences}",
+            "install the same versions of Python, stagescope and Polars on all machines",
+        )
+        error.exit_code = 1
+        return error
+
 
 class UsageError(StagescopeError):
     """Invalid or contradictory arguments."""
@@ -88,6 +126,19 @@ class UsageError(StagescopeError):
     def stored_aligned(cls, path: str | os.PathLike[str]) -> Self:
         """Return the error for timestamps as recorded, of a run that was stored with aligned clocks."""
         return cls(f"the clocks of {path} were aligned when it was stored", "store it with --no-align")
+
+    @classmethod
+    def cluster_malformed(cls, address: str, known: Iterable[str]) -> Self:
+        """Return the error for a cluster that is not written in one of the known ways."""
+        return cls(f"--cluster {address}: expected {', '.join(known)}")
+
+    @classmethod
+    def cluster_not_trusted(cls, address: str, trusted: str) -> Self:
+        """Return the error for a scheduler that anyone in its network can make run anything."""
+        return cls(
+            f"--cluster {address}: workers behind an unauthenticated address run whatever anyone in its network sends",
+            f"use tls://, or state that the network is trusted: --cluster {trusted}",
+        )
 
     @classmethod
     def not_a_query(cls, query: str) -> Self:

@@ -1,0 +1,11 @@
+"""Runs a function on many items, on the cores of this machine or on a cluster.
+
+An executor has one method: `map(function, items)` yields the results in the order of the items. Functions are those of
+modules, and write what is large themselves: results go through one process. Nothing depends on where they run, so the
+results are the same.
+"""
+
+from stagescope.execution.choice import executor_for
+from stagescope.execution.executor import Executor, InThisProcess
+
+__all__ = ["Executor", "InThisProcess", "executor_for"]

@@ -1,0 +1,138 @@
+"""A cluster of Dask Distributed: local, by the address of its scheduler, or submitted to Slurm."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from stagescope.execution.executor import TRIES, Task, name_of
+from stagescope.vocabulary.errors import CommandError
+from stagescope.vocabulary.limits import changed_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from distributed import Client, Future
+
+    from stagescope.execution.executor import Item, Result
+
+INSTALL = "pip install 'stagescope[cluster]'"
+SAME_VERSIONS = ("python", "stagescope", "polars", "distributed")
+WAIT_S = 60
+"""For the scheduler and for its first worker; those submitted to Slurm may be queued for longer."""
+QUEUE_S = 3600
+PER_WORKER = 4
+"""Items that are submitted at once: enough for every worker, and few enough for a scheduler with a million of them."""
+
+
+def start(address: str, workers: int) -> Client:
+    """Return a client of a cluster. Raises CommandError if it cannot be reached, or has no worker in time."""
+    try:
+        from distributed import Client, LocalCluster  # noqa: PLC0415 - an optional library
+    except ImportError:
+        raise CommandError.missing_library("distributed", "a cluster", INSTALL) from None
+    try:
+        if address.startswith("local:"):
+            count = int(address.partition(":")[2])
+            where = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+            return Client(LocalCluster(n_workers=count, threads_per_worker=1, **where))
+        if address == "slurm":
+            client = Client(_slurm(workers))
+            client.wait_for_workers(1, timeout=QUEUE_S)
+            return client
+        client = Client(address, timeout=WAIT_S)
+        client.wait_for_workers(1, timeout=WAIT_S)
+    except (OSError, TimeoutError, ValueError) as reason:
+        raise CommandError.cluster_lost(address, str(reason)) from reason
+    return client
+
+
+def _slurm(workers: int) -> Any:
+    """Return a cluster of workers that Slurm starts; memory, partition and account are those of the configuration of dask-jobqueue."""
+    try:
+        from dask_jobqueue import SLURMCluster  # noqa: PLC0415 - same
+    except ImportError:
+        raise CommandError.missing_library("dask-jobqueue", "--cluster slurm", INSTALL) from None
+    cluster = SLURMCluster()
+    cluster.scale(workers)
+    return cluster
+
+
+class DaskCluster:
+    """The workers of a Dask cluster. Items whose worker dies run once more on another one."""
+
+    def __init__(self, client: Client, address: str, on_notice: Callable[[str], object]) -> None:
+        """Check the versions of the workers, and state where the dashboard is. Raises CommandError."""
+        self._client, self._address, self._notice = client, address, on_notice
+        self._known = set(self._workers())
+        self.title = f"{len(self._known)} Dask workers of {address}"
+        try:
+            self._check_versions()
+        except BaseException:  # whatever it is, it is raised again
+            self.close()
+            raise
+        on_notice(f"{self.title}; dashboard: {client.dashboard_link or 'none'}")
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield the results in the order of the items; see Executor."""
+        task = Task(function, changed_limits())
+        waiting = iter(items)
+        running: deque[tuple[Item, Future]] = deque()
+        while True:
+            free = max(1, PER_WORKER * len(self._known)) - len(running)
+            running.extend((item, self._submitted(task, item)) for item in islice(waiting, free))
+            if not running:
+                return
+            result = self._result(*running.popleft())
+            self._note_lost()
+            yield pickle.loads(result)  # noqa: S301 - of a worker that this call trusts with its code
+
+    def close(self, *, is_failed: bool = False) -> None:
+        """Leave the cluster, and end it if it was started for this call."""
+        own = self._client.cluster
+        with suppress(TimeoutError):  # of a scheduler that is gone
+            self._client.close(timeout=1 if is_failed else WAIT_S)
+        if own is not None:
+            own.close()
+
+    def _submitted(self, task: Task, item: Any) -> Future:
+        # Not pure: an equal call of an earlier command may have written to a place that is gone.
+        return self._client.submit(task, item, pure=False, retries=TRIES - 1)
+
+    def _result(self, item: object, future: Future) -> bytes:
+        from distributed import KilledWorker  # noqa: PLC0415 - an optional library
+        from distributed.client import FutureCancelledError  # noqa: PLC0415 - same
+        from distributed.comm import CommClosedError  # noqa: PLC0415 - same
+
+        try:
+            found: bytes = future.result()
+        except KilledWorker:
+            raise CommandError.workers_killed(name_of(item), TRIES) from None
+        except (CommClosedError, FutureCancelledError) as reason:
+            raise CommandError.cluster_lost(self._address, str(reason)) from reason
+        return found
+
+    def _workers(self) -> list[str]:
+        return list(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def _note_lost(self) -> None:
+        """State which workers are gone: their items run again on others."""
+        now = set(self._workers())
+        for worker in sorted(self._known - now):
+            self._notice(f"the worker {worker} is gone; what it worked on runs again on another one")
+        self._known = now or self._known
+
+    def _check_versions(self) -> None:
+        found = self._client.get_versions(packages=["stagescope", "polars"])
+        own = found["client"]["packages"]
+        differences = {
+            f"{name} {each['packages'].get(name)} instead of {own.get(name)}"
+            for each in found["workers"].values()
+            for name in SAME_VERSIONS
+            if each["packages"].get(name) != own.get(name)
+        }
+        if differences:
+            raise CommandError.cluster_versions(self._address, ", ".join(sorted(differences)))

@@ -1,0 +1,71 @@
+"""The interface of an executor, and the simplest one."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from stagescope.vocabulary.errors import CommandError
+from stagescope.vocabulary.limits import use_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MOST_RESULT_BYTES = 10_000_000
+"""Of one result: all results pass through the process that called, and on a cluster through its scheduler."""
+TRIES = 2
+"""An item whose worker was killed is run once more, because it may not have been the reason."""
+
+
+class Executor(Protocol):
+    """Runs functions of modules on items; `title` is what it consists of, for people."""
+
+    title: str
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield `function(item)` for each item, in the order of the items.
+
+        Raises what `function` raises, and CommandError if the workers of an item were killed twice, or if the cluster
+        is gone.
+        """
+
+    def close(self, *, is_failed: bool = False) -> None:
+        """End all workers that were started; without waiting for what they are doing, if `is_failed`."""
+
+
+class InThisProcess:
+    """Runs one item after the other, without any worker."""
+
+    title = "1 process"
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield the results, each computed when it is asked for."""
+        return map(function, items)
+
+    def close(self, *, is_failed: bool = False) -> None:
+        """End nothing."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function with the limits of the call, for workers on a cluster, which start with the defaults."""
+
+    function: Callable[[Any], Any]
+    limits: Mapping[str, int]
+
+    def __call__(self, item: object) -> bytes:
+        """Return the pickled result for an item. Raises CommandError if it is too large to be sent."""
+        use_limits(self.limits)
+        result = pickle.dumps(self.function(item), pickle.HIGHEST_PROTOCOL)
+        if len(result) > MOST_RESULT_BYTES:
+            raise CommandError.result_too_large(name_of(item), len(result), MOST_RESULT_BYTES)
+        return result
+
+
+def name_of(item: object) -> str:
+    """Return how messages name an item: its attribute `name`, or its text."""
+    return str(getattr(item, "name", item))

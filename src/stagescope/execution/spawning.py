@@ -1,0 +1,53 @@
+"""Worker processes are spawned, not forked.
+
+A fork would inherit locks that threads of this process hold (Polars has a thread pool), and could deadlock on them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from stagescope.vocabulary.limits import use_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+def core_count() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def can_spawn() -> bool:
+    """Return whether this process may have children: an embedded interpreter and a daemonic worker may not."""
+    return bool(sys.executable) and not multiprocessing.current_process().daemon
+
+
+def begin_worker(limits: Mapping[str, int]) -> None:
+    """Use the limits of the parent, and leave Ctrl-C to it.
+
+    A terminal sends Ctrl-C to all processes, and each worker would print a traceback.
+    """
+    use_limits(limits)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def main_hidden() -> Iterator[None]:
+    """Keep workers that start in the block from importing the caller's `__main__`, as spawning otherwise does.
+
+    A script without `if __name__ == "__main__"` would run again in every worker, and a program from standard input
+    cannot be imported. Nothing in `__main__` is needed: only functions of modules run in the workers.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

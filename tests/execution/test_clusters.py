@@ -1,0 +1,78 @@
+"""Real clusters of Dask and Ray on this machine: same results, and workers or a scheduler that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+from execution_work import killed, killed_once, large, refused, squared
+from stagescope.execution import executor_for
+from stagescope.vocabulary.errors import CommandError, InputError
+
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.filterwarnings("default"),  # of libraries that are not the subject
+]
+
+
+@pytest.fixture(params=["local:4", "ray"])
+def cluster(request):
+    pytest.importorskip("distributed" if request.param == "local:4" else "ray")
+    return request.param
+
+
+def test_a_cluster_gives_the_results_of_one_process(cluster, tmp_path):
+    notices: list[str] = []
+    with executor_for(cluster=cluster, on_notice=notices.append) as workers:
+        assert list(workers.map(squared, range(100))) == [number**2 for number in range(100)]
+        assert len(list(workers.map(killed_once, ["", str(tmp_path / "marker"), "", ""]))) == 4
+        with pytest.raises(InputError, match="it is odd"):
+            list(workers.map(refused, ["a.sscope"]))
+        with pytest.raises(CommandError, match="too large for a cluster"):
+            list(workers.map(large, [11_000_000]))
+        with pytest.raises(CommandError, match="workers were killed while they worked on step 7"):
+            list(workers.map(killed, ["step 7"]))
+    if cluster != "ray":
+        assert "dashboard: http://127.0.0.1" in notices[0]
+        assert any("is gone; what it worked on runs again" in notice for notice in notices)
+
+
+@pytest.fixture
+def scheduler():
+    """Return the process of a scheduler and its address; a worker is connected to it."""
+    pytest.importorskip("distributed")
+    own = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with ExitStack() as running:
+        process = running.enter_context(
+            subprocess.Popen([*own, "--no-dashboard"], env=environment, stderr=subprocess.PIPE, text=True)
+        )
+        running.callback(process.kill)
+        address = next(line for line in process.stderr if "Scheduler at:" in line).split()[-1]
+        worker = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            address,
+            "--nthreads",
+            "1",
+            "--no-dashboard",
+        ]
+        started = running.enter_context(subprocess.Popen(worker, env=environment, stderr=subprocess.DEVNULL))
+        running.callback(started.kill)
+        yield process, address
+
+
+def test_a_scheduler_that_is_killed_is_an_error_that_names_the_cluster(scheduler):
+    process, address = scheduler
+    with executor_for(cluster=address) as workers:
+        results = workers.map(squared, range(10_000))
+        next(results)
+        process.send_signal(signal.SIGKILL)
+        with pytest.raises(CommandError, match=f"the cluster {address} cannot be reached"):
+            list(results)

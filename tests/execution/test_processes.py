@@ -1,0 +1,75 @@
+"""Worker processes: results in order, errors as raised, and a killed worker costs one item a second try."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+from execution_work import killed, killed_once, limit_of_ranks, refused, squared
+from stagescope.execution import InThisProcess, executor_for
+from stagescope.execution.choice import checked_address
+from stagescope.vocabulary.errors import CommandError, InputError, UsageError
+from stagescope.vocabulary.limits import checked_limits, limits_in_force
+
+
+def test_items_are_done_in_processes_that_end(tmp_path):
+    notices: list[str] = []
+    marker = str(tmp_path / "marker")
+    with limits_in_force(checked_limits({"ranks": 77})), executor_for(2, on_notice=notices.append) as workers:
+        assert list(workers.map(squared, range(20))) == [number**2 for number in range(20)]
+        assert list(workers.map(limit_of_ranks, [0])) == [77]
+        with pytest.raises(InputError, match="it is odd"):
+            list(workers.map(refused, ["a.sscope"]))
+        assert len(list(workers.map(killed_once, ["", marker, ""]))) == 3
+        assert notices == [f"a worker process was killed while it worked on {marker}, which runs again"]
+        with pytest.raises(CommandError, match="2 workers were killed while they worked on step 7"):
+            list(workers.map(killed, ["step 7"]))
+    assert multiprocessing.active_children() == []
+
+
+def interrupt(results) -> None:
+    next(results)
+    raise KeyboardInterrupt
+
+
+def test_workers_end_when_the_caller_is_interrupted():
+    with pytest.raises(KeyboardInterrupt), executor_for(2) as workers:
+        interrupt(workers.map(squared, range(8)))
+    assert multiprocessing.active_children() == []
+
+
+def test_one_worker_is_this_process():
+    with executor_for(1) as workers:
+        assert isinstance(workers, InThisProcess)
+        assert list(workers.map(squared, [3])) == [9]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "local:4",
+        "slurm",
+        "ray",
+        "tcp://127.0.0.1:8786",
+        "tcp://localhost:1",
+        "tls://n1:8786",
+        "ray://[::1]:1",
+    ],
+)
+def test_addresses_on_this_machine_and_authenticated_ones_are_accepted(address):
+    assert checked_address(address) == address
+
+
+@pytest.mark.parametrize("address", ["tcp://10.0.0.5:8786", "ray://head:10001"])
+def test_an_unauthenticated_address_of_another_machine_has_to_be_trusted(address):
+    with pytest.raises(UsageError, match="whatever anyone in its network sends") as error:
+        checked_address(address)
+    assert f"--cluster trusted+{address}" in error.value.hint
+    assert checked_address(f"trusted+{address}") == address
+
+
+@pytest.mark.parametrize("address", ["", "local:0", "tcp://node", "http://node:80", "kubernetes"])
+def test_other_addresses_are_refused(address):
+    with pytest.raises(UsageError, match="expected tcp://HOST:PORT"):
+        checked_address(address)

@@ -1,0 +1,38 @@
+"""Functions that tests run in workers: they are of a module, so that workers can import them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limit
+
+
+def squared(number: int) -> int:
+    return number * number
+
+
+def limit_of_ranks(_item: object) -> int:
+    return limit("ranks")
+
+
+def refused(path: str) -> str:
+    raise InputError.damaged(path, "it is odd")
+
+
+def killed_once(marker: str) -> int:
+    """Kill the own worker, unless the file `marker` exists."""
+    if marker and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def killed(_item: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def large(size_bytes: int) -> bytes:
+    return os.urandom(size_bytes)
