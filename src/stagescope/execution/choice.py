@@ -44,8 +44,8 @@ def executor_for(
     """Yield the executor of a call, and end its workers afterwards.
 
     `workers` is the number of processes, by default one per processor; of a `cluster` through Slurm, the number
-    of Dask workers. `on_notice` is called with what happens to workers, for people. Raises UsageError for an unknown or untrusted
-    `cluster`; CommandError if it cannot be reached, has other versions, or needs a library that is missing.
+    of Dask workers. `on_notice` is called with what happens to workers, for people. Raises UsageError for an unknown
+    or untrusted `cluster`; CommandError if it cannot be reached, has other versions, or lacks a library.
     """
     executor = _executor(workers, cluster, on_notice)
     try:

@@ -51,7 +51,7 @@ def start(address: str, workers: int) -> Client:
 
 
 def _slurm(workers: int) -> Any:
-    """Return a cluster of workers that Slurm starts; memory, partition and account are those of the configuration of dask-jobqueue."""
+    """Return a cluster whose workers Slurm starts; dask-jobqueue's configuration states memory and partition."""
     try:
         from dask_jobqueue import SLURMCluster  # noqa: PLC0415 - same
     except ImportError:
