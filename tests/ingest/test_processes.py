@@ -97,7 +97,7 @@ def test_an_input_error_in_a_worker_keeps_its_type_and_text(monkeypatch, paths):
 
 
 def test_any_other_error_in_a_worker_keeps_its_type(monkeypatch, paths):
-    with pytest.raises(ZeroDivisionError, match=r"rank0\.json"):
+    with pytest.raises(ZeroDivisionError, match=r"rank[01]\.json"):  # whichever worker is the first
         read(monkeypatch, paths[:2], 2, function=read_and_fail)
 
 
