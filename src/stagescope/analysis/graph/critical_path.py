@@ -19,15 +19,20 @@ from stagescope.analysis.idle.window_intervals import find_busy_in_windows, find
 from stagescope.model.tables import Column, KindType, Table
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.binding_constraints import BindingConstraints
     from stagescope.analysis.graph.blocking_sends import BlockingSends
     from stagescope.analysis.graph.latest_inputs import LatestInputs
 
+    Integers = NDArray[np.int64]
+
 PARTS = ("compute", "other_work", "transfer", "launch", "transfer_or_launch", "unknown", "send", "reduction")
 COMPUTE, OTHER_WORK, TRANSFER, LAUNCH, TRANSFER_OR_LAUNCH, UNKNOWN, SEND, REDUCTION = range(len(PARTS))
 PartType = pl.Enum(list(PARTS))
 PART_NAMES = pl.Series(PARTS, dtype=PartType)
+WALKED = ("back", "event", "action", "wait_start_ns", "start_ns", "end_ns")
 
 CRITICAL_PATH = Table(
     "critical_path",
@@ -80,9 +85,9 @@ def find_critical_path(
 def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.DataFrame:
     """Return the events of all paths, walking back from the last end of every pipeline and step at once.
 
-    Columns: back (how many events follow), event, action (the event, or the action that follows a send),
-    wait_start_ns (when its binding constraint was met), start_ns, end_ns. Each wait starts where the previous event
-    ends; the first one starts with the step.
+    Columns: back (how many events follow), event, action (the event, or the action that follows a send), wait_start_ns
+    (when its binding constraint was met), start_ns, end_ns. Each wait starts where the previous event ends; the first
+    one starts with the step.
     """
     plan = binding_constraints.plan
     order, count = plan.order, len(plan.order)
@@ -93,7 +98,7 @@ def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.Da
     )
     at, until_ns = place[last["action"].to_numpy()], last["end_ns"].to_numpy()
     action, begin_ns = order[at].astype(np.int64), last["start_ns"].to_numpy()
-    walked: list[pl.DataFrame] = []
+    walked: list[tuple[Integers, ...]] = []
     # One iteration per event on the longest path, for all pipelines and steps together.
     while len(at):
         event = order[at].astype(np.int64)
@@ -106,12 +111,11 @@ def _walk(table: pl.DataFrame, binding_constraints: BindingConstraints) -> pl.Da
         by_start = binding_constraints.bound_by_start[at]
         met_ns[by_start] = binding_constraints.start_ns[bound[by_start]]
         wait_start_ns = np.where(follows, np.minimum(met_ns, start_ns), begin_ns)
-        here = {"event": event, "action": action, "wait_start_ns": wait_start_ns, "start_ns": start_ns}
-        walked.append(pl.DataFrame({"back": np.full(len(at), len(walked)), **here, "end_ns": end_ns}))
+        walked.append((np.full(len(at), len(walked)), event, action, wait_start_ns, start_ns, end_ns))
         # What only had to start is not executed on the path.
         until_ns = np.where(by_start, wait_start_ns, start_ns)[follows]
         at, action, begin_ns = bound[follows], action[follows], begin_ns[follows]
-    return pl.concat(walked)
+    return pl.DataFrame(dict(zip(WALKED, map(np.concatenate, zip(*walked, strict=True)), strict=True)))
 
 
 def _parts_of(
