@@ -1,4 +1,5 @@
 import io
+import re
 from itertools import pairwise
 from textwrap import dedent
 
@@ -15,10 +16,10 @@ from machines import on_machines
 from stagescope.exporters.pictures.step_chart import UNALIGNED
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.validate import conform
-from stagescope.reports.terminal import MOST_RANKS, draw_step, evenly_chosen
+from stagescope.reports.terminal import BRIGHT, DIVIDER, MOST_RANKS, draw_step, evenly_chosen
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
-from stagescope.vocabulary.palette import SWATCHES
+from stagescope.vocabulary.palette import SWATCHES, TERMINAL_COLORS
 from synthetic import Shape, pipeline_timeline
 
 TWO_CELLS_PER_SLOT = 39  # 17 slots, and 5 characters of label
@@ -114,6 +115,34 @@ def test_chunks_differ_in_shade() -> None:
     text = draw_step(timeline)
     assert color_at(row(text), 6) != color_at(row(text), 60)
     assert "dark to light: chunks 0 to 1" in text.plain
+
+
+def test_chunks_are_separated_by_lines_instead_of_shades() -> None:
+    rows = [{"microbatch": m, "start_ns": 5_000 * m, "end_ns": 5_000 * (m + 1)} for m in range(3)]
+    text = draw_step(spans(*rows, {"rank": 1, "chunk": 1, "stage": 1, "start_ns": 0, "end_ns": 15_000}))
+    line = row(text)
+    assert color_at(line, 10) == color_at(line, 35)
+    assert line.plain.count(DIVIDER) == 3
+
+
+def test_kinds_differ_in_sixteen_colors() -> None:
+    kinds = ("forward", "backward", "backward_input", "backward_weight", "optimizer", "loss", "grad_reduce")
+    assert len({TERMINAL_COLORS[kind] % BRIGHT for kind in kinds}) == len(kinds)
+    rows = [
+        {
+            "kind": kind,
+            "microbatch": m,
+            "start_ns": 2_000 * (2 * place + m),
+            "end_ns": 2_000 * (2 * place + m + 1),
+        }
+        for place, kind in enumerate(kinds[:4])
+        for m in (0, 1)
+    ]
+    text = draw_step(spans(*rows), width=80, has_sixteen_colors=True)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+    console.print(text.split("\n")[1])
+    found = set(re.findall(r"\x1b\[(?:\d+;)?(4[0-7]|10[0-7])m", console.file.getvalue()))
+    assert len(found) == 8  # one of a kind for even, one for odd micro-batches
 
 
 def test_without_color_there_is_no_style() -> None:

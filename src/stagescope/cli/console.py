@@ -44,6 +44,13 @@ def print_styled(text: Text, width: int) -> None:
     Console(width=width, highlight=False).print(safe)
 
 
+def has_sixteen_colors() -> bool:
+    """Return whether standard output is a terminal with 16 colors, as far as its environment states."""
+    from rich.console import Console
+
+    return Console().color_system == "standard"
+
+
 def error_console() -> Console:
     """Return the console of progress bars, on standard error; nothing foreign is written to it."""
     from rich.console import Console

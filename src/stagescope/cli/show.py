@@ -14,7 +14,7 @@ import click
 
 from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
-from stagescope.cli.console import echo, print_styled
+from stagescope.cli.console import echo, has_sixteen_colors, print_styled
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 
@@ -99,7 +99,12 @@ def print_chart(
 
     width, color = width or terminal_width(), _uses_color(no_color=no_color)
     chart = draw_step(
-        timeline, step, width=width, ascii_only=ascii_only or not supports_unicode(), color=color
+        timeline,
+        step,
+        width=width,
+        ascii_only=ascii_only or not supports_unicode(),
+        color=color,
+        has_sixteen_colors=color and has_sixteen_colors(),
     )
     if not color:
         echo(chart.plain)

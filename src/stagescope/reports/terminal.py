@@ -22,7 +22,14 @@ from stagescope.exporters.pictures.step_chart import (
 from stagescope.reports.cells import EIGHTHS, IDLE, Line, covered, owners, split_cells
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
-from stagescope.vocabulary.palette import INK, chunk_color, mix, text_color
+from stagescope.vocabulary.palette import (
+    DARK_TERMINAL_COLORS,
+    INK,
+    TERMINAL_COLORS,
+    chunk_color,
+    mix,
+    text_color,
+)
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -38,7 +45,14 @@ MOST_LINES_PER_RANK = 3
 LEAST_WIDTH = 32
 CELLS_PER_TICK = 9
 DARKER_FRACTION = 0.16
-"""How much darker every other micro-batch is drawn, to distinguish adjacent actions of one kind."""
+"""How much darker every other micro-batch is drawn, to distinguish adjacent actions of one kind.
+
+With several chunks, shades denote chunks, and a thin line at its start separates an action from the one before it.
+"""
+DIVIDER = "▏"
+BRIGHT = 8
+"""The difference between a color of 16 and its bright form."""
+BLACK, WHITE = "color(0)", "color(15)"
 
 BLOCK_CHARACTERS = " ▏▎▍▌▋▊▉█"
 RIGHT_CHARACTERS = "██▐▐▐▐▕▕ "
@@ -76,12 +90,16 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Screen:
-    """The settings that all lines of a chart share: width in characters, glyphs, and whether kinds are colors."""
+    """The settings that all lines of a chart share: width in characters, glyphs, and whether kinds are colors.
+
+    `has_sixteen_colors` is whether the terminal has no others.
+    """
 
     chart: StepChart
     width: int
     ascii_only: bool
     color: bool
+    has_sixteen_colors: bool = False
 
     @property
     def label_width(self) -> int:
@@ -104,13 +122,25 @@ class Screen:
 
     def style(self, look: Look) -> Style:
         """Return the text and background color of a look, an empty style without color."""
+        if not self.color:
+            return Style.null()
         color = self.fill(look)
-        return Style(color=text_color(color), bgcolor=color) if self.color else Style.null()
+        if self.has_sixteen_colors:
+            is_dark = TERMINAL_COLORS[look.kind] in DARK_TERMINAL_COLORS and not self._is_bright(look)
+            return Style(color=WHITE if is_dark else BLACK, bgcolor=color)
+        return Style(color=text_color(color), bgcolor=color)
 
     def fill(self, look: Look) -> str:
         """Return the color of a look."""
+        if self.has_sixteen_colors:
+            number = TERMINAL_COLORS[look.kind]
+            return f"color({number | BRIGHT if self._is_bright(look) else number})"
         color = chunk_color(look.kind, look.chunk, self.chart.chunk_count)
         return mix(color, INK, DARKER_FRACTION) if look.darker else color
+
+    def _is_bright(self, look: Look) -> bool:
+        """Return whether a look has the other one of the two shades of its color, of 16."""
+        return look.darker or look.chunk > 0
 
 
 def draw_step(
@@ -120,20 +150,23 @@ def draw_step(
     width: int = 80,
     ascii_only: bool = False,
     color: bool = True,
+    has_sixteen_colors: bool = False,
 ) -> Text:
     """Return the chart of `step`, or of the typical step if it is None; no line is wider than `width`.
 
     With color, spans are drawn to an eighth of a character and show their micro-batch; without color, or with
     `ascii_only`, every span begins with the letter of its kind. Overlapping actions of a rank are drawn on separate
-    lines. The least width is 32. Raises InputError if the step was not recorded.
+    lines. `has_sixteen_colors` states that the terminal has no others. The least width is 32. Raises InputError if the
+    step was not recorded.
     """
-    screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
+    chart, columns = chart_step(timeline, step), max(width, LEAST_WIDTH)
+    screen = Screen(chart, columns, ascii_only, color, has_sixteen_colors)
     rows = evenly_chosen(len(screen.chart.ranks), MOST_RANKS)
     lines = [_title(screen), *_rank_lines(screen, rows), *_axis_lines(screen), *_legend_lines(screen)]
     notes = [line for note in _notes(screen, rows) for line in wrap(printable(note), screen.width)]
     lines += [Text(note, style=DIM if color else "") for note in notes]
-    chart = Text("\n", no_wrap=True, overflow="crop").join(lines)
-    return chart if color else Text(chart.plain, no_wrap=True, overflow="crop")
+    text = Text("\n", no_wrap=True, overflow="crop").join(lines)
+    return text if color else Text(text.plain, no_wrap=True, overflow="crop")
 
 
 def evenly_chosen(count: int, most: int) -> list[int]:
@@ -214,7 +247,8 @@ def _line(screen: Screen, spans: list[ChartSpan], frame: pl.DataFrame) -> tuple[
     looks: dict[Look, int] = {}
     look_of_span = []
     for span in spans:
-        look = Look(span.kind, span.shade, bool((span.microbatch or 0) % 2))
+        is_other = screen.chart.chunk_count == 1 and bool((span.microbatch or 0) % 2)
+        look = Look(span.kind, span.shade, is_other)
         look_of_span.append(looks.setdefault(look, len(looks)))
     kinds = [BY_NAME[look.kind].code for look in looks]
     start, end = screen.cells(frame["start_ns"]), screen.cells(frame["end_ns"])
@@ -241,6 +275,8 @@ def _draw_spans(screen: Screen, frame: pl.DataFrame, is_wait: NDArray[np.bool_])
         text = str(spans[number].microbatch if spans[number].microbatch is not None else "")
         place = first + (last - first - len(text)) // 2
         whole = (cells.left[first:last] == look).all() and (cells.right[first:last] == look).all()
+        if whole and screen.chart.chunk_count > 1:
+            characters[first], styles[first] = DIVIDER, screen.style(looks[look])
         if len(text) <= last - first and whole:
             characters[place : place + len(text)] = text
             styles[place : place + len(text)] = [screen.style(looks[look])] * len(text)
@@ -317,7 +353,11 @@ def _legend_lines(screen: Screen) -> Iterator[Text]:
     if screen.chart.waits.height:
         entries.append(Text(f"{screen.glyphs.wait} waiting for a transfer"))
     if screen.chart.chunk_count > 1 and screen.color:
-        entries.append(Text(f"dark to light: chunks 0 to {screen.chart.chunk_count - 1}"))
+        last = screen.chart.chunk_count - 1
+        shades = (
+            "bright: chunks from 1" if screen.has_sixteen_colors else f"dark to light: chunks 0 to {last}"
+        )
+        entries.append(Text(shades))
     line = Text()
     for entry in entries:
         if len(line) and len(line) + 2 + len(entry) > screen.width:

@@ -40,6 +40,27 @@ SWATCHES: dict[str, Swatch] = {
 }
 """Color and texture of every kind of span."""
 
+TERMINAL_COLORS: dict[str, int] = {
+    "forward": 4,
+    "backward": 2,
+    "backward_input": 3,
+    "backward_weight": 5,
+    "optimizer": 8,
+    "send_forward": 14,
+    "recv_forward": 14,
+    "send_backward": 10,
+    "recv_backward": 10,
+    "grad_reduce": 1,
+    "loss": 6,
+    "other": 7,
+    "collective": 9,
+    "send": 12,
+    "recv": 12,
+}
+"""The color of every kind among the 16 of a terminal that has no others (0 to 15, those from 8 are bright)."""
+DARK_TERMINAL_COLORS = frozenset({0, 1, 4, 5, 8})
+"""Those on which white text is easier to read than black."""
+
 WAIT_SWATCHES: dict[str, Swatch] = {
     "compute": Swatch("#56b4e9", "rising"),
     "reduction": Swatch("#0072b2", "falling"),
