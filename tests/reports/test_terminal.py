@@ -16,7 +16,7 @@ from machines import on_machines
 from stagescope.exporters.pictures.step_chart import UNALIGNED
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.validate import conform
-from stagescope.reports.terminal import BRIGHT, DIVIDER, MOST_RANKS, draw_step, evenly_chosen
+from stagescope.reports.terminal import BRIGHT, DIVIDER, MOST_RANKS, SIXTEEN, draw_step, evenly_chosen
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 from stagescope.vocabulary.palette import SWATCHES, TERMINAL_COLORS
@@ -138,7 +138,7 @@ def test_kinds_differ_in_sixteen_colors() -> None:
         for place, kind in enumerate(kinds[:4])
         for m in (0, 1)
     ]
-    text = draw_step(spans(*rows), width=80, has_sixteen_colors=True)
+    text = draw_step(spans(*rows), width=80, color=SIXTEEN)
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
     console.print(text.split("\n")[1])
     found = set(re.findall(r"\x1b\[(?:\d+;)?(4[0-7]|10[0-7])m", console.file.getvalue()))

@@ -7,6 +7,9 @@ printing in the command line.
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +19,9 @@ from stagescope.vocabulary.printable import printable_lines
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+PIPE_WIDTH = 80
+LEAST_WIDTH = 40
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
@@ -42,6 +48,16 @@ def print_styled(text: Text, width: int) -> None:
     safe = text.copy()
     safe.plain = printable_lines(text.plain)  # of the same length, so that the styles remain where they are
     Console(width=width, highlight=False).print(safe)
+
+
+def terminal_width() -> int:
+    """Return the width of the terminal in characters; if standard output is none, that in COLUMNS, by default 80."""
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
+    else:
+        stated = os.environ.get("COLUMNS", "")
+        columns = int(stated) if stated.isdecimal() and int(stated) else PIPE_WIDTH
+    return max(LEAST_WIDTH, columns)
 
 
 def has_sixteen_colors() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from typing import TYPE_CHECKING
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, terminal_width
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -16,11 +18,19 @@ MOST_LINES = 20
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
-    """Print diagnostics after an empty line; print nothing if there are none."""
+    """Print diagnostics after an empty line; print nothing if there are none.
+
+    They are wrapped on a terminal. In a pipe each is one line, for programs that look for them.
+    """
     if diagnostics:
         echo()
     for line in diagnostic_lines(diagnostics):
-        echo(line)
+        echo(_wrapped(line, terminal_width()) if sys.stdout.isatty() else line)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line without breaks in words, such as paths, with indented continuations."""
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def diagnostic_lines(diagnostics: Sequence[Diagnostic], most: int = MOST_LINES) -> Iterator[str]:

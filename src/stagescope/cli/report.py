@@ -10,7 +10,7 @@ import click
 
 from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import aligned_line, print_unaligned, without_clock_line
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, terminal_width
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
@@ -22,7 +22,7 @@ from stagescope.cli.reading import (
     reading_options,
     skip_steps_option,
 )
-from stagescope.cli.show import print_tables, print_understood, supports_unicode, terminal_width
+from stagescope.cli.show import print_tables, print_understood, supports_unicode
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.steps import parse_skipped
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import textwrap
 from dataclasses import replace
@@ -14,7 +13,7 @@ import click
 
 from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
-from stagescope.cli.console import echo, has_sixteen_colors, print_styled
+from stagescope.cli.console import LEAST_WIDTH, echo, has_sixteen_colors, print_styled, terminal_width
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from stagescope.analysis import Report
     from stagescope.api import RunFacts
     from stagescope.model import Timeline
-
-PIPE_WIDTH = 80
-LEAST_WIDTH = 40
 
 
 @click.command(
@@ -95,7 +91,7 @@ def print_chart(
     no_color: bool = False,
 ) -> None:
     """Print the chart of a step, by default a typical one, with the width and characters of this terminal."""
-    from stagescope.reports.terminal import draw_step
+    from stagescope.reports.terminal import SIXTEEN, draw_step
 
     width, color = width or terminal_width(), _uses_color(no_color=no_color)
     chart = draw_step(
@@ -103,8 +99,7 @@ def print_chart(
         step,
         width=width,
         ascii_only=ascii_only or not supports_unicode(),
-        color=color,
-        has_sixteen_colors=color and has_sixteen_colors(),
+        color=SIXTEEN if color and has_sixteen_colors() else color,
     )
     if not color:
         echo(chart.plain)
@@ -129,13 +124,6 @@ def print_tables(report: Report, *, width: int | None = None, ascii_only: bool =
 def print_text(text: str) -> None:
     """Print text, with ASCII spellings of units if standard output is limited to ASCII."""
     echo(text if supports_unicode() else text.replace("µ", "u"))
-
-
-def terminal_width() -> int:
-    """Return the width of the terminal in characters, 80 if standard output is not a terminal."""
-    if not sys.stdout.isatty():
-        return PIPE_WIDTH
-    return max(LEAST_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, 24)).columns)
 
 
 def supports_unicode() -> bool:

@@ -49,6 +49,7 @@ DARKER_FRACTION = 0.16
 
 With several chunks, shades denote chunks, and a thin line at its start separates an action from the one before it.
 """
+SIXTEEN = 16
 DIVIDER = "▏"
 BRIGHT = 8
 """The difference between a color of 16 and its bright form."""
@@ -92,14 +93,18 @@ class Look(NamedTuple):
 class Screen:
     """The settings that all lines of a chart share: width in characters, glyphs, and whether kinds are colors.
 
-    `has_sixteen_colors` is whether the terminal has no others.
+    `color` is SIXTEEN if the terminal has no other colors.
     """
 
     chart: StepChart
     width: int
     ascii_only: bool
-    color: bool
-    has_sixteen_colors: bool = False
+    color: bool | int
+
+    @property
+    def has_sixteen_colors(self) -> bool:
+        """Whether kinds have colors of TERMINAL_COLORS."""
+        return self.color == SIXTEEN
 
     @property
     def label_width(self) -> int:
@@ -149,18 +154,16 @@ def draw_step(
     *,
     width: int = 80,
     ascii_only: bool = False,
-    color: bool = True,
-    has_sixteen_colors: bool = False,
+    color: bool | int = True,
 ) -> Text:
     """Return the chart of `step`, or of the typical step if it is None; no line is wider than `width`.
 
     With color, spans are drawn to an eighth of a character and show their micro-batch; without color, or with
     `ascii_only`, every span begins with the letter of its kind. Overlapping actions of a rank are drawn on separate
-    lines. `has_sixteen_colors` states that the terminal has no others. The least width is 32. Raises InputError if the
+    lines. `color` is 16 if the terminal has no other colors. The least width is 32. Raises InputError if the
     step was not recorded.
     """
-    chart, columns = chart_step(timeline, step), max(width, LEAST_WIDTH)
-    screen = Screen(chart, columns, ascii_only, color, has_sixteen_colors)
+    screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
     rows = evenly_chosen(len(screen.chart.ranks), MOST_RANKS)
     lines = [_title(screen), *_rank_lines(screen, rows), *_axis_lines(screen), *_legend_lines(screen)]
     notes = [line for note in _notes(screen, rows) for line in wrap(printable(note), screen.width)]
