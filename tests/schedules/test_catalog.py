@@ -100,7 +100,7 @@ def test_in_flight_counts_from_forward_to_end_of_backward():
 
 
 def test_rejects_an_unknown_name_and_lists_the_known_ones():
-    with pytest.raises(ScheduleError, match=r"^unknown schedule '1f2b'$") as refused:
+    with pytest.raises(ScheduleError, match=r"^unknown schedule '1f2b'; did you mean '1f1b'\?$") as refused:
         order("1f2b", ranks=2, microbatches=2)
     assert refused.value.hint == f"known: {', '.join(NAMES)}"
 

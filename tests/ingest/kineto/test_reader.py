@@ -156,10 +156,10 @@ def test_the_commands_read_a_directory_without_options(capsys):
 def test_large_traces_are_read_in_worker_processes(monkeypatch):
     seen = []
     monkeypatch.setattr(parallel, "LARGE_BYTES", 1)
-    monkeypatch.setattr(parallel, "_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "core_count", lambda: 2)
     there = READER.read(paths("GPipe"), ReadOptions(on_read=seen.append))
     assert sorted(seen) == paths("GPipe")
-    monkeypatch.setattr(parallel, "_cores", lambda: 1)
+    monkeypatch.setattr(parallel, "core_count", lambda: 1)
     assert READER.read(paths("GPipe"), ReadOptions()).spans.equals(there.spans)
 
 
