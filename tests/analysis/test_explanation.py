@@ -7,7 +7,7 @@ from explained_runs import explained, schedule_run
 from stagescope.analysis import build_explained_report
 from stagescope.model import SPANS, empty_timeline
 from stagescope.model.validate import conform
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 
 def test_ideal_run_has_a_schedule_bubble_only():
@@ -15,7 +15,7 @@ def test_ideal_run_has_a_schedule_bubble_only():
     assert lost.basis == "iteration"
     assert lost.lost_fraction == pytest.approx(3 / 11, abs=1e-5)
     assert lost.fraction("schedule_bubble_ns") == pytest.approx(3 / 11, abs=1e-5)
-    assert not any(lost.causes_ns[name] for name in ITERATION_COLUMNS[1:-1])
+    assert not any(lost.causes_ns[name] for name in CAUSE_COLUMNS[1:-1])
 
 
 def test_causes_sum_to_the_idle_time_of_every_rank_and_the_run():

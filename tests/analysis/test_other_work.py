@@ -8,7 +8,6 @@ import pytest
 from drawing import timeline_from_text
 from stagescope.analysis import build_explained_report
 from stagescope.analysis.other_work import find_other_work, name_of_other_work
-from stagescope.analysis.windows import measure_windows
 from stagescope.model import SPANS
 from stagescope.model.validate import conform
 
@@ -63,15 +62,18 @@ def test_verdict_names_the_collective_that_ranks_met_at_between_steps():
     assert "other work (collectives between steps: barrier)" in why
 
 
-def test_verdict_names_an_optimizer_step_that_delays_the_next_step():
+def test_optimizer_step_that_delays_the_next_step_is_a_cause_of_its_own():
     optimizers = [(0, "optimizer", None, 0, 1), (1, "optimizer", None, -2, 4)]
-    why = build_explained_report(run_with(optimizers, window=DELAYED, gap_ms=1)).verdict.why
-    assert "other work (rank 1: optimizer step)" in why
+    report = build_explained_report(run_with(optimizers, window=DELAYED, gap_ms=1))
+    assert "optimizer (rank 1, " in report.verdict.why
+    # The first step has none before it; in the others, rank 1 begins 2 ms later than its input allows.
+    assert report.ledger["optimizer_ns"].to_list() == [0, *[2 * MS] * (STEPS - 1)]
+    assert report.ledger["other_work_ns"].sum() == 0
 
 
 def test_optimizer_step_beside_the_end_of_the_window_delays_nothing():
-    timeline = run_with([(1, "optimizer", None, -2, 0)])
-    assert find_other_work(timeline.spans, measure_windows(timeline).bubbles).is_empty()
+    report = build_explained_report(run_with([(1, "optimizer", None, -2, 0)]))
+    assert report.ledger["optimizer_ns"].sum() == 0
 
 
 def test_work_without_a_name_is_not_named_after_shorter_work():
@@ -90,6 +92,6 @@ def test_work_of_several_kinds_has_no_name():
 
 def test_other_work_is_without_loading_and_without_what_ran_beside_actions():
     timeline = run_with([(1, "other", "data loading", 0, 3), (1, "other", "evaluation", -3, 2)])
-    work = find_other_work(timeline.spans, measure_windows(timeline).bubbles)
+    work = find_other_work(timeline.spans)
     assert work.rows() == [(1, "other", "evaluation", STEPS * 4 * MS)]
     assert name_of_other_work(work, ranks=[0]) is None

@@ -10,7 +10,7 @@ from places import DATA
 from stagescope.analysis import to_json
 from stagescope.cli.fail_if import judge, parse_condition
 from stagescope.reports.markdown import report_markdown
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_COLUMNS, MAY_BE_UNRECORDED
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, MAY_BE_UNRECORDED
 from truth.causes import loading
 from truth.engine import simulate
 from truth.plan import MS, Costs, Shape, make_plan
@@ -58,7 +58,7 @@ def test_unrecorded_causes_are_null_and_the_parts_still_sum(spans, kinds, column
         assert null <= MAY_BE_UNRECORDED
     rows = report.ledger.select("window_ns", total=pl.sum_horizontal("ideal_work_ns", *CAUSE_COLUMNS))
     assert (rows["window_ns"] == rows["total"]).all()
-    rows = report.iterations.select("iteration_ns", total=pl.sum_horizontal("busy_ns", *ITERATION_COLUMNS))
+    rows = report.iterations.select("iteration_ns", total=pl.sum_horizontal("busy_ns", *CAUSE_COLUMNS))
     assert (rows["iteration_ns"] == rows["total"]).all()
     assert report.losses["ns"].sum() == pytest.approx(report.iterations["iteration_ns"].mean(), rel=0.2)
     assert set(report.losses.filter(pl.col("ns").is_null())["part"]) == {name[:-3] for name in columns}

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import stagescope
-from stagescope.vocabulary.causes import ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from truth.cases import Case, Truth, reduction_inside
 from truth.causes import Place, equal_stages, reducing_inside, slow_rank, slow_stages
 from truth.confusion import rows_of
@@ -31,7 +31,7 @@ def test_slow_reduction_is_found_with_its_stage(name):
 def test_parts_sum_to_the_iteration_and_culprits_and_intervals_are_of_the_rank_that_reduces():
     case = reduction_inside(8, Shape("interleaved", chunks=2, steps=3), 5)
     report = stagescope.analyze(timeline_of(case.run))
-    total = report.iterations.select(pl.sum_horizontal("busy_ns", *ITERATION_COLUMNS)).to_series()
+    total = report.iterations.select(pl.sum_horizontal("busy_ns", *CAUSE_COLUMNS)).to_series()
     assert (total == report.iterations["iteration_ns"]).all()
     reduction = report.culprits.filter(cause="gradient_reduction").sort("idle_ns", descending=True)
     assert set(reduction.head(8).select("culprit_rank", "victim_rank").rows()) == {

@@ -143,7 +143,16 @@ def _loading(explanation: Explanation, pipelines: Collection[int]) -> str | None
 
 def _optimizer(explanation: Explanation, pipelines: Collection[int]) -> str | None:
     added = _with_outside(explanation, pipelines, "optimizer")
-    return _late(explanation, added, "optimizer") or _duration("optimizer")(explanation, pipelines)
+    late = _late(explanation, added, "optimizer")
+    if late is not None:
+        return late
+    iterations = explanation.iterations.filter(pl.col("pipeline").is_in(list(pipelines)))
+    # Optimizer steps between the windows have no culprit.
+    is_most = float(added["added_ns"].sum()) >= DOMINANT * int(iterations["optimizer_ns"].sum()) > 0
+    who = _rank_text(explanation, added) if is_most else EVERYONE
+    return ", ".join(
+        filter(None, [who if who != EVERYONE else None, _duration("optimizer")(explanation, pipelines)])
+    )
 
 
 def _late(explanation: Explanation, added: pl.DataFrame, cause: str) -> str | None:

@@ -151,7 +151,7 @@ def explain(
         ),
         steps_per_iteration=size,
         waits_inside=tuple(actions.inside.every["rank"].unique().sort()),
-        other_work=find_other_work(counted.spans, windows),
+        other_work=find_other_work(counted.spans),
     )
     return _with_improvements(explained, intermediates, counted.spans, steps, layers)
 

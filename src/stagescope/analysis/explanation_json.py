@@ -8,7 +8,7 @@ import polars as pl
 
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
 from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
-from stagescope.vocabulary.causes import ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
     from stagescope.analysis.explanation import Explanation
@@ -59,7 +59,7 @@ def _iterations(explanation: Explanation) -> dict[str, object] | None:
     lost, iterations = explanation.lost_time, explanation.iterations
     if lost is None or lost.basis != "iteration":
         return None
-    parts = ("iteration_ns", "busy_ns", *ITERATION_COLUMNS)
+    parts = ("iteration_ns", "busy_ns", *CAUSE_COLUMNS)
     by_step = iterations.group_by("step", maintain_order=True).agg(pl.col(parts).mean())
     by_step = without_unrecorded(by_step, lost.unrecorded)
     last = iterations.filter("is_last").select("step", last_pipeline="pipeline").unique("step")
@@ -68,7 +68,7 @@ def _iterations(explanation: Explanation) -> dict[str, object] | None:
         "iterations": lost.iterations,
         "steps_per_iteration": lost.steps_per_iteration,
         "fractions": {
-            name: None if name in lost.unrecorded else lost.fraction(name) for name in ITERATION_COLUMNS
+            name: None if name in lost.unrecorded else lost.fraction(name) for name in CAUSE_COLUMNS
         },
         "last_pipeline": losses_without_unrecorded(explanation.losses, explanation.unrecorded).to_dicts(),
         "steps": by_step.join(last, on="step", maintain_order="left").to_dicts(),

@@ -93,7 +93,10 @@ class Intermediates:
     def ledger(self) -> Ledger:
         """The result of build_ledger with origins, for all steps, in which ranks are busy during all compute."""
         ledger = build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
-        ranks = without_other_compute(ledger.ranks, self.actions, self.windows.bubbles, self.busy)
+        steps = self.timeline.spans.filter(pl.col("kind") == "optimizer")
+        optimizing = unite(steps.select("rank", "start_ns", "end_ns"))
+        bubbles = self.windows.bubbles
+        ranks = without_other_compute(ledger.ranks, self.actions, bubbles, self.busy, optimizing)
         return replace(ledger, ranks=ranks)
 
     @cached_property

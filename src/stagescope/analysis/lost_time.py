@@ -9,7 +9,7 @@ import polars as pl
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
 from stagescope.analysis.idle.savings import offset_whole_savings
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION
-from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS, ITERATION_COLUMNS
+from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,10 +93,8 @@ def measure_lost_time(
     the table LOSSES of these steps.
     """
     if reach_beyond_windows(iterations):
-        total = iterations.select(pl.col("iteration_ns", "busy_ns", *ITERATION_COLUMNS).sum()).row(
-            0, named=True
-        )
-        causes = _chosen(total, ITERATION_COLUMNS)
+        total = iterations.select(pl.col("iteration_ns", "busy_ns", *CAUSE_COLUMNS).sum()).row(0, named=True)
+        causes = _chosen(total, CAUSE_COLUMNS)
         if iterations["pipeline"].n_unique() == 1 and losses is not None and losses.height:
             fractions = dict(losses.select("part", "fraction").iter_rows())
             causes = {

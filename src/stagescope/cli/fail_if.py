@@ -7,7 +7,7 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.vocabulary.causes import ITERATION_CAUSES
+from stagescope.vocabulary.causes import CAUSES
 from stagescope.vocabulary.durations import UNITS_NS, duration_text
 from stagescope.vocabulary.errors import UsageError
 
@@ -73,10 +73,7 @@ QUANTITIES: dict[str, Quantity] = {
         "the largest bubble of a single rank",
         lambda report: max(report.bubble.per_rank.values(), default=None),
     ),
-    **{
-        cause.name: Quantity(f"fraction lost to: {cause.label}", _cause(cause.column))
-        for cause in ITERATION_CAUSES
-    },
+    **{cause.name: Quantity(f"fraction lost to: {cause.label}", _cause(cause.column)) for cause in CAUSES},
     "iteration": Quantity("median duration of an iteration, such as 120ms", _iteration, is_time=True),
     "step": Quantity("median duration of a pipeline window, such as 120ms", _step(median), is_time=True),
     "longest_step": Quantity("duration of the longest pipeline window", _step(max), is_time=True),

@@ -50,7 +50,8 @@ def unrecorded_text(lost: LostTime | None) -> str:
     Without optimizer steps, it states what counts as an iteration.
     """
     names = [BY_COLUMN[name].label for name in lost.causes_ns if name in lost.unrecorded] if lost else []
-    assumed = "; every step counts as one iteration" if lost and OPTIMIZER in lost.unrecorded else ""
+    is_assumed = lost and lost.basis == "iteration" and OPTIMIZER in lost.unrecorded
+    assumed = "; every step counts as one iteration" if is_assumed else ""
     return f"{NOT_RECORDED}: {', '.join(names)}{assumed}" if names else ""
 
 

@@ -37,6 +37,7 @@ WAITS_OF_CAUSE: dict[str, tuple[str, ...]] = {
     "data_parallel_wait_ns": ("reduction",),
     "launch_overhead_ns": ("launch",),
     "data_loading_ns": ("other_work",),
+    "optimizer_ns": ("other_work",),
     "other_work_ns": ("other_work",),
     "unattributed_ns": ("launch", "other_work", "unknown"),
 }

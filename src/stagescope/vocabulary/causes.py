@@ -51,22 +51,17 @@ CAUSES: tuple[Cause, ...] = (
     Cause("blocked_on_send", "A send waits for its receiver, which still works: a later stage is slow."),
     Cause("launch_overhead", "What every action takes to start although its inputs are there."),
     Cause("data_loading", "Data are loaded, by this rank or by the ranks that it waits for."),
+    Cause("optimizer", "The optimizer step, of this rank or of the ranks that it waits for."),
     Cause("other_work", "Other recorded work between two actions or two steps."),
     Cause("unattributed", "What no other cause covers: nothing was recorded that explains it."),
 )
-"""The causes in a pipeline's window, in the order in which the ledger removes them, from the last to the first."""
+"""The causes in the order in which the ledger removes them, from the last to the first.
 
-OUTSIDE_CAUSES: tuple[Cause, ...] = (
-    Cause("optimizer", "The optimizer step, of this rank or of the ranks that it waits for."),
-)
-"""Causes that are only outside the windows of an iteration (analysis/iteration/ledger.py)."""
+They are those of a pipeline's window, and of the iteration, which has some of them outside of its windows as well.
+"""
 
-ITERATION_CAUSES: tuple[Cause, ...] = (*CAUSES[:-1], *OUTSIDE_CAUSES, CAUSES[-1])
-"""All parts of an iteration besides the compute of its windows, unattributed last."""
-
-BY_COLUMN: dict[str, Cause] = {cause.column: cause for cause in ITERATION_CAUSES}
-CAUSE_COLUMNS: tuple[str, ...] = tuple(cause.column for cause in CAUSES)
-ITERATION_COLUMNS: tuple[str, ...] = tuple(BY_COLUMN)
+BY_COLUMN: dict[str, Cause] = {cause.column: cause for cause in CAUSES}
+CAUSE_COLUMNS: tuple[str, ...] = tuple(BY_COLUMN)
 
 ALWAYS_SHOWN = frozenset(
     f"{name}_ns"

@@ -6,7 +6,7 @@ import pytest
 import stagescope
 from stagescope.analysis.iteration.culprits import CULPRITS
 from stagescope.model import empty_timeline
-from stagescope.vocabulary.causes import ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from truth.cases import PLANTED
 from truth.plan import MS
 from truth.spans import timeline_of
@@ -33,9 +33,9 @@ def test_parts_sum_to_the_idle_time_of_every_victim_and_cause(name):
     report = report_of(name)
     found = report.culprits.group_by("victim_rank", "cause").agg(pl.sum("idle_ns"))
     found = {(rank, f"{cause}_ns"): value for rank, cause, value in found.iter_rows()}
-    means = report.iterations.group_by("rank").agg(pl.col(ITERATION_COLUMNS).mean())
+    means = report.iterations.group_by("rank").agg(pl.col(CAUSE_COLUMNS).mean())
     for row in means.iter_rows(named=True):
-        for column in ITERATION_COLUMNS:
+        for column in CAUSE_COLUMNS:
             assert found.get((row["rank"], column), 0) == pytest.approx(row[column] or 0, abs=10)
 
 

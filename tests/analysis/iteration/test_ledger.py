@@ -9,11 +9,11 @@ from planted_runs import PAUSE_NS, Shape, random_times, run
 from stagescope.analysis import build_explained_report
 from stagescope.model import SPANS
 from stagescope.model.validate import conform
-from stagescope.vocabulary.causes import ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 SHAPE = Shape(steps=6)
 MS = 1_000_000
-TOTAL = pl.sum_horizontal("busy_ns", *ITERATION_COLUMNS)
+TOTAL = pl.sum_horizontal("busy_ns", *CAUSE_COLUMNS)
 
 
 def with_spans(timeline, spans):

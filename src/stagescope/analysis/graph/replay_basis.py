@@ -37,13 +37,14 @@ class LateReceivers(NamedTuple):
     """What receivers did that had not posted their first receive of a step when a neighbor wanted to send to them.
 
     All arrays have an entry per send that waited for that: its number in `sends`, the first action of the late
-    receiver, and for how long it loaded data, did other work, reduced gradients, waited for the last replica in that,
-    and did nothing that was recorded, until it posted the receive.
+    receiver, and for how long it loaded data, ran the optimizer step, did other work, reduced gradients, waited for the
+    last replica in that, and did nothing that was recorded, until it posted the receive.
     """
 
     send: Integers
     action: Integers
     data_loading_ns: Integers
+    optimizer_ns: Integers
     other_work_ns: Integers
     gradient_reduction_ns: Integers
     data_parallel_wait_ns: Integers

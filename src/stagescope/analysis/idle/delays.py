@@ -2,8 +2,9 @@
 
 An action could have started when the action before it on its rank had ended and its last input had arrived. What its
 rank was recorded to do until its start explains the delay: it loaded data, was blocked in a send, waited for gradients
-to be reduced or for the last replica to come, or did other work. Of the rest, what every action of the run takes to be
-launched is launch overhead, and only what is beyond that is unattributed.
+to be reduced or for the last replica to come, still ran the optimizer step of the iteration before, or did other work.
+Of the rest, what every action of the run takes to be launched is launch overhead, and only what is beyond that is
+unattributed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import polars as pl
 
 from stagescope.analysis.graph.replay import ready_times
 from stagescope.analysis.graph.replay_basis import TRANSFER_QUANTILE
-from stagescope.analysis.iteration.activities import LOADING, name_activities
+from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, name_activities
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, ALL_SENDS, TRANSFERS
 
@@ -46,8 +47,24 @@ class Delays(NamedTuple):
     blocked_on_send_ns: Integers
     launch_overhead_ns: Integers
     data_loading_ns: Integers
+    optimizer_ns: Integers
     other_work_ns: Integers
     unexplained_ns: Integers
+
+
+class Covered(NamedTuple):
+    """For how many nanoseconds ranks did what delays them, in the order in which their spans are looked at.
+
+    They loaded data, were blocked in sends, reduced gradients, waited for the last replica in that, ran the optimizer
+    step, and did other recorded work.
+    """
+
+    loading_ns: Integers
+    sends_ns: Integers
+    reducing_ns: Integers
+    replicas_ns: Integers
+    optimizer_ns: Integers
+    other_ns: Integers
 
 
 def measure_delays(
@@ -59,43 +76,41 @@ def measure_delays(
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
     ready_ns = np.minimum(np.maximum(ready_times(basis.plan, end_ns, basis.lag_ns), first_ns), start_ns)
     delays = table.select("rank", window_start_ns=pl.Series(ready_ns), window_end_ns="start_ns")
-    loads, sends, reduces, waits, others = cover_delays(delays, spans, actions.reductions)
-    rest_ns = start_ns - ready_ns - loads - sends - reduces - waits - others
+    covered = cover_delays(delays, spans, actions.reductions)
+    sends, rest_ns = covered.sends_ns, start_ns - ready_ns - np.sum(covered, axis=0, dtype=np.int64)
     launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * int(np.median(rest_ns))) if len(rest_ns) else rest_ns
     transfer_ns = _bare(np.minimum(sends, _transfer_time(table, spans))) if sends.any() else sends
     return Delays(
         transfer_ns,
-        reduces,
-        waits,
+        covered.reducing_ns,
+        covered.replicas_ns,
         _bare(sends - transfer_ns),
         launch_ns,
-        loads,
-        others,
+        covered.loading_ns,
+        covered.optimizer_ns,
+        covered.other_ns,
         _bare(rest_ns - launch_ns),
     )
 
 
-def cover_delays(
-    delays: pl.DataFrame, spans: pl.DataFrame | None, reductions: ReductionWaits
-) -> tuple[Integers, ...]:
-    """Return how much of each delay its rank spent on what delays it, in the order in which spans are looked at.
+def cover_delays(delays: pl.DataFrame, spans: pl.DataFrame | None, reductions: ReductionWaits) -> Covered:
+    """Return how much of each delay its rank spent on what delays it.
 
     `delays` has rank, window_start_ns and window_end_ns.
-
-    These are loading of data, sends that block, reductions, waits for the last replica in them, and other recorded
-    work.
     """
     if spans is None:
-        nothing = np.zeros(delays.height, dtype=np.int64)
-        return nothing, nothing, nothing, nothing, nothing
+        return Covered(*[np.zeros(delays.height, dtype=np.int64)] * len(Covered._fields))
     blocked = spans.filter(pl.col("kind").is_in(ALL_SENDS)).select(
         "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
     )
     # A rank waits for a reduction for a part of its span: the rest of it runs beside everything else.
     others = ~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS, "grad_reduce"])
     named = name_activities(spans.filter(others))
-    loading = named.filter(pl.col("activity") == LOADING).select("rank", "start_ns", "end_ns")
-    looked_at = (loading, blocked, reductions.reducing, reductions.every, named)
+    loading, optimizing = (
+        named.filter(pl.col("activity") == activity).select("rank", "start_ns", "end_ns")
+        for activity in (LOADING, OPTIMIZER)
+    )
+    looked_at = (loading, blocked, reductions.reducing, reductions.every, optimizing, named)
     known, parts = np.zeros(delays.height, dtype=np.int64), []
     for count, added in enumerate(looked_at, start=1):
         reached = known
@@ -104,7 +119,7 @@ def cover_delays(
             reached = covered_ns(delays, unite(union.drop_nulls())).to_numpy()
         parts.append(_bare(reached - known))
         known = reached
-    return tuple(parts)
+    return Covered(*parts)
 
 
 def _bare(times_ns: Integers) -> Integers:

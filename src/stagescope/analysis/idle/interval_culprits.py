@@ -62,6 +62,7 @@ EXPLAINED = (
     "blocked_on_send",
     "launch_overhead",
     "data_loading",
+    "optimizer",
     "other_work",
 )
 DELAYS = (*EXPLAINED, "unattributed")

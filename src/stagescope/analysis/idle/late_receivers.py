@@ -2,7 +2,8 @@
 
 A rank that has not posted its first receive keeps its neighbor in a blocking send, whose own neighbor is then blocked,
 too. That is not the time of a send: what the late rank was recorded to do from when its neighbor wanted to send until
-it posted the receive is the cause. It may have loaded data, or still have reduced the gradients of the step before.
+it posted the receive is the cause. It may have loaded data, or still have reduced the gradients of the step before,
+or run its optimizer step.
 What it was not recorded to do is unattributed. If the gate (graph/blocking_sends.py) of the next send in the chain is
 the end of that one, replays show what it waits for; otherwise it waits while its receiver is blocked.
 """
@@ -43,11 +44,13 @@ def find_late_receivers(actions: Actions, basis: ReplayBasis, spans: pl.DataFram
     windows = pl.DataFrame(
         {"rank": rank, "window_start_ns": sends.free_ns[send], "window_end_ns": posted_ns[send]}
     )
-    loads, sent, reduces, waits, others = cover_delays(windows, spans, actions.reductions)
-    known = np.array([loads, others, reduces, waits])
+    covered = cover_delays(windows, spans, actions.reductions)
+    known = np.array(
+        [covered.loading_ns, covered.optimizer_ns, covered.other_ns, covered.reducing_ns, covered.replicas_ns]
+    )
     # As far as the send lasted longer than a transfer; that its receiver was blocked in a send itself stays that.
     limit_ns = _limit_ns(basis)
-    length_ns = np.minimum(posted_ns[send] - sends.free_ns[send] - sent, limit_ns[send])
+    length_ns = np.minimum(posted_ns[send] - sends.free_ns[send] - covered.sends_ns, limit_ns[send])
     before_ns = np.cumsum(known, axis=0) - known
     parts = np.clip(length_ns - before_ns, 0, known)
     parts = np.vstack([parts, np.maximum(length_ns - parts.sum(axis=0), 0)])

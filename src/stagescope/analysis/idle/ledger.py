@@ -3,9 +3,10 @@
 The measured order of every rank is replayed (`replay`) while one cause after the other is removed:
 
     T   the window: first start to last end of the actions of a pipeline in one step
-    T10 measured durations, measured transfers, the explained delays of actions (delays.py), and what receivers did that
+    T11 measured durations, measured transfers, the explained delays of actions (delays.py), and what receivers did that
         began the step late, while others were blocked in sends to them (late_receivers.py)
-    T9  no other work delays an action
+    T10 no other work delays an action
+    T9  no optimizer step, which reaches into this step from the one before, delays an action
     T8  no loading of data delays an action
     T7  no launch takes time
     T6  no send waits for its receiver, unless that still reduces the gradients of the step before: measured durations,
@@ -24,8 +25,8 @@ The measured order of every rank is replayed (`replay`) while one cause after th
     T = W  ideal work  +  (T0 - W) schedule bubble  +  (T1 - T0) stage imbalance  +  (T2 - T1) straggler
         + (T3 - T2) data imbalance  +  (T4 - T3) jitter  +  (T5 - T4) exposed communication
         + (TW - T5) gradient reduction  +  (T6 - TW) data-parallel wait  +  (T7 - T6) blocked on send
-        +  (T8 - T7) launch overhead  +  (T9 - T8) data loading  +  (T10 - T9) other work
-        + (T - T10) unattributed
+        +  (T8 - T7) launch overhead  +  (T9 - T8) data loading  +  (T10 - T9) optimizer
+        + (T11 - T10) other work  +  (T - T11) unattributed
 
 Without transfers a replay is never longer, so exposed communication is never negative. Jitter, data imbalance, stage
 imbalance and straggler can be: a step whose long actions happened to be where nothing waited is shorter than one of
@@ -244,6 +245,7 @@ def _delayed(measured: Durations, delays: Delays) -> list[Integers]:
         delays.blocked_on_send_ns,
         delays.launch_overhead_ns,
         delays.data_loading_ns,
+        delays.optimizer_ns,
         delays.other_work_ns,
     ):
         # Most runs have few of these causes: the same durations take no memory and are not replayed again.
@@ -255,8 +257,9 @@ def _delayed_lags(basis: ReplayBasis) -> list[Integers]:
     """Return the measured lags without what late receivers did, for the first of these durations."""
     explained = basis.without_late(basis.lag_ns, "unattributed")
     no_other = basis.without_late(explained, "other_work")
-    no_loading = basis.without_late(no_other, "data_loading")
-    return [explained, no_other, no_loading, no_loading]
+    no_optimizer = basis.without_late(no_other, "optimizer")
+    no_loading = basis.without_late(no_optimizer, "data_loading")
+    return [explained, no_other, no_optimizer, no_loading, no_loading]
 
 
 def _replayed(basis: ReplayBasis, groups: StepGroups, replays: Sequence[ReplayCosts]) -> list[Integers]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CauseType = pl.Enum([cause.name for cause in CAUSES])
 BLOCKED, UNATTRIBUTED = "blocked_on_send", "unattributed"
 REDUCED, REPLICAS = "gradient_reduction", "data_parallel_wait"
-OF_RECEIVERS = (REDUCED, "data_loading", "other_work", UNATTRIBUTED)
+OF_RECEIVERS = (REDUCED, "data_loading", "optimizer", "other_work", UNATTRIBUTED)
 """Causes for which a link has the rank that did something before it received."""
 
 ORIGINS = Table(

@@ -2,7 +2,7 @@
 
 The ledger (ledger.py) knows actions only: to it a rank is idle meanwhile. Before the first and after the last action of
 the rank, that would be time of the schedule bubble, and so it is where the rank would wait for others anyway. What
-delays its next action is other work, which is idle time of the ranks that wait for it, and not of the rank itself.
+delays its next action is an optimizer step or other work: idle time of the ranks that wait for it, and not of itself.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
 
 KEYS = ["step", "rank"]
-BUBBLE, OTHER = "schedule_bubble_ns", "other_work_ns"
+BUBBLE, OPTIMIZER, OTHER = "schedule_bubble_ns", "optimizer_ns", "other_work_ns"
 
 
 def without_other_compute(
-    ranks: pl.DataFrame, actions: Actions, bubbles: pl.DataFrame, busy: pl.DataFrame
+    ranks: pl.DataFrame, actions: Actions, bubbles: pl.DataFrame, busy: pl.DataFrame, optimizing: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the table IDLE_LEDGER in which ranks are busy during all compute.
 
-    `bubbles` is from step_bubbles, `busy` the union of all spans on the compute lane.
+    `bubbles` is from step_bubbles, `busy` the union of all spans on the compute lane, `optimizing` that of optimizer
+    steps.
     """
     known = ranks.select(*KEYS, acting_ns="busy_ns").join(
         bubbles.select(*KEYS, "window_start_ns", "window_end_ns", computing_ns="busy_ns"),
@@ -41,14 +42,25 @@ def without_other_compute(
     before = known.select("rank", "window_start_ns", window_end_ns="first_ns")
     after = known.select("rank", "window_end_ns", window_start_ns="last_ns")
     around_ns = covered_ns(before, busy) + covered_ns(after, busy)
-    more = known.select(*KEYS, "more_ns", around_ns=pl.min_horizontal("more_ns", pl.lit(around_ns)))
-    more_ns, around_ns = (pl.col(name).fill_null(0) for name in ("more_ns", "around_ns"))
-    between_ns = pl.min_horizontal(more_ns - around_ns, pl.col(OTHER).clip(lower_bound=0))
+    between = known.select("rank", window_start_ns="first_ns", window_end_ns="last_ns")
+    more = known.select(
+        *KEYS,
+        "more_ns",
+        around_ns=pl.min_horizontal("more_ns", pl.lit(around_ns)),
+        steps_ns=covered_ns(between, optimizing),
+    )
+    more_ns, around_ns, steps_ns = (
+        pl.col(name).fill_null(0) for name in ("more_ns", "around_ns", "steps_ns")
+    )
+    inside_ns = more_ns - around_ns
+    optimizer_ns = pl.min_horizontal(inside_ns, steps_ns, pl.col(OPTIMIZER).clip(lower_bound=0))
+    other_ns = pl.min_horizontal(inside_ns - optimizer_ns, pl.col(OTHER).clip(lower_bound=0))
     return (
         ranks.join(more, on=KEYS, how="left", maintain_order="left")
         .with_columns(
-            pl.col(BUBBLE) - (more_ns - between_ns),
-            pl.col(OTHER) - between_ns,
+            pl.col(BUBBLE) - (more_ns - optimizer_ns - other_ns),
+            pl.col(OPTIMIZER) - optimizer_ns,
+            pl.col(OTHER) - other_ns,
             busy_ns=pl.col("busy_ns") + more_ns,
             idle_ns=pl.col("idle_ns") - more_ns,
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-LATE = ("data_loading", "other_work", "gradient_reduction", "data_parallel_wait", "unattributed")
+LATE = ("data_loading", "optimizer", "other_work", "gradient_reduction", "data_parallel_wait", "unattributed")
 """What late receivers do, by the name of the cause."""
 
 

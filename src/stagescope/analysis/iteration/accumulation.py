@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.vocabulary.causes import ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 FEWEST_OPTIMIZER_STEPS = 2
-TIMES = ("iteration_ns", "window_ns", "busy_ns", *ITERATION_COLUMNS)
+TIMES = ("iteration_ns", "window_ns", "busy_ns", *CAUSE_COLUMNS)
 
 
 class Accumulation(NamedTuple):

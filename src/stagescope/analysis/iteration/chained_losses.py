@@ -152,26 +152,27 @@ def _list_removals(
     delays, classes, inner = ledger.delays, ledger.classes, actions.inner
     duration_ns = actions.computing_ns()
     # The delays of first actions are parts of the gaps.
-    sends_ns, reduced_ns, replicas_ns, blocked_ns, launch_ns, loading_ns, other_ns = (
+    sends_ns, reduced_ns, replicas_ns, blocked_ns, launch_ns, loading_ns, optimizer_ns, other_ns = (
         each.copy() for each in delays[:-1]
     )
-    for each in (sends_ns, reduced_ns, replicas_ns, blocked_ns, loading_ns, other_ns):
+    for each in (sends_ns, reduced_ns, replicas_ns, blocked_ns, loading_ns, optimizer_ns, other_ns):
         each[gaps.first] = 0
     sends_ns, replicas_ns = sends_ns + inner.reduction_ns, replicas_ns + inner.replicas_ns
     launch_ns[gaps.first] = gaps.before_ns["launch"]
     needed_ns = duration_ns + sends_ns + reduced_ns
-    kept_ns = np.cumsum([needed_ns, blocked_ns, launch_ns, loading_ns, other_ns], axis=0)
+    kept_ns = np.cumsum([needed_ns, blocked_ns, launch_ns, loading_ns, other_ns, optimizer_ns], axis=0)
     explained_ns = basis.without_late(basis.lag_ns, "unattributed")
     joined_ns = basis.without_replicas(explained_ns)
-    loaded_ns = basis.without_late(joined_ns, "other_work")
+    worked_ns = basis.without_late(joined_ns, "optimizer")
+    loaded_ns = basis.without_late(worked_ns, "other_work")
     launched_ns = basis.without_late(loaded_ns, "data_loading")
-    lags_ns = (launched_ns, launched_ns, launched_ns, loaded_ns, joined_ns)
-    prompt, blocked, launched, loaded, every = map(ReplayCosts, kept_ns, lags_ns)
+    lags_ns = (launched_ns, launched_ns, launched_ns, loaded_ns, worked_ns, joined_ns)
+    prompt, blocked, launched, loaded, worked, every = map(ReplayCosts, kept_ns, lags_ns)
     return [
         (ReplayCosts(kept_ns[-1] + replicas_ns, explained_ns), (LOADING, OTHER, REDUCTION, OPTIMIZER)),
         (every, (LOADING, OTHER, REDUCTION, OPTIMIZER)),
-        (every, (LOADING, OTHER, REDUCTION)),
-        (every, (LOADING, OTHER)),
+        (worked, (LOADING, OTHER, REDUCTION)),
+        (worked, (LOADING, OTHER)),
         (loaded, (LOADING,)),
         (launched, ()),
         (blocked, ()),

@@ -33,13 +33,13 @@ import polars as pl
 from stagescope.analysis.iteration.activities import LOADING, REDUCTION, name_activities
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, ITERATION_COLUMNS
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 if TYPE_CHECKING:
     from stagescope.analysis.idle.ledger import Ledger
 
-CauseType = pl.Enum([cause.name for cause in ITERATION_CAUSES])
+CauseType = pl.Enum([cause.name for cause in CAUSES])
 KEYS = ("cause", "culprit_pipeline", "culprit_rank", "culprit_peer", "victim_rank")
 
 CULPRITS = Table(
@@ -376,10 +376,10 @@ def _by(outside: pl.DataFrame, cause: str, culprits: pl.DataFrame) -> pl.DataFra
 
 def _without_culprit(iterations: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     """Return what the parts that were found leave of every victim and cause."""
-    names = {name: name.removesuffix("_ns") for name in ITERATION_COLUMNS}
+    names = {name: name.removesuffix("_ns") for name in CAUSE_COLUMNS}
     totals = (
         iterations.group_by(victim_rank="rank")
-        .agg(pl.col(ITERATION_COLUMNS).sum())
+        .agg(pl.col(CAUSE_COLUMNS).sum())
         .rename(names)
         .unpivot(index="victim_rank", variable_name="cause", value_name="total_ns")
         .with_columns(pl.col("cause").cast(CauseType))

@@ -13,7 +13,7 @@ import polars as pl
 from stagescope.analysis.idle.savings import offset_savings
 from stagescope.analysis.idle.shares import whole_percents
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, OUTSIDE_CAUSES
+from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +26,9 @@ USUAL_FRACTION = 0.5
 
 MOST_PARTS = 4
 LEAST_RANGE_FRACTION = 0.01
-BEYOND_WINDOWS = ("gradient_reduction", "data_parallel_wait", "data_loading", "other_work")
+BEYOND_WINDOWS = ("gradient_reduction", "data_parallel_wait", "data_loading", "optimizer", "other_work")
 """Causes of the window that are in the rest of the iteration, too."""
 IDEAL, REDUCTION = "ideal_work", "gradient_reduction_ns"
-OUTSIDE = tuple(cause.column for cause in OUTSIDE_CAUSES)
 
 
 LOSSES = Table(
@@ -124,8 +123,8 @@ def losses_by_step(
     last = iterations.filter("is_last")
     # These are the same for all ranks in the window, as none is compute; the iteration has them outside of it, too.
     both = [f"{name}_ns" for name in BEYOND_WINDOWS]
-    of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both, *OUTSIDE).mean())
-    attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1], *OUTSIDE)
+    of_ranks = last.group_by("step", "pipeline").agg(pl.col("iteration_ns", *both).mean())
+    attributed = ("ideal_work_ns", *CAUSE_COLUMNS[:-1])
     rest_ns = pl.col("iteration_ns") - pl.sum_horizontal(attributed)
     parts = of_ranks.join(ledger.drop(both), on=["step", "pipeline"])
     if steps is not None:

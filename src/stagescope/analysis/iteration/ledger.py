@@ -34,7 +34,7 @@ from stagescope.analysis.iteration.activities import (
 )
 from stagescope.model.coverage import covered_ns
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, ITERATION_CAUSES, MAY_BE_UNRECORDED
+from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES, MAY_BE_UNRECORDED
 
 if TYPE_CHECKING:
     from stagescope.analysis.iteration.between_steps import BetweenSteps
@@ -81,7 +81,7 @@ ITERATIONS = Table(
         Column("busy_ns", pl.Int64, "ns", "Compute inside the window."),
         *(
             Column(cause.column, pl.Int64, "ns", cause.meaning, nullable=cause.column in MAY_BE_UNRECORDED)
-            for cause in ITERATION_CAUSES
+            for cause in CAUSES
         ),
     ),
 )

@@ -323,10 +323,14 @@ class Candidates:
             removes_outside=True,
         )
         if pipelines > 1:
+            saved, lag_ns = 1 - 1 / pipelines, self.replay.measured.lag_ns
+            delays_ns = self.delays.optimizer_ns.astype(np.float64)
             yield Candidate(
                 "optimizer",
                 f"optimizer divided among {pipelines} replicas",
-                outside_ns=self._outside_ns("optimizer") * (1 - 1 / pipelines),
+                delay_ns=self._without(saved * delays_ns),
+                lag_ns=lag_ns - saved * (lag_ns - self._without_late("optimizer")),
+                outside_ns=self._outside_ns("optimizer") * saved,
                 is_bound=True,
                 condition="if every replica updates all parameters now",
             )
@@ -335,7 +339,7 @@ class Candidates:
         """Return the claims about a kind of subject that meet the conditions, the costliest first."""
         return self.evidence.stragglers.filter("is_claimed", pl.col("subject") == subject, *conditions)
 
-    def _without(self, part_ns: NDArray[np.int64]) -> Floats:
+    def _without(self, part_ns: Floats | NDArray[np.int64]) -> Floats:
         without: Floats = np.maximum(self.replay.delay_ns - part_ns, 0)
         return without
 

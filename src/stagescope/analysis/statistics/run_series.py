@@ -14,7 +14,7 @@ from stagescope.analysis.iteration.last_pipeline import losses_by_step
 from stagescope.analysis.statistics.action_samples import Sampling
 from stagescope.analysis.statistics.link_samples import LINK, sample_links
 from stagescope.model.messages import match_messages
-from stagescope.vocabulary.causes import ITERATION_CAUSES
+from stagescope.vocabulary.causes import CAUSES
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ KEY = {
 """The identity of a series: a part of the iteration, the actions of a stage and kind, a rank, or a link to a peer."""
 
 IDEAL_WORK = "ideal_work"
-PARTS = (IDEAL_WORK, *(cause.name for cause in ITERATION_CAUSES))
+PARTS = (IDEAL_WORK, *(cause.name for cause in CAUSES))
 LAUNCH, UNATTRIBUTED = "launch_overhead", "unattributed"
 TRANSFER_PARTS = ("exposed_communication", "blocked_on_send")
 BACKWARDS = ("backward", "backward_input", "backward_weight")
