@@ -71,6 +71,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "viewer/server": TABLES | {"starlette", "uvicorn"},
     "reports": TABLES | {"rich"},
     "exporters": TABLES | {"msgspec"},
+    "exporters/pictures/pdf": frozenset({"typst"}),
     "exporters/pictures/png": frozenset({"resvg_py"}),
     "exporters/stored_run": TABLES | {"filelock", "pyarrow"},
     "ingest": TABLES | {"msgspec", "zstandard"},

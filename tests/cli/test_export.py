@@ -1,6 +1,7 @@
 """stagescope export."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -106,5 +107,63 @@ def test_rejects_a_size_for_a_format_that_is_not_a_picture(spans, tmp_path, caps
     assert main(["export", str(spans), "--size", "700", "-o", str(tmp_path / "run.csv")]) == 2
     assert (
         capsys.readouterr().err
-        == "stagescope: --size and --ranks only apply to pictures (svg, png), not for csv\n"
+        == "stagescope: --ranks, --size, --width, --title, --no-title, --legend and --font-size only apply to "
+        "pictures (svg, png, pdf), not to csv\n"
     )
+
+
+def drawn(spans, tmp_path, *words):
+    """Return the picture that `export` writes with these options."""
+    out = tmp_path / "figure.svg"
+    assert main(["export", str(spans), "--force", "-o", str(out), *words]) == 0
+    return out.read_text()
+
+
+def place_of(svg, text):
+    """Return x and y of a text of a picture."""
+    found = re.search(rf'<text class="\w+" x="([\d.]+)" y="([\d.]+)"[^>]*>{text}<', svg)
+    return float(found[1]), float(found[2])
+
+
+def test_a_figure_has_the_stated_title_or_none(spans, tmp_path):
+    assert "font-weight" in drawn(spans, tmp_path)
+    assert place_of(drawn(spans, tmp_path, "--title", "Fig. 1"), "Fig. 1")[1] == 28
+    bare = drawn(spans, tmp_path, "--no-title")
+    assert "font-weight" not in bare
+    assert place_of(bare, "forward")[1] < 28
+
+
+def test_the_legend_is_where_it_is_asked_for(spans, tmp_path):
+    above, below = (drawn(spans, tmp_path, "--legend", place) for place in ("above", "below"))
+    axis = "time since the start of the step"
+    assert place_of(above, "forward")[1] < place_of(above, axis + r" \(\w+\)")[1]
+    assert place_of(below, "forward")[1] > place_of(below, axis + r" \(\w+\)")[1]
+    assert ">forward<" not in drawn(spans, tmp_path, "--legend", "none")
+
+
+def test_a_narrow_figure_keeps_the_size_of_its_text(spans, tmp_path):
+    svg = drawn(spans, tmp_path, "--width", "3.3in", "--font-size", "6")
+    width, units = (
+        float(re.search(text, svg)[1]) for text in (r' width="([\d.]+)" height', r'viewBox="0 0 ([\d.]+)')
+    )
+    assert width == pytest.approx(3.3 * 96, abs=0.1)
+    # 12 units are the size of the text: 6 points are 8 pixels.
+    assert 12 * width / units == pytest.approx(8, abs=0.01)
+    picture = tmp_path / "figure.png"
+    assert main(["export", str(spans), "--width", "84mm", "-o", str(picture)]) == 0
+    assert int.from_bytes(picture.read_bytes()[16:20], "big") == round(84 / 25.4 * 300)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--width", "3.3"], "--width '3.3': expected a number and in, cm, mm, pt or px, such as 3.3in"),
+        (["--width", "3in", "--size", "700"], "give only one of --size and --width"),
+        (["--title", "a", "--no-title"], "give only one of --title and --no-title"),
+        (["--font-size", "1"], "a font size of 1 points: expected 3 to 72"),
+        (["--width", "1in"], "a picture of 96 is too small for 2 ranks, which need 214x173"),
+    ],
+)
+def test_rejects_a_look_that_is_not_possible(spans, tmp_path, capsys, words, message):
+    assert main(["export", str(spans), *words, "-o", str(tmp_path / "run.svg")]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == f"stagescope: {message}"

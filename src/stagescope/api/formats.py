@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stagescope.exporters import Writer, chrome, tables
 from stagescope.exporters.originals import archive, merged_chrome, merged_pftrace
 from stagescope.exporters.perfetto import pftrace
-from stagescope.exporters.pictures import png, svg
+from stagescope.exporters.pictures import pdf, png, svg
 from stagescope.ingest.ascend import reader as ascend
 from stagescope.ingest.chrome import reader as chrome_pattern
 from stagescope.ingest.kineto import reader as kineto
@@ -66,6 +66,7 @@ WRITERS: tuple[Writer, ...] = (
     pftrace.WRITER,
     svg.WRITER,
     png.WRITER,
+    pdf.WRITER,
     page.WRITER,
     tables.CSV,
     tables.PARQUET,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagescope.analysis import Report
+from stagescope.api.figures import make_figure
 from stagescope.api.formats import WRITERS, writer_for
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.other_tools.paddle_profile import WRITERS as PADDLE_WRITERS
-from stagescope.exporters.pictures.figure import Figure, Size
 from stagescope.exporters.save import save
 from stagescope.model import TABLES
 from stagescope.viewer import page
@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
+    from typing_extensions import Unpack
+
     from stagescope.analysis.statistics.comparison import Comparison
+    from stagescope.api.figures import FigureLook
     from stagescope.exporters import Writer, Written
     from stagescope.exporters.layers import AnalysisLayers
+    from stagescope.exporters.pictures.figure import Figure
     from stagescope.model import Timeline
 
 
@@ -44,23 +48,27 @@ def export(
     csv_safe: bool = False,
     force: bool = False,
     on_progress: Callable[[int, int], object] | None = None,
+    **look: Unpack[FigureLook],
 ) -> Written:
     """Return what was written to `path`: its size, and slices, flows and tracks as a consumer of the file counts them.
 
     `run` is a Timeline or its Report; a page made from a report contains that report, and nothing is analyzed again.
-    `format` is chrome, pftrace (or perfetto), svg, png, html, csv or parquet; by default the suffix of `path` decides.
+    `format` is chrome, pftrace (or perfetto), svg, png, pdf, html, csv or parquet; by default the suffix of `path`
+    decides.
     With merged-chrome and merged-pftrace, one trace has every event of the original files of torch.profiler; with
     perfetto-archive, a ZIP has these files and a manifest that places them on one clock. They read the files again and
     call `on_progress` with the number of files done and of all files. (docs/kineto.md)
     `step` restricts the output to one step. `ranks` and `size` (width and height in pixels; with a height of None, as
-    high as needed) are for svg and png. `table` is the table of a csv or parquet file: spans (default), ranks, steps,
+    high as needed) are for svg, png and pdf, and so is `look`: `title`, `legend`, `font_size` and `width`, those of
+    FigureLook. `table` is the table of a csv or parquet file: spans (default), ranks, steps,
     clocks, diagnostics, counters or kernels. `csv_safe` writes an apostrophe before text that a spreadsheet would
     evaluate, such as a name that begins with =; `read` keeps it as a part of the name.
 
     The file is readable for its owner alone (docs/security.md).
 
-    Raises InputError if the step or a rank was not recorded; UsageError for `ranks`, `size`, `table` or `csv_safe` with
-    another format, for an unknown table, and for a size that is too small; OutputError for an unknown format, for an
+    Raises InputError if the step or a rank was not recorded; UsageError for `ranks`, `size`, `look`, `table` or
+    `csv_safe` with another format, for an unknown table, and for a size that is too small; CommandError if a format
+    needs a library of an extra that is not installed; OutputError for an unknown format, for an
     existing file unless `force` is set, and if the file cannot be written. A failure leaves no incomplete file
     behind.
 
@@ -73,15 +81,15 @@ def export(
     timeline = run.timeline if isinstance(run, Report) else run
     originals = writer_for(Path(path), format).with_progress
     if originals is not None:
-        if (step, ranks, size, table, csv_safe) != (None, None, None, None, False):
+        if look or (step, ranks, size, table, csv_safe) != (None, None, None, None, False):
             raise UsageError.only_with(
-                "--step, --ranks, --size, --table and --csv-safe", "formats of the timeline"
+                "--step, --table, --csv-safe and the options of pictures", "formats of the timeline"
             )
         return save(timeline, Path(path), originals(on_progress or _nothing), force=force)
     if csv_safe and writer_for(Path(path), format).without_formulas is None:
         raise UsageError.only_with("--csv-safe", "the format csv")
-    if ranks is not None or size is not None:
-        figure = Figure(step, tuple(ranks or ()), None if size is None else Size(*size))
+    if ranks is not None or size is not None or look:
+        figure = make_figure(step, ranks, size, look)
         return _export_figure(timeline, Path(path), figure, format_name=format, force=force)
     if table is not None or csv_safe:
         writer = _table_writer(Path(path), format, table, csv_safe=csv_safe)

@@ -18,6 +18,7 @@ from stagescope.vocabulary.errors import UsageError
 if TYPE_CHECKING:
     from stagescope.api import RunFacts
 
+LOOK = ("title", "legend", "font_size", "width")
 SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
 
 
@@ -34,6 +35,7 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
       stagescope export traces --to perfetto-archive -o all.zip
       stagescope export recordings --table counters -o counters.parquet
       stagescope export recordings --ranks 0-7 --size 1600x900 -o slide.png
+      stagescope export recordings --width 3.3in --font-size 7 --no-title --legend below -o column.pdf
     """,
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -41,16 +43,29 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
     "--to",
     "format",
     metavar="FORMAT",
-    help="chrome, pftrace (or perfetto), svg, png, html, csv or parquet; omit to use the suffix of OUT. Of traces of "
-    "torch.profiler: merged-chrome or merged-pftrace (every event of all ranks), perfetto-archive (the files).",
+    help="chrome, pftrace (or perfetto), svg, png, pdf, html, csv or parquet; omit to use the suffix of OUT. Of traces "
+    "of torch.profiler: merged-chrome or merged-pftrace (every event of all ranks), perfetto-archive (the files).",
 )
 @click.option(
     "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."
 )
 @click.option("--step", metavar="N", type=click.IntRange(min=0), help="Write only this step.")
-@click.option("--ranks", metavar="LIST", help="Draw only these ranks, such as 0-7,16 (svg and png).")
+@click.option("--ranks", metavar="LIST", help="Draw only these ranks, such as 0-7,16 (svg, png and pdf).")
 @click.option(
     "--size", metavar="WxH", help="Size of the picture in pixels; omit xH to make it as high as needed."
+)
+@click.option(
+    "--width",
+    metavar="LENGTH",
+    help="Width of the picture, such as 3.3in, 84mm, 240pt or 800px; the text keeps its size.",
+)
+@click.option(
+    "--font-size", metavar="POINTS", type=float, help="Size of the text of a picture, by default 9."
+)
+@click.option("--title", metavar="TEXT", help="Title of a picture, instead of what it shows.")
+@click.option("--no-title", is_flag=True, help="Draw a picture without a title.")
+@click.option(
+    "--legend", type=click.Choice(["above", "below", "none"]), help="Place of the legend of a picture."
 )
 @click.option(
     "--table",
@@ -72,6 +87,7 @@ def command(
     ranks: str | None,
     size: str | None,
     *,
+    no_title: bool,
     align: bool,
     **writing: Any,
 ) -> int:
@@ -82,6 +98,7 @@ def command(
     picture: dict[str, Any] = {
         "ranks": None if ranks is None else parse_ranges(ranks),
         "size": None if size is None else _parse_size(size),
+        **_parse_look({name: writing.pop(name) for name in LOOK}, no_title=no_title),
     }
     timeline = read_paths(paths, facts, align=align)
     with ExitStack() as shown:
@@ -99,3 +116,15 @@ def _parse_size(text: str) -> tuple[int, int | None]:
     if sides is None:
         raise UsageError.picture_size_malformed(text)
     return int(sides[1]), int(sides[2]) if sides[2] else None
+
+
+def _parse_look(stated: dict[str, Any], *, no_title: bool) -> dict[str, Any]:
+    """Return the options of the look that were stated. Raises UsageError for a width without a unit."""
+    from stagescope.api.figures import parse_width
+
+    look = {name: value for name, value in stated.items() if value is not None}
+    if no_title and "title" in look:
+        raise UsageError.only_one_of("--title", "--no-title")
+    if "width" in look:
+        parse_width(look["width"])
+    return look | ({"title": ""} if no_title else {})

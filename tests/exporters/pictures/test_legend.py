@@ -45,4 +45,4 @@ def test_every_class_has_a_fill_and_every_texture_is_defined() -> None:
 
 
 def test_a_legend_without_entries_is_empty() -> None:
-    assert list(draw_legend(legend_lines([], 300), 0)) == []
+    assert list(draw_legend(legend_lines([], 300), 0, 44)) == []

@@ -22,8 +22,8 @@ DIGIT_WIDTH = 7.2
 """A action that is to show its number is this wide, and this much wider per digit."""
 
 RIGHT = 24.0
-BELOW = 52.0
-"""Height of the labels of the time axis."""
+AXIS_HEIGHT = 52.0
+"""Height of the labels of the time axis, below which there may be a legend."""
 
 LEAST_PLOT_WIDTH = 120.0
 LEAST_PITCH = 3.0
@@ -55,12 +55,13 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Canvas:
-    """The geometry of one picture: positions of times and rows, in pixels."""
+    """The geometry of one picture: positions of times and rows, in pixels; `below` is what is below the rows."""
 
     chart: StepChart
     left: float
     top: float
     size: Size | None = None
+    below: float = AXIS_HEIGHT
 
     @cached_property
     def plot_width(self) -> float:
@@ -103,11 +104,11 @@ class Canvas:
     def least_height(self) -> float:
         """The smallest readable height."""
         rows = LEAST_PITCH * max(len(self.chart.ranks), 1)
-        return self.top + SECTION_HEIGHT * len(self.chart.sections) + rows + BELOW
+        return self.top + SECTION_HEIGHT * len(self.chart.sections) + rows + self.below
 
     def _rows_height(self, height: float) -> float:
         """Return the height that remains for the rows."""
-        return height - self.top - BELOW - SECTION_HEIGHT * len(self.chart.sections)
+        return height - self.top - self.below - SECTION_HEIGHT * len(self.chart.sections)
 
     def row_top(self, row: int) -> float:
         """Return the upper edge of a row, below the titles of all sections before it."""
@@ -129,7 +130,7 @@ class Canvas:
         """Height of the picture."""
         if self.size is not None and self.size.height is not None:
             return self.size.height
-        return round(self.bottom + BELOW)
+        return round(self.bottom + self.below)
 
     def x(self, time_ns: int) -> float:
         """Return a time's distance from the plot's left edge, to a tenth of a pixel."""

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.exporters.pictures.canvas import SECTION_HEIGHT, Box, Canvas, number, path_data
-from stagescope.exporters.pictures.figure import Figure, Size, chart_figure
+from stagescope.exporters.pictures.figure import Figure, chart_figure
 from stagescope.exporters.pictures.layers import (
     draw_critical_path,
     draw_idle,
     draw_waits,
     hatches,
-    layer_entries,
     layer_rules,
 )
+from stagescope.exporters.pictures.layout import lay_out, require_size
 from stagescope.exporters.pictures.legend import (
-    LEGEND_PITCH,
-    LEGEND_TOP,
-    LegendEntry,
     class_name,
     class_rules,
     draw_legend,
-    legend_entries,
-    legend_lines,
     patterns,
 )
 from stagescope.exporters.pictures.step_chart import (
@@ -43,7 +37,6 @@ from stagescope.exporters.pictures.step_chart import (
 from stagescope.model.clock_groups import clock_notes
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import BY_NAME, label
 from stagescope.vocabulary.palette import chunk_color, text_color
 
@@ -90,9 +83,10 @@ class Drawing(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """One drawn step: SVG text, its title as XML text, number of spans, tracks, and what is not shown."""
+    """One drawn step: SVG text, its width in pixels, its title as XML text, spans, tracks, and what is not shown."""
 
     svg: str
+    width: float
     title: str
     span_count: int
     track_names: tuple[str, ...]
@@ -108,6 +102,7 @@ def draw_picture(timeline: Timeline, figure: Figure | None = None) -> Picture:
     chart = chart_figure(timeline, figure)
     return Picture(
         svg=_draw(chart, timeline, figure),
+        width=lay_out(chart, figure).canvas.width * figure.pixels_per_unit,
         title=_xml(chart_title(chart)),
         span_count=chart.spans.height,
         track_names=tuple(f"rank {rank}" for rank in chart.ranks),
@@ -132,12 +127,12 @@ def _diagnostics(chart: StepChart) -> Iterator[Diagnostic]:
 
 
 def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
-    _require_size(chart, figure)
-    canvas, lines = _lay_out(chart, figure.drawn_size)
+    require_size(chart, figure)
+    layout = lay_out(chart, figure)
+    canvas = layout.canvas
     width, height = number(canvas.width), number(canvas.height)
     shown = [number(side * figure.pixels_per_unit) for side in (canvas.width, canvas.height)]
     title = _xml(chart_title(chart))
-    title_size = min(TITLE_SIZE, (canvas.width - canvas.left) / (TITLE_WIDTH_EM * len(chart_title(chart))))
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="stagescope" viewBox="0 0 {width} {height}" '
@@ -149,11 +144,8 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
         f"<style>\n{STYLE}{class_rules(chart)}{layer_rules(canvas)}</style>",
         f"<defs>{''.join((*patterns(chart), *hatches(chart)))}</defs>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
-        (
-            f'<text class="ink" x="{number(canvas.left)}" y="28" font-size="{number(title_size)}" '
-            f'font-weight="600">{title}</text>'
-        ),
-        *draw_legend(lines, canvas.left),
+        *_title(canvas, chart_title(chart) if figure.look.title is None else figure.look.title),
+        *draw_legend(layout.legend, canvas.left, layout.legend_top),
         *_axis(canvas),
         *_section_titles(canvas),
         *_rows(canvas, timeline),
@@ -163,24 +155,12 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
     return "\n".join(parts)
 
 
-def _lay_out(chart: StepChart, size: Size | None) -> tuple[Canvas, list[list[LegendEntry]]]:
-    """Return the geometry of a picture of this size, and the lines of its legend."""
-    left = 30.0 + 6.6 * max((len(f"rank {rank}") for rank in chart.ranks), default=6)
-    canvas = Canvas(chart, left, LEGEND_TOP, size)
-    lines = legend_lines([*legend_entries(chart), *layer_entries(chart)], canvas.plot_width)
-    return replace(canvas, top=LEGEND_TOP + LEGEND_PITCH * len(lines) + 14), lines
-
-
-def _require_size(chart: StepChart, figure: Figure) -> None:
-    """Raise UsageError if the requested size is too small for the axis or the rows."""
-    size = figure.drawn_size
-    if size is None:
-        return
-    width = max(size.width, _lay_out(chart, size)[0].least_width)
-    height = _lay_out(chart, Size(width))[0].least_height  # a narrow legend is high
-    if size.width < width or (size.height is not None and size.height < height):
-        least = Size(width, height).times(figure.pixels_per_unit)
-        raise UsageError.figure_too_small(str(figure.size), str(least), len(chart.ranks))
+def _title(canvas: Canvas, title: str) -> Iterator[str]:
+    """Yield the title, smaller where it would not fit; nothing for an empty one."""
+    if title:
+        size = min(TITLE_SIZE, (canvas.width - canvas.left) / (TITLE_WIDTH_EM * len(title)))
+        place = f'x="{number(canvas.left)}" y="28" font-size="{number(size)}" font-weight="600"'
+        yield f'<text class="ink" {place}>{_xml(title)}</text>'
 
 
 def _description(chart: StepChart) -> str:

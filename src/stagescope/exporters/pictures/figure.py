@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 
+LEGENDS = ("above", "below", "none")
+DEFAULT_POINTS = 9.0
+UNITS_PER_INCH = 96.0
+"""A unit is a pixel of CSS, of which 12 are 9 points."""
+
+
 class Size(NamedTuple):
     """Width and height; without a height, as high as its rows need."""
 
@@ -34,19 +40,41 @@ class Size(NamedTuple):
         return "x".join(str(math.ceil(side)) for side in self if side is not None)
 
 
+class Look(NamedTuple):
+    """The title (None: what the picture shows; empty: none), one of LEGENDS, and the font size in points."""
+
+    title: str | None = None
+    legend: str = "above"
+    font_points: float = DEFAULT_POINTS
+
+
+AS_USUAL = Look()
+
+
 @dataclass(frozen=True)
 class Figure:
-    """A step (None: the typical one), ranks (empty: all) and a size (None: as large as the step needs).
+    """A step (None: the typical one), ranks (empty: all), a size (None: as large as the step needs) and a look.
 
-    A size is in pixels; a PNG may have several of them per unit of the drawing. `extras` are analysis results, of
-    which a figure shows the idle time by cause and the critical path.
+    A size is in pixels; a picture may have several of them per unit of the drawing. `inches` is a width on paper,
+    instead of a size. `extras` are analysis results, of which a figure shows the idle time by cause and the critical
+    path.
     """
 
     step: int | None = None
     ranks: tuple[int, ...] = ()
     size: Size | None = None
-    pixels_per_unit: int = 1
+    inches: float | None = None
+    look: Look = AS_USUAL
+    pixels_per_unit: float = 1.0
     extras: AnalysisLayers | None = field(default=None, compare=False, repr=False)
+
+    def scaled(self, pixels_per_unit: float = 1.0, pixels_per_inch: float = UNITS_PER_INCH) -> Figure:
+        """Return the figure with so many pixels per unit for the default font size, or per inch of its width."""
+        factor = self.look.font_points / DEFAULT_POINTS
+        if self.inches is None:
+            return replace(self, pixels_per_unit=pixels_per_unit * factor)
+        size = Size(round(self.inches * pixels_per_inch, 1))
+        return replace(self, size=size, pixels_per_unit=pixels_per_inch / UNITS_PER_INCH * factor)
 
     @property
     def drawn_size(self) -> Size | None:

@@ -13,7 +13,6 @@ from stagescope.vocabulary.palette import INK, PAPER, SWATCHES, chunk_color, con
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LEGEND_TOP = 44.0
 LEGEND_PITCH = 19.0
 SWATCH_WIDTH = 20.0
 LIGHT_BELOW_CONTRAST = 3.0
@@ -104,10 +103,10 @@ def legend_lines(entries: list[LegendEntry], width: float) -> list[list[LegendEn
     return lines
 
 
-def draw_legend(lines: list[list[LegendEntry]], left: float) -> Iterator[str]:
+def draw_legend(lines: list[list[LegendEntry]], left: float, top: float) -> Iterator[str]:
     """Yield the legend's swatches and words."""
     for line, entries in enumerate(lines):
-        x, baseline = left, LEGEND_TOP + LEGEND_PITCH * line + 11
+        x, baseline = left, top + LEGEND_PITCH * line + 11
         for entry in entries:
             shade_width = SWATCH_WIDTH / max(len(entry.classes), 1)
             y, height = number(baseline - 4.5 - entry.swatch_height / 2), number(entry.swatch_height)

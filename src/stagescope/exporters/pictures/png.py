@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 PIXELS_PER_UNIT = 2
+PIXELS_PER_INCH = 300
+"""What printers and journals ask for, if the width is one on paper."""
 
 # resvg resolves neither system-ui nor sans-serif to an installed font, so common fonts are listed by name.
 PNG_FONTS = (
@@ -37,8 +39,7 @@ def write_png(timeline: Timeline, path: Path, figure: Figure | None = None) -> W
     A size is in pixels of the image. Raises InputError if the step or a rank was not recorded, UsageError if the size
     is too small, OSError if the file cannot be written.
     """
-    figure = replace(figure or Figure(), pixels_per_unit=PIXELS_PER_UNIT)
-    picture = draw_picture(timeline, figure)
+    picture = draw_picture(timeline, (figure or Figure()).scaled(PIXELS_PER_UNIT, PIXELS_PER_INCH))
     data = _render(picture.svg.replace(FONTS, PNG_FONTS))
     path.write_bytes(data)
     diagnostics = (

@@ -23,7 +23,7 @@ def write_svg(timeline: Timeline, path: Path, figure: Figure | None = None) -> W
     Raises InputError if the step or a rank was not recorded, UsageError if the size is too small, OSError if the file
     cannot be written.
     """
-    picture = draw_picture(timeline, figure)
+    picture = draw_picture(timeline, (figure or Figure()).scaled())
     data = picture.svg.encode()
     path.write_bytes(data)
     return Written(path, len(data), picture.span_count, 0, picture.track_names, picture.diagnostics)

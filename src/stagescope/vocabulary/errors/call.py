@@ -186,10 +186,26 @@ class UsageError(StagescopeError):
 
     @classmethod
     def no_figure(cls, format_name: str, pictures: Iterable[str]) -> Self:
-        """Return the error for --size or --ranks with a format that is not a picture."""
+        """Return the error for an option of pictures with another format."""
         return cls(
-            f"--size and --ranks only apply to pictures ({', '.join(pictures)}), not for {format_name}"
+            "--ranks, --size, --width, --title, --no-title, --legend and --font-size only apply to pictures "
+            f"({', '.join(pictures)}), not to {format_name}"
         )
+
+    @classmethod
+    def unknown_legend(cls, legend: str, known: Iterable[str]) -> Self:
+        """Return the error for a place of the legend that does not exist."""
+        return cls(f"unknown place of the legend '{legend}'; expected one of {', '.join(known)}")
+
+    @classmethod
+    def font_size_impossible(cls, points: float, least: float, most: float) -> Self:
+        """Return the error for a font that no one can read."""
+        return cls(f"a font size of {points:g} points: expected {least:g} to {most:g}")
+
+    @classmethod
+    def width_malformed(cls, text: str) -> Self:
+        """Return the error for a width without a unit."""
+        return cls(f"--width {text!r}: expected a number and in, cm, mm, pt or px, such as 3.3in")
 
     @classmethod
     def no_table(cls, table: str, tables: Iterable[str], format_name: str, formats: Iterable[str]) -> Self:
@@ -208,6 +224,11 @@ class UsageError(StagescopeError):
     def only_with(cls, option: str, other: str) -> Self:
         """Return the error for an option that requires another one."""
         return cls(f"{option}: only with {other}")
+
+    @classmethod
+    def only_one_of(cls, *options: str) -> Self:
+        """Return the error for options that contradict each other."""
+        return cls(f"give only one of {' and '.join(options)}")
 
     @classmethod
     def sizes_missing(cls) -> Self:
