@@ -17,6 +17,7 @@ def test_formats_have_distinct_names_and_suffixes():
         "pftrace",
         "svg",
         "png",
+        "pdf",
         "html",
         "csv",
         "parquet",
@@ -52,7 +53,7 @@ def test_perfetto_is_another_name_for_pftrace(tmp_path):
 
 @pytest.mark.parametrize(("path", "format_name"), [("run.docx", None), ("run", None), ("run.json", "docx")])
 def test_unknown_format_is_refused_with_the_known_ones(tmp_path, path, format_name):
-    with pytest.raises(OutputError, match="supported: chrome, pftrace, svg, png, html, csv, parquet"):
+    with pytest.raises(OutputError, match="supported: chrome, pftrace, svg, png, pdf, html, csv, parquet"):
         write(TIMELINE, tmp_path / path, format=format_name)
     assert list(tmp_path.iterdir()) == []
 
