@@ -26,6 +26,7 @@ FORK_WARNING = "ignore:This process:DeprecationWarning"
 CLEARED = (
     *(
         "STAGESCOPE_OUT",
+        "STAGESCOPE_RECORD",
         "STAGESCOPE_STEPS",
         "STAGESCOPE_RUN",
         "STAGESCOPE_MAX_BYTES",

@@ -30,7 +30,7 @@ HOSTILE = f"{CLIPBOARD}\x7f\r\b\u2066\u2028</script><img onerror=x>&]]>\"'\ufffe
 """With line breaks, the ends of a script and of CDATA, and characters that XML and file names do not allow."""
 
 FOLDER = f"run{CLIPBOARD}\n"
-WITHOUT_FILES = {"demo"}
+WITHOUT_FILES = {"demo", "install-hook"}
 """Commands that read nothing."""
 
 

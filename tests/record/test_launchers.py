@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +13,7 @@ import pytest
 
 import peers
 from children import clean_environment
+from hooked_python import hooked_python
 from process_groups import run_group
 from stagescope import api
 from stagescope.vocabulary.kinds import ACTION_KINDS
@@ -97,8 +99,6 @@ def test_actors_of_ray_are_recorded(tmp_path):
 @pytest.mark.exhaustive
 def test_two_agents_of_torchrun_record_into_one_directory(tmp_path):
     pytest.importorskip("torch")
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
-
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "one"]
     torchrun = [
         sys.executable,
@@ -114,3 +114,49 @@ def test_two_agents_of_torchrun_record_into_one_directory(tmp_path):
     assert_four_ranks_are_recorded(tmp_path / "rec")
     assert all("recorded 2 processes" in text for text in printed)
     assert [path.name for path in (tmp_path / "rec").iterdir() if path.is_dir()] == [os.uname().nodename]
+
+
+@pytest.fixture
+def hooked(tmp_path):
+    """Return the interpreter of an environment in which `stagescope install-hook` has run."""
+    return hooked_python(tmp_path / "python")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(peers.INSTALL_SECONDS)
+@pytest.mark.parametrize("name", ["torchrun", *LAUNCHERS])
+def test_launchers_are_recorded_without_the_command(tmp_path, hooked, name):
+    if name == "torchrun":
+        command = [hooked, "-m", "torch.distributed.run", "--nproc-per-node", "4", TRAINING[1]]
+    else:
+        command = [*launcher_of(*LAUNCHERS[name]), hooked, TRAINING[1]]
+    assert "stagescope" not in run(command, STAGESCOPE_RECORD=str(tmp_path / "rec"))
+    assert_four_ranks_are_recorded(tmp_path / "rec")
+
+
+@pytest.mark.exhaustive
+def test_the_environment_of_slurm_is_enough(tmp_path, hooked):
+    job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "STAGESCOPE_RECORD": str(tmp_path / "rec")}
+    port = str(free_port())
+
+    def task(rank):
+        ranks = {"RANK": str(rank), "WORLD_SIZE": "4", "SLURM_PROCID": str(rank), "MASTER_ADDR": "127.0.0.1"}
+        environment = clean_environment(OMP_NUM_THREADS="1", MASTER_PORT=port, **job, **ranks)
+        return run_group([str(hooked), TRAINING[1]], env=environment)
+
+    with ThreadPoolExecutor() as pool:
+        assert [done.returncode for done in pool.map(task, range(4))] == [0] * 4
+    assert_four_ranks_are_recorded(tmp_path / "rec")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(peers.INSTALL_SECONDS)
+def test_actors_of_ray_are_recorded_without_the_command(tmp_path, hooked):
+    run(
+        [hooked, TRAINING[1], "ray"],
+        PYTHONPATH=str(peers.peer_packages("ray", *RAY)),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_AUTH_MODE="disabled",
+        STAGESCOPE_RECORD=str(tmp_path / "rec"),
+    )
+    assert_four_ranks_are_recorded(tmp_path / "rec")

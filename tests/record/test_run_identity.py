@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from stagescope.record.run_identity import launcher_runs
@@ -25,3 +29,18 @@ from stagescope.record.run_identity import launcher_runs
 )
 def test_the_environment_of_a_launcher_states_the_run(environment, runs):
     assert launcher_runs(environment) == runs
+
+
+def test_workers_of_ray_belong_to_the_session_of_their_cluster():
+    socket = "--raylet_socket_name=/tmp/ray/session_2026-11-23_1/sockets/raylet"
+    raylet = subprocess.Popen([sys.executable, "-c", "input()", socket], stdin=subprocess.PIPE)
+    try:
+        for job in ("ffffffff", "01000000"):
+            environment = {"RAY_RAYLET_PID": str(raylet.pid), "RAY_JOB_ID": job}
+            assert launcher_runs(environment) == ["ray-session_2026-11-23_1"]
+    finally:
+        raylet.communicate(b"\n")
+    assert launcher_runs({"RAY_RAYLET_PID": str(raylet.pid)}) == []
+    assert launcher_runs({"RAY_RAYLET_PID": str(os.getpid())}) == []
+    assert launcher_runs({"RAY_JOB_ID": "ffffffff"}) == []
+    assert launcher_runs({"RAY_JOB_ID": "raysubmit_1"}) == ["ray-raysubmit_1"]

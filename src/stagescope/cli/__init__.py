@@ -37,6 +37,11 @@ class Command(NamedTuple):
 
 COMMANDS: tuple[Command, ...] = (
     Command("run", "stagescope.cli.run", "Run a training command and record it, without code changes."),
+    Command(
+        "install-hook",
+        "stagescope.cli.install_hook",
+        "Let trainings record themselves where STAGESCOPE_RECORD states.",
+    ),
     Command("show", "stagescope.cli.show", "Show a chart of one step and its times in the terminal."),
     Command("open", "stagescope.cli.open", "Open a run in the browser, from a server on this machine."),
     Command("report", "stagescope.cli.report", "Report where the time went and how to reduce step time."),

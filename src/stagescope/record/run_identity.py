@@ -25,18 +25,40 @@ _RUN_IDS = {
 PyTorchJob (pkg/controller.v1/pytorch/elastic.go), PMIx (Open MPI 5, PRRTE), Flux, LSF, PBS and Ray.
 """
 
-_NO_ID = ("", "none", "None")
-"""torchrun's default for ``--rdzv-id`` is "none", which every such run has."""
+_NO_ID = ("", "none", "None", "ffffffff")
+"""torchrun's default for ``--rdzv-id`` is "none", which every such run has; Ray starts workers ahead of any job."""
+
+_RAYLET = "RAY_RAYLET_PID"
+_RAYLET_SOCKET = "--raylet_socket_name="
+"""An argument of every node's raylet, the parent of the workers: a path below the folder of the session."""
 
 
 def launcher_runs(environment: Mapping[str, str]) -> list[str]:
     """Return the identifiers of the run, the most specific launcher first; empty if no launcher states one."""
+    if _RAYLET in environment:
+        return _of_ray_worker(environment[_RAYLET])
     known = [
         f"{launcher}-{environment[variable]}"
         for launcher, variable in _RUN_IDS.items()
         if environment.get(variable, "") not in _NO_ID
     ]
     return known + _of_pytorch_job(environment)
+
+
+def _of_ray_worker(raylet: str) -> list[str]:
+    """Return the session of the cluster, which all nodes share.
+
+    Ray starts some workers before it knows their job and others after that, so RAY_JOB_ID differs among the workers of
+    a job (Ray 2.60.0).
+    """
+    try:
+        with open(f"/proc/{int(raylet)}/cmdline", encoding="utf-8", errors="replace") as file:
+            arguments = file.read().split("\0")
+    except (OSError, ValueError):
+        return []
+    paths = [argument for argument in arguments if argument.startswith(_RAYLET_SOCKET)]
+    folders = paths[0].split("/") if paths else []
+    return [f"ray-{folder}" for folder in folders if folder.startswith("session_")][:1]
 
 
 def runs_of_launcher(environment: Mapping[str, str]) -> list[str]:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 OUT_VARIABLE = "STAGESCOPE_OUT"
+RECORD_VARIABLE = "STAGESCOPE_RECORD"
+"""The directory in which processes record themselves that `stagescope run` did not start."""
+
 STEPS_VARIABLE = "STAGESCOPE_STEPS"
 MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
@@ -168,7 +171,8 @@ def start(
 ) -> None:
     """Start recording this process. Has no effect if it is already being recorded.
 
-    `out` is the output directory (default: the one set by `stagescope run`, else ``stagescope-recording``). `steps`
+    `out` is the output directory (default: the one set by `stagescope run` or by STAGESCOPE_RECORD, else
+    ``stagescope-recording``). `steps`
     limits the recording to a range such as ``"2:5"`` or a StepRange. `max_bytes` limits the disk space of this
     process, as a number or as ``"512MiB"`` (default: 1 GiB, 0: unlimited); beyond it the oldest spans are discarded
     and counted. `rank` and `world_size` default to the values of torch.distributed or of the launcher's environment.
@@ -181,7 +185,7 @@ def start(
     wanted = parse_step_range(steps) if isinstance(steps, str) else steps
     given = max_bytes if max_bytes is not None else os.environ.get(MAX_BYTES_VARIABLE) or DEFAULT_MAX_BYTES
     bound = parse_bound(given)
-    directory = os.fspath(out) if out is not None else os.environ.get(OUT_VARIABLE) or DEFAULT_DIRECTORY
+    directory = os.fspath(out) if out is not None else directory_of_environment() or DEFAULT_DIRECTORY
     recorder = Recorder(_absolute(directory), steps=wanted, max_bytes=bound)
     given_ranks = {"rank": rank, "world_size": world_size}
     details = os.environ.get(DETAIL_VARIABLE, "").split(",")
@@ -194,6 +198,11 @@ def start(
     _follow()
     _session = Session(recorder)
     _session.begin()
+
+
+def directory_of_environment() -> str | None:
+    """Return the directory that `stagescope run` or the user's environment states, if any."""
+    return os.environ.get(OUT_VARIABLE) or os.environ.get(RECORD_VARIABLE)
 
 
 def _follow() -> None:

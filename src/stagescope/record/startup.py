@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from stagescope.record.startup_file import NAME
+
 
 def arm() -> None:
     """Start recording when this process first imports a framework. Never raises."""
@@ -26,5 +28,5 @@ def arm() -> None:
 def start_where_prepared() -> None:
     """Start recording if the start-up hook waits for that: a script may mark spans without any framework."""
     for finder in sys.meta_path.copy():
-        if type(finder).__module__ == "sitecustomize" and hasattr(finder, "arm"):
+        if type(finder).__module__ in ("sitecustomize", NAME) and hasattr(finder, "arm"):
             finder.arm()

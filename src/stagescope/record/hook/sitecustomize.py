@@ -1,5 +1,7 @@
 """Imported by Python at start-up through PYTHONPATH; prepares for the recorder, then makes itself invisible.
 
+`stagescope install-hook` has it run by a .pth file instead, under another name (record/startup_file.py).
+
 Most processes of a command train nothing. The recorder is therefore loaded when a process imports a framework, or
 stagescope itself; before that, only a finder that waits for such an import is in ``sys.meta_path``.
 
@@ -93,12 +95,20 @@ def _run_own_sitecustomize() -> None:
             sys.modules["sitecustomize"] = ours
 
 
-try:
-    _hide()
+def _prepare() -> None:
+    """Wait for the import of a framework, unless both ways to get here were taken."""
+    if any(type(finder).__name__ == FirstImport.__name__ for finder in sys.meta_path):
+        return
     first = FirstImport()
     sys.meta_path.insert(0, first)
     if not FRAMEWORKS.isdisjoint(sys.modules):  # imported by a .pth file
         first.arm()
+
+
+try:
+    _hide()
+    _prepare()
 except Exception as error:  # noqa: BLE001  # the training must start in any case
     sys.stderr.write(f"stagescope: cannot record this process: {error!r}\n")
-_run_own_sitecustomize()
+if __name__ == "sitecustomize":
+    _run_own_sitecustomize()
