@@ -33,8 +33,11 @@ def test_the_environment_of_a_launcher_states_the_run(environment, runs):
 
 def test_workers_of_ray_belong_to_the_session_of_their_cluster():
     socket = "--raylet_socket_name=/tmp/ray/session_2026-11-23_1/sockets/raylet"
-    raylet = subprocess.Popen([sys.executable, "-c", "input()", socket], stdin=subprocess.PIPE)
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", "input(1)", socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
+        raylet.stdout.read(1)  # before it runs, its arguments may not be readable
         for job in ("ffffffff", "01000000"):
             environment = {"RAY_RAYLET_PID": str(raylet.pid), "RAY_JOB_ID": job}
             assert launcher_runs(environment) == ["ray-session_2026-11-23_1"]
