@@ -40,7 +40,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "install-hook",
         "stagescope.cli.install_hook",
-        "Let trainings record themselves where STAGESCOPE_RECORD states.",
+        "Let trainings record themselves, without `stagescope run`.",
     ),
     Command("show", "stagescope.cli.show", "Show a chart of one step and its times in the terminal."),
     Command("open", "stagescope.cli.open", "Open a run in the browser, from a server on this machine."),
@@ -48,7 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("clocks", "stagescope.cli.clocks", "Show how the clocks of all machines were aligned."),
     Command("compare", "stagescope.cli.compare", "Report what got slower or faster between two runs."),
     Command(
-        "what-if", "stagescope.cli.what_if", "Predict the step time if stages, links or the schedule changed."
+        "what-if", "stagescope.cli.what_if", "Predict step time if stages, links or the schedule changed."
     ),
     Command("export", "stagescope.cli.export", "Write a run as a picture, a trace for a viewer, or a table."),
     Command("sql", "stagescope.cli.sql", "Query the tables of a run with SQL."),
