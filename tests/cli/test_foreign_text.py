@@ -91,6 +91,8 @@ READING = {
     "what-if": ((), ("--json", "-"), ("--to-schedule", HOSTILE.replace("\0", "")), ("--faster", CLIPBOARD)),
     "sql": (("select * from ranks",), ("select * from diagnostics",), (CLIPBOARD,), (f"select {CLIPBOARD}",)),
     "store": (("-o", f"{FOLDER}.stagescope"), ("-o", f"{FOLDER}.stagescope", "--schedule", CLIPBOARD)),
+    "hang": ((), ("--stacks",), ("--json", "-")),
+    "control": (("--pause", "--wait", "0"), ("--steps", CLIPBOARD), ("--detail", CLIPBOARD)),
     "export": (("--to", CLIPBOARD, "-o", "out"), ("-o", f"{FOLDER}.svg"), ("-o", f"{FOLDER}.svg")),
 }
 
@@ -104,6 +106,27 @@ def test_a_command_prints_no_control_characters_of_a_recording(
         code, lines = printed(command, recording, *words)
         assert any(lines), words
         assert code in (0, 1, 2), lines
+
+
+def test_states_of_processes_print_no_control_characters(printed, tmp_path):
+    call = {"call": HOSTILE, "name": HOSTILE, "stage": 3}
+    state = {
+        "time_ns": 5_000,
+        "calls": [
+            {"call": "wait", "for": [call, {"call": "collective", "pair": 3, "name": f"a in {HOSTILE}"}]}
+        ],
+        "stack": [HOSTILE],
+        "threads": {HOSTILE: [HOSTILE]},
+        "groups": {HOSTILE: 3},
+        "control": {"refused": HOSTILE},
+    }
+    for rank in range(2):
+        frames = recording_frames([span_record(step=0)], rank=rank, world_size=3, end=False, host=HOSTILE)
+        calls = state["calls"] if rank else [call]
+        frames.append((fmt.STATE, json.dumps(state | {"calls": calls}).encode()))
+        (tmp_path / f"{rank}{FOLDER}.sscope").write_bytes(encode(frames))
+    for words in (("hang",), ("hang", "--stacks"), ("control", "--resume", "--wait", "0")):
+        assert printed(words[0], tmp_path, *words[1:])[0] in (0, 1, 3)
 
 
 def test_a_comparison_prints_no_control_characters(recording, printed):

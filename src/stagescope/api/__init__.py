@@ -32,6 +32,15 @@ from stagescope.api.reading import (
     read_paddle_logs,
 )
 from stagescope.api.receiving import TraceReceiver
+from stagescope.api.running import (
+    Answers,
+    HangReport,
+    control,
+    find_hang,
+    hang_json,
+    hang_rows,
+    hang_sentences,
+)
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
 from stagescope.api.storing import store
@@ -43,8 +52,10 @@ __all__ = [
     "QUERY_FORMATS",
     "READERS",
     "WRITERS",
+    "Answers",
     "EqualStages",
     "FreeTransfers",
+    "HangReport",
     "Inspection",
     "OtherSchedule",
     "RunFacts",
@@ -60,11 +71,16 @@ __all__ = [
     "clock_report",
     "compare",
     "comparison_json",
+    "control",
     "export",
     "export_comparison",
     "export_paddle_profile",
     "export_pp_chart",
     "files_state",
+    "find_hang",
+    "hang_json",
+    "hang_rows",
+    "hang_sentences",
     "inspect",
     "inspection_json",
     "open",

@@ -42,6 +42,8 @@ COMMANDS: tuple[Command, ...] = (
         "stagescope.cli.install_hook",
         "Let trainings record themselves, without `stagescope run`.",
     ),
+    Command("hang", "stagescope.cli.hang", "Report which rank holds up a training that hangs."),
+    Command("control", "stagescope.cli.control", "Change what a running training records."),
     Command("show", "stagescope.cli.show", "Show a chart of one step and its times in the terminal."),
     Command("open", "stagescope.cli.open", "Open a run in the browser, from a server on this machine."),
     Command("report", "stagescope.cli.report", "Report where the time went and how to reduce step time."),

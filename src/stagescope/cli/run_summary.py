@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.cli.console import echo
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import ranks_text
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _lines(contents: Sequence[Contents]) -> Iterator[str]:
         yield f"actions of each rank: {least.counts['actions']} (rank {least.rank}) to {most.counts['actions']}"
         return
     for amounts, members in ranks.items():
-        yield f"{'rank' if len(members) == 1 else 'ranks'} {compact_ranges(members)}: {amounts}"
+        yield f"{ranks_text(members)}: {amounts}"
 
 
 def _amounts(process: Contents) -> str:

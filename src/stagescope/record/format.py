@@ -32,8 +32,8 @@ MAX_PAYLOAD_BYTES = 4 * 2**20
 HEAD = struct.Struct("<4sIIB3xI")
 _GUARDED = slice(4, 16)
 
-HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK, RAW_CLOCK, COUNTERS = range(1, 10)
-"""Frame types. HEADER, NAMES, DROPS and END contain JSON, the others fixed-size records."""
+HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK, RAW_CLOCK, COUNTERS, STATE = range(1, 11)
+"""Frame types. HEADER, NAMES, DROPS, END and STATE contain JSON, the others fixed-size records."""
 
 SPAN = struct.Struct("<qqqqqiiiiiIhHBB2x")
 SPAN_FIELDS: tuple[tuple[str, str], ...] = (

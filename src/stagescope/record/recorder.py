@@ -14,6 +14,7 @@ from stagescope.record.buffers import (
     ThreadEnd,
 )
 from stagescope.record.clock import now_ns, raw_ns
+from stagescope.record.control import COLLECTIVES, MEMORY
 from stagescope.record.counters import Counters
 from stagescope.record.emitter import Emitter
 from stagescope.record.format import NONE
@@ -30,6 +31,7 @@ from stagescope.vocabulary.steps import StepRange
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from stagescope.record.control import Request
     from stagescope.record.coverage import Coverage
     from stagescope.record.hooks import Guard
 
@@ -59,6 +61,8 @@ class Recorder(Emitter):
         under way, before each step and at the end, where those in `at_end` follow; each is called if the collection
         before it is not empty. Those in `in_child` discard, in a
         forked child, what is still under way in its parent.
+        The functions in `issued_collectives` return how many collectives of each group were issued. `requested` is a
+        request of `stagescope control` that waits for its step, `applied_step` the first step of the last one.
         With `details_memory` the memory of a device is recorded at the end of each action, and not once a second.
         """
         self.steps = steps or StepRange()
@@ -74,6 +78,9 @@ class Recorder(Emitter):
         self.unfinished: list[tuple[Collection[object], Callable[[], object]]] = []
         self.at_end: list[Callable[[], object]] = []
         self.in_child: list[Callable[[], object]] = []
+        self.issued_collectives: list[Callable[[], dict[str, int]]] = []
+        self.requested: Request | None = None
+        self.applied_step = NONE
         self._coverage: Coverage | None = None
         self._stopped = False
         self._facts: dict[str, object] = {}
@@ -148,7 +155,10 @@ class Recorder(Emitter):
         self.training_thread = threading.get_ident()
         if step is not None or not self.step_is_given:
             self.step_is_given = step is not None
-            self.enter_step(self._step + 1 if step is None else step, *self.steps)
+            number = self._step + 1 if step is None else step
+            if self.requested is not None and number >= self.requested.from_step:
+                self.apply(self.requested, number)
+            self.enter_step(number, *self.steps)
         timer = self.timer
         if timer.device is not None or timer.reported is None:
             timer.begin_step()
@@ -156,6 +166,18 @@ class Recorder(Emitter):
             if pending:
                 self._record_pending(record)
         return now_ns()
+
+    def apply(self, request: Request, step: int = NONE) -> None:
+        """Record what a request of `stagescope control` asks for, from `step` on, which is about to begin."""
+        self.applied_step = step
+        if request.steps is not None:
+            self.steps = request.steps
+            if self._step == NONE:
+                self.switch(on=0 in request.steps or NONE in request.steps)
+        if request.details is not None:
+            self.is_detailed, self.details_memory = COLLECTIVES in request.details, MEMORY in request.details
+            self.timer.follow_details()
+        self.requested = None
 
     def end_step(self, start_ns: int) -> None:
         """Record the step that began at `start_ns`. The writer stores it within `writer.FLUSH_INTERVAL_S`.
@@ -280,12 +302,19 @@ class Recorder(Emitter):
             )
             self.counters.prepare()
             on_signal = self._lifecycle.on_signal_byte
-            self._writer = Writer(self._recording, self._pool, self._buffers, on_signal)
+            from stagescope.record.state_reports import StateReports  # not needed before the first span
+
+            reports = StateReports(self, self._recording)
+            self._writer = Writer(self._recording, self._pool, self._buffers, on_signal, reports.look)
         except Exception as error:  # noqa: BLE001  # for example no file or thread available, or interpreter shutdown
             self._stopped = True
             self._pool.close()
             self._recording.warn(f"cannot record: {error}")
         self._writer_is_starting = False
+
+    def name_text(self, number: int) -> str | None:
+        """Return the text of a string table entry, None if it is unknown. Takes time: for reports of the state."""
+        return next((text for text, known in list(self._name_ids.items()) if known == number), None)
 
     def _new_name_id(self, text: str) -> int:
         number = self._name_ids.get(text) or self._recording.add_name(text)

@@ -29,6 +29,7 @@ from stagescope.record.format import (
     RAW_ANCHOR,
     RAW_CLOCK,
     SPANS,
+    STATE,
 )
 from stagescope.record.segments import SEGMENTS, Segments
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 ANCHOR_INTERVAL_S = 10.0
 MAX_HEADER_BYTES = MAX_PAYLOAD_BYTES // 2
+MAX_STATE_BYTES = 2**18
 MAX_NAMES = 2**14
 """Names beyond this number share the last entry: one name per span must not exhaust memory in a long training."""
 MAX_NAME_CHARACTERS = 512
@@ -140,6 +142,12 @@ class Recording:
         records = self.counters.collect(is_last=is_last)
         if records and not self._append(COUNTERS, records):
             self.counters.dropped += len(records) // COUNTER.size
+
+    def write_state(self, state: dict[str, object]) -> None:
+        """Write what the process is doing, unless there is no file or it does not fit."""
+        payload = _json(state)
+        if self._exists_or_is_kept and len(payload) <= MAX_STATE_BYTES:
+            self._append(STATE, payload)
 
     def write_anchor_if_due(self) -> None:
         """Write a clock anchor and sync the file every ten seconds."""

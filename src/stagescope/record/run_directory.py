@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.control import CONTROL_FILE
 from stagescope.record.format import SUFFIX
 from stagescope.vocabulary.errors import OutputError
 from stagescope.vocabulary.file_modes import directory_mode, file_mode
@@ -175,7 +176,7 @@ def _clear(directory: Path) -> bool:
     try:
         if marker is not None and not _is_ours_to_clear(marker, directory / MARKER):
             return False
-        for path in (*recordings_in(directory), directory / MARKER):
+        for path in (*recordings_in(directory), directory / CONTROL_FILE, directory / MARKER):
             path.unlink(missing_ok=True)
     finally:
         if marker is not None:

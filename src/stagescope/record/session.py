@@ -7,6 +7,7 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
+from stagescope.record.control import COLLECTIVES, MEMORY
 from stagescope.record.garbage import GarbageCollections
 from stagescope.record.imports import ImportWatch
 from stagescope.record.patching import Patches
@@ -26,8 +27,6 @@ STEPS_VARIABLE = "STAGESCOPE_STEPS"
 MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
 DETAIL_VARIABLE = "STAGESCOPE_DETAIL"
-COLLECTIVES, MEMORY = DETAILS = ("collectives", "memory")
-"""Valid values of ``--detail``."""
 
 DEFAULT_DIRECTORY = "stagescope-recording"
 

@@ -124,6 +124,11 @@ class Timer:
             self.device.harvest()
             self._memory.sample()
 
+    def follow_details(self) -> None:
+        """Record the memory of the device at the end of each action from now on, or no longer."""
+        if self.device is not None:
+            self.end = self._memory.end if self._recorder.details_memory else self.device.end
+
     def sample_memory(self) -> None:
         """Record the memory of the device now."""
         if self.device is not None:
@@ -169,7 +174,7 @@ class Timer:
         self.device = device
         self._memory = DeviceMemory(self._recorder, device)
         self.begin = device.begin
-        self.end = self._memory.end if self._recorder.details_memory else device.end
+        self.follow_details()
         self.resolve = device.resolve
         self._recorder.expect_spans()
         self._recorder.describe(device=device.name, device_model=device.model)

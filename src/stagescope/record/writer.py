@@ -36,12 +36,17 @@ class Writer:
         pool: ChunkPool,
         buffers: list[ThreadBuffer],
         on_signal: Callable[[int], None],
+        on_stored: Callable[[], object] = bool,
     ) -> None:
-        """Start the thread. `buffers` may grow at any time. Raises OSError or RuntimeError on failure."""
+        """Start the thread. `buffers` may grow at any time. Raises OSError or RuntimeError on failure.
+
+        `on_stored` is called after everything has been written, twice a second.
+        """
         self._recording = recording
         self._pool = pool
         self._buffers = buffers
         self._on_signal = on_signal
+        self._on_stored = on_stored
         self._dropped_by_ended_threads = 0
         self._stop_reason: str | None = None
         self._flushes_wanted = 0
@@ -148,6 +153,7 @@ class Writer:
         self._recording.write_drops(dropped + self._recording.spans_lost)
         self._recording.write_raw_readings()
         self._recording.write_anchor_if_due()
+        self._on_stored()
 
     def _write_fresh(self, chunk: Chunk) -> None:
         """Write the part of a chunk that has not been written yet."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.durations import duration_text
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -174,7 +174,7 @@ def _contradictions(domains: Sequence[_Domain]) -> Iterator[Diagnostic]:
 
 def _ranks(domain: _Domain) -> str:
     ranks = sorted({process.rank for process in domain.processes})
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {compact_ranges(ranks)}"
+    return ranks_text(ranks)
 
 
 def rows_of_clocks(processes: Sequence[Process], machines: dict[str, str | None]) -> list[dict[str, Any]]:

@@ -36,6 +36,8 @@ MAX_NAME_NUMBER = 2**24
 """Numbers of names index an array; the recorder stops at 2**14."""
 
 BLOCK_BYTES = 64 * 2**10
+STAYING = ("control", "threads")
+"""Keys of a STATE frame that stay valid until another one has them."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Columns:
 class Contents:
     """Content of the valid frames of one file, the byte ranges without one, and a checksum of the frames.
 
-    `header` is checked; `wrong_facts` describes what was removed from it. `repeated_frames`, `contradictory_frames` and
+    `header` is checked; `wrong_facts` describes what was removed from it. `state` is the last STATE frame, as it was
+    written, with the last answer to a request and the stacks. `repeated_frames`, `contradictory_frames` and
     `missing_records` (negative: surplus) are explained in frame_order.py.
     """
 
@@ -72,6 +75,7 @@ class Contents:
     wrong_facts: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     end: dict[str, Any] | None = None
+    state: dict[str, Any] = field(default_factory=dict)
     dropped_spans: int = 0
     dropped_counters: int = 0
     spans: Columns = field(default_factory=lambda: split_columns([]))
@@ -143,6 +147,9 @@ def _take_facts(contents: Contents, frame: fmt.Frame, order: FrameOrder) -> bool
             numbers = {name: _count(facts[name]) for name in ("spans", "dropped_spans")}
             contents.end = {**facts, **numbers}
             contents.dropped_spans = max(contents.dropped_spans, contents.end["dropped_spans"])
+        elif frame.type == fmt.STATE:
+            kept = {name: contents.state[name] for name in STAYING if name in contents.state}
+            contents.state = {**kept, **facts}
         else:
             return False
     except (

@@ -77,6 +77,13 @@ class ActionWatch:
         if state is not None and self._recorder.mirror is not None:
             self._recorder.mirror.close()
 
+    def describe(self, state: State) -> dict[str, object]:
+        """Return the action in progress, see record/process_state.py."""
+        from stagescope.record.process_state import action_facts  # only needed when nothing else happens
+
+        (stage, microbatch, chunk), token = state
+        return action_facts((self._kind, stage, microbatch, chunk), token)
+
     def pass_by(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See a call that is not recorded."""
 

@@ -111,6 +111,7 @@ class Collectives:
         recorder.unfinished.append((self._under_way, self.close))
         recorder.in_child.append(self._begin_in_child)
         recorder.at_end.append(self._describe_counted)
+        recorder.issued_collectives.append(self._issued)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -299,6 +300,23 @@ class Collectives:
         }
         if counted:
             self.recorder.describe(counted_collectives=counted)
+
+    def describe_wait(self, number: int) -> Iterator[dict[str, object]]:
+        """Yield the collectives that a wait in progress is for, see record/process_state.py."""
+        from stagescope.record.process_state import message_facts  # only needed when nothing else happens
+
+        for kind, name, sequence, _, place, start_ns, _ in self._under_way.get(number, ()):
+            yield message_facts(
+                kind, start_ns, name=self.recorder.name_text(name), pair=sequence, stage=place[1]
+            )
+
+    def _issued(self) -> dict[str, int]:
+        """Return the number of collectives that were issued in each group, read from the text of the counter."""
+        return {
+            group.text: int(repr(group.number.__self__)[len("count(") : -1])  # type: ignore[attr-defined]  # a method
+            for group in list(self._groups_by_text.values())
+            if group.size > 1
+        }
 
     def _emit_on_device(self, issued: Issued, blocks: bool, start_ns: int, end_ns: int) -> None:  # noqa: FBT001  # bound by partial
         if blocks:

@@ -30,7 +30,7 @@ from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from stagescope.record.calls import Call
     from stagescope.record.frameworks.runs import Runs
@@ -267,6 +267,14 @@ class Messages:
         for message in messages:
             message.waits = True
         timer.resolve(partial(self._waited, messages), start, end)
+
+    def describe_wait(self, messages: list[Message]) -> Iterator[dict[str, object]]:
+        """Yield the messages that a wait in progress is for, see record/process_state.py."""
+        from stagescope.record.process_state import message_facts  # only needed when nothing else happens
+
+        for message in messages:
+            yield message_facts(message.kind, message.start_ns, stage=message.stage,
+                                microbatch=message.microbatch, peer=message.peer)  # fmt: skip
 
     def _waited(self, messages: list[Message], start_ns: int, end_ns: int) -> None:
         for message in messages:

@@ -27,7 +27,7 @@ from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from stagescope.record.calls import Parameter, Signature
     from stagescope.record.hooks import Result
@@ -152,6 +152,14 @@ class Messages:
             self._emit(batch, start, end)
         else:
             timer.resolve(partial(self._emit, batch), start, end)
+
+    def describe_wait(self, number: int) -> Iterator[dict[str, object]]:
+        """Yield the messages that a wait in progress is for, see record/process_state.py."""
+        from stagescope.record.process_state import message_facts  # only needed when nothing else happens
+
+        messages, _, start_ns, _ = self.under_way.get(number, ((), NONE, 0, 0))
+        for kind, stage, microbatch, peer, _ in messages:
+            yield message_facts(kind, start_ns, stage=stage, microbatch=microbatch, peer=peer)
 
     def _emit(
         self, batch: Batch, wait_start_ns: int, wait_end_ns: int, arrival_ns: int | None = None

@@ -175,6 +175,14 @@ class PlainTransfers:
                 numbered = self._numbers.number(found, found.peer)
             timer.resolve(partial(self._emit, found, numbered), start, end)
 
+    def describe_wait(self, batch: int, _: object) -> Iterator[dict[str, object]]:
+        """Yield the transfers that a wait in progress is for, see record/process_state.py."""
+        from stagescope.record.process_state import message_facts  # only needed when nothing else happens
+
+        for transfer, _number in list(self._under_way.get(batch, ())):
+            yield message_facts(transfer.kind, transfer.start_ns, peer=transfer.group.rank(transfer.peer),
+                                name=transfer.group.text)  # fmt: skip
+
     def _emit(self, transfer: Transfer, number: int, wait_start_ns: int, wait_end_ns: int) -> None:
         recorder = self.recorder
         if recorder.is_training:

@@ -126,6 +126,12 @@ class Wait:
     def abandon(self, state: Any) -> None:
         """Leave a wait that failed unreported."""
 
+    def describe(self, state: tuple[Waited, Clock | None, Any]) -> dict[str, object] | None:
+        """Return what a wait in progress is for, see record/process_state.py."""
+        from stagescope.record.process_state import wait_facts  # only needed when nothing else happens
+
+        return wait_facts(state[0], state[2])
+
 
 def _user_of(waited: Any) -> object:
     """Return the object of a method, or of a method with arguments; None for any other function."""

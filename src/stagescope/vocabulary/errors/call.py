@@ -221,6 +221,11 @@ class UsageError(StagescopeError):
         return cls(f"expected one of {', '.join(choices)}; found {found}")
 
     @classmethod
+    def no_change(cls) -> Self:
+        """Return the error for a request to a running training that asks for nothing."""
+        return cls("nothing to change: expected --pause, --resume, --steps, --detail or --stacks")
+
+    @classmethod
     def only_with(cls, option: str, other: str) -> Self:
         """Return the error for an option that requires another one."""
         return cls(f"{option}: only with {other}")

@@ -31,6 +31,14 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def no_recordings(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a path without recordings of stagescope, where a command needs these."""
+        return cls(
+            f"no recording of stagescope in {path}",
+            "record a run with: stagescope run -o DIR -- torchrun ... train.py",
+        )
+
+    @classmethod
     def only_stored_runs(cls, path: str | os.PathLike[str], run: str | os.PathLike[str]) -> Self:
         """Return the error for a directory with stored runs and nothing else to read."""
         return cls(f"no recording or trace in {path}, but a stored run", f"name it: {run}")

@@ -1,0 +1,199 @@
+"""Read what the processes of a running training recorded last, without reading the whole recordings."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stagescope.ingest.natural_order import natural_key
+from stagescope.ingest.recording.frames import Contents, read_contents
+from stagescope.model.process_states import Call, ProcessState
+from stagescope.record import format as fmt
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import STEP_CODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+HEAD_BYTES, TAIL_BYTES = 2**18, 2**20
+"""The header is at the beginning of a file, and what a process did last at its end."""
+MOST_LISTED = 64
+"""Calls and frames of one state that are used."""
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_process_states(directories: Iterable[str | os.PathLike[str]]) -> list[ProcessState]:
+    """Return the state of each rank, from the latest recording of it, in the order of ranks.
+
+    Raises InputError if there is no recording in the directories, or if none of them can be read.
+    """
+    found: dict[int, tuple[int, ProcessState]] = {}
+    refused: InputError | None = None
+    paths = [Path(directory) for directory in directories]
+    for file in _newest_files(paths):
+        try:
+            contents, modified_s = _read(file)
+        except InputError as error:
+            refused = refused or error
+            continue
+        rank = contents.header.get("rank")
+        began_ns = contents.header.get("process_start_ns")
+        if type(rank) is not int:
+            continue
+        moment = _wall_ns(contents, began_ns if isinstance(began_ns, int) else 0)
+        if rank not in found or moment >= found[rank][0]:
+            found[rank] = moment, _state(file, contents, rank, modified_s)
+    if not found:
+        raise refused or InputError.no_recordings(paths[0])
+    return [state for _, (_, state) in sorted(found.items())]
+
+
+def _newest_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the last file of each recording."""
+    newest: dict[tuple[Path, str], Path] = {}
+    for path in paths:
+        files = path.rglob(f"*{fmt.SUFFIX}") if path.is_dir() else [path]
+        for file in sorted(files, key=lambda file: natural_key(file.name)):
+            stem, _, rest = file.name.partition(".")
+            own = f"{stem}{rest.partition('-')[2]}"  # a restarted process adds its id to the name
+            newest[file.parent, own] = file
+    return list(newest.values())
+
+
+def _read(path: Path) -> tuple[Contents, float]:
+    try:
+        with path.open("rb") as file:
+            facts = os.fstat(file.fileno())
+            data = file.read(HEAD_BYTES)
+            if facts.st_size > HEAD_BYTES:
+                file.seek(max(HEAD_BYTES, facts.st_size - TAIL_BYTES))
+                data += file.read(TAIL_BYTES)
+    except OSError as reason:
+        raise InputError.cannot_read(path, reason) from reason
+    return read_contents(data), facts.st_mtime
+
+
+def _wall_ns(contents: Contents, moment_ns: int) -> int:
+    """Return a moment of the process's clock on the wall clock, by the latest anchor."""
+    if not len(contents.anchors):
+        return moment_ns
+    last = contents.anchors[-1]
+    return moment_ns + int(last["realtime_ns"]) - int(last["monotonic_ns"])
+
+
+def _state(path: Path, contents: Contents, rank: int, modified_s: float) -> ProcessState:
+    header, raw = contents.header, contents.state
+    spans = contents.spans
+    ends_ns = np.sort(spans["end_ns"]) if len(spans) else np.zeros(0, np.int64)
+    stated_ns = _number(raw.get("time_ns"))
+    moments = [int(ends_ns[-1])] if len(ends_ns) else []
+    moments += [stated_ns] if stated_ns is not None else []
+    for anchors in (contents.anchors, contents.raw_anchors):
+        moments += [int(anchors["monotonic_ns"].max())] if len(anchors) else []
+    now_s = time.time()
+    by_clock_s = now_s - _wall_ns(contents, max(moments, default=0)) / 1e9
+    written_s = max(0.0, min(now_s - modified_s, by_clock_s))
+    is_recorded = raw.get("is_recorded") is not False
+    quiet_s = now_s - _wall_ns(contents, int(ends_ns[-1])) / 1e9 if len(ends_ns) else None
+    if not is_recorded and stated_ns is not None:
+        began_ns = _number(raw.get("step_since_ns")) or stated_ns
+        quiet_s = (stated_ns - began_ns) / 1e9  # what happened since that report is not known
+    return ProcessState(
+        rank,
+        str(path),
+        world_size=_number(header.get("world_size")),
+        host=_text(header.get("host")),
+        pid=_number(header.get("pid")),
+        step=_step(contents, raw),
+        end_reason=_text(contents.end.get("reason")) or "exit" if contents.end else None,
+        written_s=written_s,
+        quiet_s=None if quiet_s is None else max(0.0, quiet_s),
+        steps_per_s=_steps_per_s(contents),
+        longest_gap_s=_longest_gap_s(contents),
+        is_recorded=is_recorded,
+        exists=_exists(header),
+        calls=tuple(_call(each) for each in _objects(raw.get("calls"))),
+        state_s=None if stated_ns is None else max(0.0, now_s - _wall_ns(contents, stated_ns) / 1e9),
+        groups={
+            str(name): count for name, count in _mapping(raw.get("groups")).items() if type(count) is int
+        },
+        stack=_texts(raw.get("stack")),
+        threads={str(name): _texts(stack) for name, stack in _mapping(raw.get("threads")).items()},
+        request=dict(_mapping(raw.get("control"))),
+    )
+
+
+def _step(contents: Contents, raw: Mapping[str, Any]) -> int | None:
+    """Return the step in progress: that of the last state or of a later span."""
+    stated = _number(raw.get("step"))
+    steps = contents.spans["step"]
+    known = steps[(steps >= 0) & (contents.spans["kind"] != STEP_CODE)] if len(steps) else steps
+    last = int(known[-1]) if len(known) else None
+    numbers = [number for number in (stated, last) if number is not None and number >= 0]
+    return max(numbers, default=None)
+
+
+def _steps_per_s(contents: Contents) -> float:
+    """Return the rate of the steps that were read."""
+    spans = contents.spans
+    stepped = spans["step"] >= 0
+    if not stepped.any():
+        return 0.0
+    steps, ends_ns = spans["step"][stepped], spans["end_ns"][stepped]
+    length_s = float(ends_ns.max() - ends_ns.min()) / 1e9
+    return float(steps.max() - steps.min()) / length_s if length_s > 0 else 0.0
+
+
+def _longest_gap_s(contents: Contents) -> float:
+    """Return the longest time without a span after the first of the steps that were read, which takes longer."""
+    spans = contents.spans
+    if not len(spans):
+        return 0.0
+    later = spans["step"] > spans["step"].min()
+    gaps_ns = np.diff(np.sort(spans["end_ns"][later]))
+    return float(gaps_ns.max()) / 1e9 if len(gaps_ns) else 0.0
+
+
+def _exists(header: Mapping[str, Any]) -> bool | None:
+    """Return whether the process exists, None if this is not its machine."""
+    pid = _number(header.get("pid"))
+    try:
+        here = BOOT_FILE.read_text().strip()
+    except OSError:
+        return None
+    if pid is None or header.get("boot") != here:
+        return None
+    return Path("/proc", str(pid)).exists()
+
+
+def _call(facts: Mapping[str, Any]) -> Call:
+    numbers = {name: _number(facts.get(name)) for name in ("stage", "microbatch", "peer", "pair", "since_ns")}
+    waits_for = tuple(_call({**each, "for": None}) for each in _objects(facts.get("for")))
+    return Call(
+        _text(facts.get("call")) or "unknown", name=_text(facts.get("name")), waits_for=waits_for, **numbers
+    )
+
+
+def _objects(value: object) -> Sequence[Mapping[str, Any]]:
+    listed = value if isinstance(value, list) else []
+    return [each for each in listed if isinstance(each, dict)][:MOST_LISTED]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(each) for each in value[:MOST_LISTED]) if isinstance(value, list) else ()
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and abs(value) < 2**63 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,149 @@
+"""Who holds up a training, from states of processes that are made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagescope.analysis.hangs.conditions import BUSY, ENDED, GONE, RUNNING, SILENT, WAITING, condition_of
+from stagescope.analysis.hangs.culprits import HANGS, IS_OVER, TRAINS, find_hang
+from stagescope.model.process_states import ACTIVITY, WAIT, Call, ProcessState
+from stagescope.reports.hang_text import hang_json, hang_rows, hang_sentences
+
+GROUP = "default_pg 0-3 (0)"
+QUIET_S = 30.0
+
+
+def state(rank, *calls, **facts):
+    known = {"world_size": 4, "quiet_s": QUIET_S, "written_s": 1.0, "step": 7, "pid": 100 + rank, **facts}
+    return ProcessState(rank, f"rank-{rank}", calls=calls, **known)
+
+
+def receive(peer, kind="recv_forward"):
+    return Call(WAIT, waits_for=(Call(kind, stage=1, microbatch=3, peer=peer),))
+
+
+def reduction(number=5, operation="all_reduce"):
+    return Call(WAIT, waits_for=(Call("collective", pair=number, name=f"{operation} in {GROUP}"),))
+
+
+def computing():
+    return Call("backward", stage=2, microbatch=1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "condition"),
+    [
+        ({"quiet_s": 2.0}, RUNNING),
+        ({"quiet_s": None}, RUNNING),
+        ({"longest_gap_s": 11.0}, RUNNING),
+        ({"longest_gap_s": 9.0}, BUSY),
+        ({"written_s": 20.0}, SILENT),
+        ({"written_s": 20.0, "exists": False}, GONE),
+        ({"written_s": 2.0, "exists": False}, BUSY),
+        ({"end_reason": "exit", "written_s": 99.0}, ENDED),
+    ],
+)
+def test_the_condition_follows_from_what_was_written_last(facts, condition):
+    assert condition_of(state(0, **facts)) == condition
+
+
+def test_waits_lead_to_the_rank_that_waits_for_nothing():
+    report = find_hang(
+        [state(0, receive(1)), state(1, receive(2)), state(2, computing()), state(3, receive(2))]
+    )
+    assert report.culprits == (2,)
+    assert [each.rank for each in report.chain_of(0)] == [1, 2]
+    assert report.conditions == {0: WAITING, 1: WAITING, 2: BUSY, 3: WAITING}
+    assert hang_sentences(report) == [
+        (
+            "Rank 2 holds up the training: it has been in backward of micro-batch 1, stage 2 for 30 s. "
+            "Ranks 1 and 3 wait for it, rank 0 through rank 1."
+        )
+    ]
+    assert [row[0] for row in hang_rows(report)] == ["2", "0", "1", "3"]
+
+
+def test_a_collective_waits_for_the_ranks_that_have_not_entered_it():
+    entered = {"groups": {GROUP: 6}}
+    late = state(3, Call(ACTIVITY, name="checkpoint"), groups={GROUP: 5}, stack=("save (train.py:9)",))
+    report = find_hang([*(state(rank, reduction(), **entered) for rank in range(3)), late])
+    assert report.culprits == (3,)
+    assert hang_sentences(report) == [
+        (
+            "Rank 3 holds up the training: it has been in checkpoint for 30 s, at save (train.py:9). "
+            "Ranks 0-2 wait for it."
+        )
+    ]
+
+
+def test_ranks_that_wait_for_each_other_are_a_circle():
+    report = find_hang(
+        [
+            state(0, reduction(), groups={GROUP: 6}),
+            state(1, reduction(), groups={GROUP: 6}),
+            state(2, reduction(), groups={GROUP: 6}),
+            state(3, receive(0, "recv"), groups={GROUP: 5}),
+        ]
+    )
+    assert report.circles == ((0, 3),)
+    assert report.culprits == (0, 3)
+    assert hang_sentences(report)[0].startswith(
+        "Ranks 0 and 3 wait for each other: rank 0 for rank 3 (all_reduce"
+    )
+
+
+def test_different_collectives_of_one_number_are_a_mismatch():
+    entered = {"groups": {GROUP: 6}}
+    others = [state(rank, reduction(), **entered) for rank in range(3)]
+    report = find_hang([*others, state(3, reduction(operation="all_gather"), **entered)])
+    assert report.culprits == (0, 1, 2, 3)
+    assert hang_sentences(report) == [
+        f"Ranks of {GROUP} call different collectives as number 5: ranks 0-2 all_reduce, rank 3 all_gather."
+    ]
+
+
+def test_a_process_that_was_killed_is_named_although_it_wrote_no_state():
+    entered = {"groups": {GROUP: 6}}
+    killed = state(3, exists=False, written_s=40.0)
+    report = find_hang([*(state(rank, reduction(), **entered) for rank in range(3)), killed])
+    assert report.outcome == HANGS
+    assert report.culprits == (3,)
+    assert hang_sentences(report) == [
+        (
+            "Rank 3 holds up the training: it was killed or crashed: its process 103 does not exist any more. "
+            "Ranks 0-2 wait for it."
+        )
+    ]
+
+
+def test_a_rank_without_a_recording_is_named():
+    report = find_hang([state(0, receive(1)), state(2, receive(1)), state(3, receive(2))])
+    assert report.missing == (1,)
+    assert report.culprits == (1,)
+    assert "it has no recording" in hang_sentences(report)[0]
+
+
+def test_running_and_ended_trainings_do_not_hang():
+    running = find_hang([state(rank, quiet_s=1.0) for rank in range(4)])
+    assert (running.outcome, running.is_hung, running.culprits) == (TRAINS, False, ())
+    over = find_hang([state(0, end_reason="exit"), state(1, exists=False, written_s=60.0)])
+    assert over.outcome == IS_OVER
+    assert hang_sentences(over) == ["The training is over: rank 1 was killed or crashed, rank 0 ended."]
+
+
+def test_large_groups_use_the_ranks_that_named_them():
+    group = "dp 0,5,9,14,20,22,31,40,... 90 ranks to 400 (3)"
+    wait = Call(WAIT, waits_for=(Call("collective", pair=0, name=f"all_reduce in {group}"),))
+    states = [state(0, wait, groups={group: 1}), state(5, computing(), groups={group: 0})]
+    assert find_hang(states).culprits == (5,)
+
+
+def test_json_has_every_rank():
+    report = find_hang([state(0, receive(1)), state(1, computing(), stack=("f (a.py:1)",))])
+    found = hang_json(report)
+    assert found["is_hung"]
+    assert found["ranks"][0]["waits_for_ranks"] == [1]
+    assert found["ranks"][0]["calls"][0]["for"] == [
+        {"call": "recv_forward", "stage": 1, "microbatch": 3, "peer": 1}
+    ]
+    assert found["missing_ranks"] == [2, 3]

@@ -1,0 +1,210 @@
+"""Requests to processes that are recording: what is valid, who may write them, and that all ranks change together."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from children import child, clean_environment
+from stagescope import api
+from stagescope.cli import main
+from stagescope.record.control import CONTROL_FILE, MEMORY, NEVER, Control, Request, parse_request
+from stagescope.record.format import NONE
+from stagescope.record.requests import new_request, send
+from stagescope.vocabulary.errors import InputError, UsageError
+from stagescope.vocabulary.steps import StepRange
+
+LIMIT_S = 30
+TRAINING = """
+import sys, threading, time
+from stagescope import record
+
+record.start()
+rank, pause_s = int(sys.argv[1]), float(sys.argv[2])
+running = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), running.set()), daemon=True).start()
+with record.step(), record.forward(microbatch=0, stage=rank):
+    pass
+print("ready", flush=True)
+while not running.is_set():
+    with record.step(), record.forward(microbatch=0, stage=rank):
+        time.sleep(pause_s)
+"""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("a1"),
+        Request("a1", 7, StepRange(3, 9)),
+        Request("a1", 7, NEVER, frozenset({MEMORY}), wants_stacks=True),
+        Request("a1", 0, None, frozenset()),
+        new_request(5, is_paused=False),
+    ],
+)
+def test_a_request_is_read_as_it_was_written(request_):
+    assert parse_request(request_.text()) == request_
+
+
+def changed(**facts):
+    return json.dumps(json.loads(Request("a1", 7).text()) | facts)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"\xff\x00", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "no control file"),
+        ("{}", "no control file"),
+        (changed(version=2), "version 1 is expected"),
+        (changed(request="../x"), "no identifier"),
+        (changed(request=3), "no identifier"),
+        (changed(request="a" * 65), "no identifier"),
+        (changed(from_step=-1), "from_step is no step"),
+        (changed(from_step=1.5), "from_step is no step"),
+        (changed(from_step=True), "from_step is no step"),
+        (changed(from_step=2**70), "from_step is no step"),
+        (changed(steps=[1, 2]), "steps are no range"),
+        (changed(steps="9:3:1"), "steps are no range"),
+        (changed(details="memory"), "details are not among"),
+        (changed(details=[["memory"]]), "details are not among"),
+        (changed(details=["os.system"]), "details are not among"),
+        (changed(stacks="yes"), "neither true nor false"),
+    ],
+)
+def test_anything_else_is_refused_with_the_reason(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse_request(text)
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Return a recorder that is in no step, and what it was asked to apply."""
+    recorder = SimpleNamespace(
+        directory=str(tmp_path), step=NONE, requested=None, applied_step=NONE, asked=[]
+    )
+    recorder.apply = recorder.asked.append
+    return recorder
+
+
+def test_a_file_that_more_users_may_write_than_the_directory_is_refused(tmp_path, process):
+    tmp_path.chmod(0o755)
+    send(tmp_path, new_request(0, is_paused=True))
+    (tmp_path / CONTROL_FILE).chmod(0o646)
+    control = Control(process)
+    assert control.look() == {"refused": "more users may write the file than the directory"}
+    assert control.look() is None
+    assert not process.asked
+
+
+def test_links_and_other_files_are_not_opened(tmp_path, process):
+    target = tmp_path / "target"
+    target.write_text(new_request(0, is_paused=True).text())
+    (tmp_path / CONTROL_FILE).symlink_to(target)
+    assert "refused" in Control(process).look()
+    (tmp_path / CONTROL_FILE).unlink()
+    os.mkfifo(tmp_path / CONTROL_FILE)
+    assert Control(process).look() == {"refused": "it is no small regular file"}
+    (tmp_path / CONTROL_FILE).unlink()
+    (tmp_path / CONTROL_FILE).write_bytes(b" " * 2**17)
+    assert Control(process).look() == {"refused": "it is no small regular file"}
+    assert not process.asked
+
+
+def test_the_file_is_replaced_as_a_whole_and_taken_once(tmp_path, process):
+    control = Control(process)
+    assert control.look() is None
+    request = new_request(0, is_paused=True)
+    send(tmp_path, request)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONTROL_FILE]
+    assert control.look() == {
+        "request": request.number,
+        "from_step": 0,
+        "is_applied": True,
+        "applied_step": NONE,
+    }
+    send(tmp_path, request)
+    assert control.look() is None
+    assert process.asked == [request]
+
+
+def wait_for(condition):
+    until_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+
+
+def recordings(directory):
+    return len([path for path in directory.glob("*.sscope") if path.stat().st_size > 0])
+
+
+def is_quiet(directory):
+    before = api.read(directory).spans.height
+    time.sleep(1.5)
+    return api.read(directory).spans.height == before
+
+
+@pytest.mark.exhaustive
+def test_all_ranks_pause_and_resume_at_the_same_step(tmp_path, capsys):
+    with ExitStack() as stack:
+        processes = []
+        for rank, pause_s in enumerate((0.01, 0.012)):
+            facts = {"RANK": str(rank), "WORLD_SIZE": "2", "STAGESCOPE_OUT": str(tmp_path)}
+            process = stack.enter_context(child(TRAINING, rank, pause_s, env=clean_environment(**facts)))
+            processes.append(process)
+        wait_for(lambda: recordings(tmp_path) == 2)
+        assert main(["control", str(tmp_path), "--pause", "--wait", str(LIMIT_S)]) == 0
+        assert capsys.readouterr().out.startswith(
+            "ranks 0-1 accepted the request, which takes effect at step "
+        )
+        wait_for(lambda: is_quiet(tmp_path))
+        wait_for(lambda: not any(state.is_recorded for state in api.find_hang(tmp_path).states))
+        report = api.find_hang(tmp_path, quiet_after_s=1.0)
+        assert (report.outcome, report.conditions) == ("trains", {0: "running", 1: "running"})
+        answers = api.control(tmp_path, resume=True, details=["collectives"], patience_s=LIMIT_S)
+        assert answers.accepted == (0, 1)
+        wait_for(lambda: not is_quiet(tmp_path))
+        wait_for(lambda: len(api.control(tmp_path, stacks=True, patience_s=LIMIT_S).accepted) == 2)
+        states = api.find_hang(tmp_path).states
+        assert all(state.stack for state in states)
+        assert all(
+            "<lambda>" in "".join(state.threads) for state in states
+        )  # the thread that reads the input
+        for process in processes:
+            process.stdin.close()
+            assert process.wait(LIMIT_S) == 0
+    steps = api.read(tmp_path).spans.filter(kind="forward").group_by("rank").agg("step").sort("rank")["step"]
+    missing = [sorted(set(range(max(each))) - set(each)) for each in steps.to_list()]
+    assert missing[0] == missing[1] == list(range(missing[0][0], answers.request.from_step))
+    assert set(api.control(tmp_path, pause=True, patience_s=0).ended) == {0, 1}
+
+
+def test_requests_that_ask_for_nothing_or_for_two_things_are_errors(tmp_path, capsys):
+    with pytest.raises(UsageError, match="nothing to change"):
+        api.control(tmp_path)
+    with pytest.raises(UsageError, match="found --pause and --steps"):
+        api.control(tmp_path, pause=True, steps="3:5")
+    with pytest.raises(InputError, match="no recording of stagescope"):
+        api.control(tmp_path, pause=True)
+    assert main(["control", str(tmp_path), "--detail", "everything"]) == 2
+    assert "'everything' is not one of" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+def test_a_process_without_steps_changes_at_once(tmp_path):
+    code = TRAINING.replace("record.step(), ", "")
+    with child(code, 0, 0.01, env=clean_environment(STAGESCOPE_OUT=str(tmp_path))) as process:
+        wait_for(lambda: recordings(tmp_path) == 1)
+        assert api.control(tmp_path, pause=True, patience_s=LIMIT_S).applied == {0: NONE}
+        wait_for(lambda: is_quiet(tmp_path))
+        api.control(tmp_path, resume=True, patience_s=LIMIT_S)
+        wait_for(lambda: not is_quiet(tmp_path))
+        process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
