@@ -71,7 +71,7 @@ audit: $(DEV_READY) ## look up known vulnerabilities of the required packages; s
 		--no-input --retries 1 --timeout 10 pip-audit 2> build/audit/install.log || true
 	@$(BIN)/python tools/audit.py build/audit/bin/pip-audit
 
-test-exhaustive: $(DEV_READY) ## run the exhaustive sweeps that `make test` leaves out
+test-exhaustive: $(DEV_READY) ## run what `make test` leaves out: sweeps and long tests
 	@$(BIN)/python tools/run_tests.py -n auto --dist loadfile -m exhaustive
 
 # make fuzz SECONDS=600 SEED=7 FORMAT=nsight; the mutated files of failures are kept in fuzz-failures/.
