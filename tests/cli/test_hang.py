@@ -61,13 +61,17 @@ def json_report(directory, *options):
     return json.loads(out.read_text())
 
 
-def report_of_hang(directory, culprits):
-    """Return the report as soon as it names these ranks, the last one if that takes too long."""
+def report_of_hang(directory, culprits, sentence):
+    """Return the report as soon as it states this of these ranks, the last one if that takes too long.
+
+    A stopped process is first one that has recorded nothing, and a second later one that writes nothing.
+    """
     until_s = time.monotonic() + LIMIT_S
     while True:
         if any(directory.glob("*.sscope")):
             report = json_report(directory, "--after", "3")
-            if report["culprits"] == culprits or time.monotonic() > until_s:
+            expected = report["culprits"] == culprits and sentence in " ".join(report["sentences"])
+            if expected or time.monotonic() > until_s:
                 return report
         time.sleep(1)
 
@@ -79,7 +83,7 @@ def test_the_rank_that_holds_up_a_training_is_named(how, tmp_path, capsys):
     culprits, sentence = EXPECTED[how]
     recordings = tmp_path / "recordings"
     with training(how, recordings):
-        report = report_of_hang(recordings, culprits)
+        report = report_of_hang(recordings, culprits, sentence)
         assert report["culprits"] == culprits
         assert sentence in " ".join(report["sentences"])
         capsys.readouterr()

@@ -110,6 +110,6 @@ def test_a_loop_without_marks_is_recorded_as_transfers_and_explains_how_to_mark_
     assert timeline.diagnostics["code"].to_list() == ["actions.unmarked"]
     print_summary(directory, recordings_in(directory), ENDED)
     printed = capsys.readouterr().err
-    assert "  ranks 0, 3: 0 actions, 36 transfers, 1 collective\n" in printed
+    assert "  ranks 0 and 3: 0 actions, 36 transfers, 1 collective\n" in printed
     assert "  ranks 1-2: 0 actions, 72 transfers, 1 collective\n" in printed
     assert "with record.forward(microbatch=m, stage=s): ..." in printed
