@@ -91,6 +91,12 @@ READING = {
     "what-if": ((), ("--json", "-"), ("--to-schedule", HOSTILE.replace("\0", "")), ("--faster", CLIPBOARD)),
     "sql": (("select * from ranks",), ("select * from diagnostics",), (CLIPBOARD,), (f"select {CLIPBOARD}",)),
     "store": (("-o", f"{FOLDER}.stagescope"), ("-o", f"{FOLDER}.stagescope", "--schedule", CLIPBOARD)),
+    "watch": (
+        ("--seconds", "0"),
+        ("--seconds", "0", "--json"),
+        ("--alert", CLIPBOARD),
+        ("--webhook", CLIPBOARD),
+    ),
     "hang": ((), ("--stacks",), ("--json", "-")),
     "control": (("--pause", "--wait", "0"), ("--steps", CLIPBOARD), ("--detail", CLIPBOARD)),
     "export": (("--to", CLIPBOARD, "-o", "out"), ("-o", f"{FOLDER}.svg"), ("-o", f"{FOLDER}.svg")),
@@ -125,7 +131,8 @@ def test_states_of_processes_print_no_control_characters(printed, tmp_path):
         calls = state["calls"] if rank else [call]
         frames.append((fmt.STATE, json.dumps(state | {"calls": calls}).encode()))
         (tmp_path / f"{rank}{FOLDER}.sscope").write_bytes(encode(frames))
-    for words in (("hang",), ("hang", "--stacks"), ("control", "--resume", "--wait", "0")):
+    watches = (("watch", "--seconds", "0"), ("watch", "--seconds", "0", "--json"))
+    for words in (*watches, ("hang",), ("hang", "--stacks"), ("control", "--resume", "--wait", "0")):
         assert printed(words[0], tmp_path, *words[1:])[0] in (0, 1, 3)
 
 

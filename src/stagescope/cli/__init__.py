@@ -42,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
         "stagescope.cli.install_hook",
         "Let trainings record themselves, without `stagescope run`.",
     ),
+    Command("watch", "stagescope.cli.watch", "Watch a training while it runs, with alarms."),
     Command("hang", "stagescope.cli.hang", "Report which rank holds up a training that hangs."),
     Command("control", "stagescope.cli.control", "Change what a running training records."),
     Command("show", "stagescope.cli.show", "Show a chart of one step and its times in the terminal."),

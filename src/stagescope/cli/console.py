@@ -10,6 +10,7 @@ import io
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,8 @@ import click
 from stagescope.vocabulary.printable import printable_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rich.console import Console
     from rich.text import Text
 
@@ -58,6 +61,18 @@ def terminal_width() -> int:
         stated = os.environ.get("COLUMNS", "")
         columns = int(stated) if stated.isdecimal() and int(stated) else PIPE_WIDTH
     return max(LEAST_WIDTH, columns)
+
+
+@contextmanager
+def replaced_text() -> Iterator[Callable[[str], object]]:
+    """Yield a function that replaces the text it has shown on the terminal by another one."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    with Live(Text(), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        yield lambda text: live.update(Text(printable_lines(text), no_wrap=True), refresh=True)
 
 
 def has_sixteen_colors() -> bool:

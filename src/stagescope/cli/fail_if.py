@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import operator
-import re
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.vocabulary.causes import CAUSES
-from stagescope.vocabulary.durations import UNITS_NS, duration_text
-from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.conditions import parse_condition as parse
+from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stagescope.analysis import Report
+    from stagescope.vocabulary.conditions import Condition
 
 EXIT_CONDITION = 3
 """The exit code of a command if a condition holds."""
 
 BUBBLES = ("bubble", "rank_bubble")
 """Quantities with the definition of --bubble."""
-
-COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 
 
 class Quantity(NamedTuple):
@@ -87,41 +79,9 @@ def quantities_text(indent: int) -> str:
     return f"\n{' ' * indent}".join(lines)
 
 
-class Condition(NamedTuple):
-    """One condition, as text and parsed; a limit on a time is in nanoseconds."""
-
-    text: str
-    quantity: str
-    comparison: str
-    limit: float
-
-
-WRITTEN = re.compile(
-    r"\s*(?P<name>\w+)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>%|[a-zµ]*)\s*"
-)
-
-
 def parse_condition(text: str) -> Condition:
-    """Return a parsed condition: a quantity, > >= < or <=, and a number, with % for a fraction or a unit for a time.
-
-    Raises UsageError for malformed text and for an unknown quantity; its hint lists the quantities.
-
-    >>> parse_condition("bubble > 30%")
-    Condition(text='bubble > 30%', quantity='bubble', comparison='>', limit=0.3)
-    >>> parse_condition("step>=1.5ms").limit
-    1500000.0
-    """
-    found = WRITTEN.fullmatch(text)
-    if found is None:
-        raise UsageError.condition_malformed(text, QUANTITIES)
-    name = found["name"]
-    if name not in QUANTITIES:
-        raise UsageError.quantity_unknown(text, name, QUANTITIES)
-    scales = UNITS_NS if QUANTITIES[name].is_time else {"": 1.0, "%": 0.01}
-    if found["unit"] not in scales:
-        raise UsageError.condition_unit(text, (unit or "no unit" for unit in scales))
-    limit = round(float(found["number"]) * scales[found["unit"]], 12)
-    return Condition(text.strip(), name, found["sign"], limit)
+    """Return a parsed condition on one of QUANTITIES. Raises UsageError."""
+    return parse(text, {name: quantity.is_time for name, quantity in QUANTITIES.items()}, "--fail-if")
 
 
 class Judgment(NamedTuple):
@@ -149,7 +109,7 @@ def _judge(report: Report, condition: Condition) -> Judgment:
     value = quantity.of(report)
     if value is None:
         return Judgment(fails=True, text=f"{condition.text}: {_why_unknown(report, condition.quantity)}")
-    fails = COMPARISONS[condition.comparison](value, condition.limit)
+    fails = condition.holds(value)
     shown = duration_text(round(value)) if quantity.is_time else f"{value:.4f}"
     verb = "holds" if fails else "does not hold"
     of = f" of the {report.bubble.whole}" if condition.quantity in BUBBLES else ""

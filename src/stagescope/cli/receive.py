@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from stagescope.cli.console import echo
+from stagescope.cli.ending import ending
 from stagescope.vocabulary.printable import printable
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 
 @click.command(
@@ -63,7 +59,7 @@ def command(output: Path, host: str, port: int, most: str, seconds: float | None
     receiver = api.TraceReceiver(
         output, host=host, port=port, most_bytes=parse_size_bytes(most), on_new=_print_process
     )
-    with _ending(ended), receiver:
+    with ending(ended), receiver:
         echo(f"receiving traces at {receiver.endpoint} (set OTEL_EXPORTER_OTLP_ENDPOINT to it); Ctrl-C ends")
         ended.wait(seconds)
     counts = receiver.counts
@@ -84,24 +80,3 @@ def command(output: Path, host: str, port: int, most: str, seconds: float | None
 def _print_process(rank: int | None, host: str | None) -> None:
     name = "a process without a rank" if rank is None else f"rank {rank}"
     echo(f"  first spans of {name}" + (f" on {printable(host)}" if host else ""))
-
-
-class _ending:  # noqa: N801 - a context manager
-    """Set an event on Ctrl-C and on SIGTERM while the block runs, in the main thread."""
-
-    def __init__(self, ended: threading.Event) -> None:
-        self._ended = ended
-        self._is_main = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> None:
-        """Install the handlers."""
-        signals = (signal.SIGINT, signal.SIGTERM) if self._is_main else ()
-        self._before = {number: signal.signal(number, self._end) for number in signals}
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the handlers."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _end(self, _: int, __: FrameType | None) -> None:
-        self._ended.set()

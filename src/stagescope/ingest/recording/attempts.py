@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from stagescope.ingest.recording.process import Process
 
+LAST = -1
+"""The number of the last attempt, complete or not."""
+
 MAX_LISTED = 8
 """Attempts that the diagnostic describes; a run may be restarted hundreds of times."""
 
@@ -70,7 +73,7 @@ def choose_attempt(
     attempts = find_attempts(main)
     if wanted is not None and wanted >= len(attempts):
         raise InputError.no_attempt(wanted, len(attempts))
-    number = _default(attempts) if wanted is None else wanted
+    number = _default(attempts) if wanted is None else range(len(attempts))[wanted]
     chosen = sorted(attempts[number].processes, key=lambda process: process.rank)
     notes = [note_beside(process, beside[process.source]) for process in chosen if process.source in beside]
     if len(attempts) > 1:

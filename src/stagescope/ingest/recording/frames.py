@@ -16,7 +16,7 @@ from stagescope.ingest.recording.values import storable
 from stagescope.record import format as fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -112,7 +112,7 @@ def read_contents(data: bytes) -> Contents:
             continue
         if item.type in payloads and len(item.payload) % RECORD_BYTES[item.type] == 0:
             payloads[item.type].append(item.payload)
-        elif not _take_facts(contents, item, order):
+        elif not take_facts(contents, item, order.states):
             contents.unknown_frames[item.type] += 1
     contents.missing_records = order.differences()
     contents.lost_frames = max(order.missing, contents.missing_records.pop("frames", 0))
@@ -120,22 +120,32 @@ def read_contents(data: bytes) -> Contents:
     contents.contradictory_frames = order.contradictory
     contents.checksum = checksum.digest()
     contents.header, contents.wrong_facts = checked_header(contents.header)
+    take_records(contents, payloads)
+    return contents
+
+
+def take_records(contents: Contents, payloads: Mapping[int, Sequence[memoryview]]) -> None:
+    """Set the arrays of a content to the records of these payloads, by frame type."""
     contents.spans = split_columns(payloads[fmt.SPANS])
     contents.anchors = np.frombuffer(b"".join(payloads[fmt.CLOCK]), dtype=ANCHOR_DTYPE)
     contents.device_anchors = np.frombuffer(b"".join(payloads[fmt.DEVICE_CLOCK]), dtype=DEVICE_ANCHOR_DTYPE)
     contents.raw_anchors = np.frombuffer(b"".join(payloads[fmt.RAW_CLOCK]), dtype=RAW_ANCHOR_DTYPE)
     contents.counters = np.frombuffer(b"".join(payloads[fmt.COUNTERS]), dtype=COUNTER_DTYPE)
-    return contents
 
 
-def _take_facts(contents: Contents, frame: fmt.Frame, order: FrameOrder) -> bool:
-    """Add the content of a frame with JSON; return whether the frame type is known and the content valid."""
+def take_facts(
+    contents: Contents, frame: fmt.Frame, states: Callable[[fmt.Frame, dict[str, Any]], object]
+) -> bool:
+    """Add the content of a frame with JSON; return whether the frame type is known and the content valid.
+
+    `states` gets what a frame states about those before it in the file.
+    """
     try:
         facts = json.loads(bytes(frame.payload))
         if not isinstance(facts, dict):
             return False
         if frame.type in (fmt.HEADER, fmt.END):
-            order.states(frame, {name: facts.pop(name) for name in STATED if name in facts})
+            states(frame, {name: facts.pop(name) for name in STATED if name in facts})
         if frame.type == fmt.HEADER:
             contents.header |= facts
         elif frame.type == fmt.NAMES:

@@ -16,7 +16,7 @@ import polars as pl
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording import errors
-from stagescope.ingest.recording.attempts import choose_attempt
+from stagescope.ingest.recording.attempts import LAST, choose_attempt
 from stagescope.ingest.recording.clock_domains import assign_clocks, machine_names, rows_of_clocks
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.counters import counters_of
@@ -74,9 +74,21 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     rank of no file is known.
     """
     options = options or ReadOptions()
-    every, lost = _read_processes(paths, options)
+    parts, refused = read_usable(_part, paths, options.done)
+    parts, lost = without_copies(parts)
+    every, unknown = processes_of(parts)
+    return timeline_of(every, [*lost, *refused, *unknown], options)
+
+
+def timeline_of(
+    every: Sequence[Process], lost: Sequence[Diagnostic], options: ReadOptions, *, last: bool = False
+) -> Timeline:
+    """Return the Timeline of recordings that were read, with what was lost before in its diagnostics.
+
+    With `last`, it is that of the last attempt even if that is not complete. Raises InputError as read_recordings does.
+    """
     every, contradictions = assign_clocks(every)
-    processes, left_out = choose_attempt(every, options.attempt)
+    processes, left_out = choose_attempt(every, LAST if last else options.attempt)
     processes, rate_errors_ns, slewed = without_slews(processes)
     label, several = choose_pipeline(processes, options.pipeline)
     ranks = _ranks(processes, label)
@@ -87,7 +99,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
         rate_error_ns=pl.col("clock").replace_strict(rate_errors_ns, default=None, return_dtype=pl.Int64)
     )
     used = {process.source for process in processes}
-    lost += [*(note for note in contradictions if note.source in used), *left_out, *several, *slewed]
+    lost = [*lost, *(note for note in contradictions if note.source in used), *left_out, *several, *slewed]
     offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
     runs = {process.contents.header.get("run") for process in processes} - {None, ""}
     markers, spans, counters = [], [], []
@@ -127,11 +139,13 @@ def _bytes_of(path: Path) -> bytes:
         return stream.read()
 
 
-def _read_processes(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Process], list[Diagnostic]]:
+def processes_of(parts: Sequence[Part]) -> tuple[list[Process], list[Diagnostic]]:
+    """Return the process of each recording, in the order of ranks, and what could not be used.
+
+    Raises InputError for a file of a newer format, and if the rank of no file is known.
+    """
     processes: list[Process] = []
-    parts, refused = read_usable(_part, paths, options.done)
-    parts, lost = without_copies(parts)
-    lost += refused
+    lost: list[Diagnostic] = []
     for (path, contents), notes in join_segments(parts):
         version = contents.header.get("version", fmt.FORMAT_VERSION)
         if version > fmt.FORMAT_VERSION:

@@ -226,6 +226,11 @@ class UsageError(StagescopeError):
         return cls("nothing to change: expected --pause, --resume, --steps, --detail or --stacks")
 
     @classmethod
+    def unusable_value(cls, option: str, text: str, reason: str) -> Self:
+        """Return the error for a value of an option."""
+        return cls(f"{option} {text!r}: {reason}")
+
+    @classmethod
     def only_with(cls, option: str, other: str) -> Self:
         """Return the error for an option that requires another one."""
         return cls(f"{option}: only with {other}")
@@ -309,25 +314,25 @@ class UsageError(StagescopeError):
         return cls(f"unknown kind of action {kind!r} in a change", f"kinds are {', '.join(known)}")
 
     @classmethod
-    def condition_malformed(cls, text: str, quantities: Iterable[str]) -> Self:
-        """Return the error for a condition on a report that is not written QUANTITY>NUMBER."""
+    def condition_malformed(cls, option: str, text: str, quantities: Iterable[str]) -> Self:
+        """Return the error for a condition that is not written QUANTITY>NUMBER."""
         return cls(
-            f"--fail-if {text!r}: expected a quantity, >, >=, < or <=, and a number, such as bubble>0.3",
+            f"{option} {text!r}: expected a quantity, >, >=, < or <=, and a number, such as bubble>0.3",
             f"quantities are {', '.join(quantities)}",
         )
 
     @classmethod
-    def quantity_unknown(cls, text: str, name: str, quantities: Collection[str]) -> Self:
+    def quantity_unknown(cls, option: str, text: str, name: str, quantities: Collection[str]) -> Self:
         """Return the error for a condition on a quantity that does not exist."""
         return cls(
-            f"--fail-if {text!r}: unknown quantity {name!r}{did_you_mean(name, quantities)}",
+            f"{option} {text!r}: unknown quantity {name!r}{did_you_mean(name, quantities)}",
             f"quantities are {', '.join(quantities)}",
         )
 
     @classmethod
-    def condition_unit(cls, text: str, units: Iterable[str]) -> Self:
+    def condition_unit(cls, option: str, text: str, units: Iterable[str]) -> Self:
         """Return the error for a condition whose unit does not match its quantity."""
-        return cls(f"--fail-if {text!r}: expected a number with {' or '.join(units)}")
+        return cls(f"{option} {text!r}: expected a number with {' or '.join(units)}")
 
     @classmethod
     def mirror_unknown(cls, name: str, known: Iterable[str]) -> Self:

@@ -1,0 +1,1 @@
+"""What changes while a training runs: values of each step, level shifts in them, and alarms."""

@@ -1,0 +1,147 @@
+"""``stagescope watch``: a training while it runs, with alarms."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stagescope.cli.console import echo, replaced_text
+from stagescope.cli.ending import ending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stagescope.api.notifications import Notifier
+    from stagescope.api.watching import Look, Watcher
+
+EXIT_ALARM = 3
+
+
+@click.command(
+    "watch",
+    epilog="""
+    \b
+    Examples:
+      stagescope watch recordings
+      stagescope watch recordings --alert 'bubble>0.35 for 20 steps' --alert 'iteration>1.5s for 3 steps'
+      stagescope watch recordings --on-alarm 'tee -a alarms.jsonl'
+      stagescope watch recordings --until-alarm || stagescope hang recordings --stacks
+      stagescope watch recordings --json | jq -c 'select(.event == "alarm")'
+    """,
+)
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--alert",
+    "alerts",
+    metavar="CONDITION",
+    multiple=True,
+    help="Alarm if a condition holds: QUANTITY>NUMBER, with 'for N steps' in N steps in a row; may be repeated.",
+)
+@click.option(
+    "--least-change",
+    metavar="FRACTION",
+    type=click.FloatRange(0.0, 10.0),
+    default=0.05,
+    show_default=True,
+    help="Smallest lasting change of a rank, link, cause or iteration that is an alarm; 0 for none.",
+)
+@click.option(
+    "--after",
+    metavar="S",
+    type=click.FloatRange(min=1.0),
+    default=10.0,
+    show_default=True,
+    help="Seconds without a span after which a rank has stopped.",
+)
+@click.option(
+    "--on-alarm", metavar="COMMAND", help="Run a command per alarm, with the alarm as JSON as its input."
+)
+@click.option("--webhook", metavar="URL", help="Send each alarm as JSON to a web server.")
+@click.option("--until-alarm", is_flag=True, help="End at the first alarm.")
+@click.option("--seconds", metavar="S", type=click.FloatRange(min=0.0), help="End after this time.")
+@click.option(
+    "--interval", metavar="S", type=click.FloatRange(0.1, 3600.0), default=1.0, show_default=True,
+    help="Time between two looks.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per step and alarm.")
+def command(
+    directories: Sequence[Path],
+    alerts: Sequence[str],
+    on_alarm: str | None,
+    webhook: str | None,
+    seconds: float | None,
+    **options: float,
+) -> int:
+    """Watch a training while it runs: its steps, where their time goes, what each rank does, and alarms.
+
+    DIR is the directory of its recordings. An alarm is a lasting change of the iteration, of a cause of lost time, of
+    the work of a rank or of the messages of a link, a condition of --alert that holds, or a training that hangs. The
+    quantities of conditions are bubble, iteration, step, and the causes, as fractions of the iteration.
+
+    The exit code is 3 if there was an alarm, and 0 if there was none until the training ended, Ctrl-C, or --seconds.
+    """
+    from stagescope import api
+    from stagescope.api.notifications import Notifier, check_url, parse_command
+
+    words = parse_command(on_alarm) if on_alarm is not None else []
+    url = check_url(webhook) if webhook is not None else None
+    watcher = api.Watcher(
+        *directories, alerts=alerts, least_change=options["least_change"], quiet_after_s=options["after"]
+    )
+    notifier = Notifier(words, url, lambda text: echo(text, err=True))
+    ended = threading.Event()
+    until_s = time.monotonic() + seconds if seconds is not None else float("inf")
+    with ending(ended), ExitStack() as stack:
+        output = _output(stack, watcher, as_json=bool(options["as_json"]))
+        raised = False
+        while not ended.is_set():
+            look = _look(watcher, directories)
+            if look is not None:
+                raised = _notify(look, notifier) or raised
+                output(look)
+            if (look is not None and look.is_over) or (raised and options["until_alarm"]):
+                break
+            remaining_s = until_s - time.monotonic()
+            if remaining_s <= 0:
+                break
+            ended.wait(min(options["interval"], remaining_s))
+    notifier.wait()
+    return EXIT_ALARM if raised else 0
+
+
+def _look(watcher: Watcher, directories: Sequence[Path]) -> Look | None:
+    """Return what is new, None as long as nothing is recorded in directories that exist."""
+    from stagescope.record.format import SUFFIX
+
+    if all(path.is_dir() and not any(path.rglob(f"*{SUFFIX}")) for path in directories):
+        return None
+    return watcher.look()
+
+
+def _notify(look: Look, notifier: Notifier) -> bool:
+    """Send the alarms that began or ended, and return whether there are any."""
+    from stagescope.reports.hang_text import hang_sentences
+    from stagescope.reports.watch_text import alarm_json
+
+    for alarm in look.alarms:
+        notifier.send(alarm_json(alarm))
+    if look.hang_began:
+        notifier.send({"alarm": "hang", "sentences": hang_sentences(look.processes)})
+    return look.hang_began or bool(look.alarms)
+
+
+def _output(stack: ExitStack, watcher: Watcher, *, as_json: bool) -> Callable[[Look], None]:
+    import sys
+
+    from stagescope.cli.watch_output import JsonLines, Log, View
+
+    if as_json:
+        return JsonLines().show
+    if sys.stdout.isatty():
+        return View(watcher, stack.enter_context(replaced_text())).show
+    return Log(watcher).show

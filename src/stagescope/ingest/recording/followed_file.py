@@ -1,0 +1,153 @@
+"""One file of a recording that is being written: what was added is read, and only the latest records stay in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stagescope.ingest.recording.frames import (
+    ANCHOR_DTYPE,
+    RECORD_BYTES,
+    SPAN_DTYPE,
+    Contents,
+    take_facts,
+    take_records,
+)
+from stagescope.ingest.recording.header import checked_header
+from stagescope.ingest.recording.segments import Part, identity_of
+from stagescope.record import format as fmt
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import STEP_CODE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_READINGS = 512
+"""Frames with readings of one clock that are kept: those of more than an hour."""
+
+READ_BYTES = 16 * 2**20
+"""Read at once from a file that has become so much longer."""
+
+UNFINISHED_BYTES = fmt.HEAD.size + fmt.MAX_PAYLOAD_BYTES
+"""An incomplete frame at the end of a file has fewer bytes; more are damage."""
+
+STEPPED = (fmt.SPANS, fmt.COUNTERS)
+"""Frames with records of steps, which are forgotten with their step."""
+
+
+class FollowedFile:
+    """One file of a recording: what it states about its process, and its latest records."""
+
+    def __init__(self, path: Path) -> None:
+        """Follow a file from its beginning."""
+        self.path = path
+        self.ended_step = -1
+        """The last step whose end was recorded, -1 before the first."""
+        self.latest_step = -1
+        """The last step with a span, -1 before the first."""
+        self.forgotten_step = -1
+        """The last step of which records were forgotten, -1 if none were."""
+        self.began_ns = 0
+        """When the process began, on the wall clock of its machine."""
+        self._contents = Contents()
+        self._frames: dict[int, deque[tuple[int, bytes]]] = {kind: deque() for kind in RECORD_BYTES}
+        self._stepped_bytes = 0
+        self._next_number = 0
+        self._offset = 0
+        self._rest = b""
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the header states, None before the header was read."""
+        rank = self._contents.header.get("rank")
+        return rank if type(rank) is int else None
+
+    @property
+    def process(self) -> object:
+        """What all files of one recording share."""
+        return identity_of(Part(self.path, self._contents)) or self.path
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended its recording in this file."""
+        return self._contents.end is not None
+
+    def read(self) -> bool:
+        """Read what was added; return whether there was anything. Raises InputError if the file cannot be read."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(READ_BYTES)
+        except OSError as reason:
+            raise InputError.cannot_read(self.path, reason) from reason
+        self._offset += len(data)
+        if data:
+            self._take(self._rest + data)
+        return bool(data)
+
+    def forget_before(self, step: int, most_bytes: int) -> None:
+        """Forget the records before a step, and the oldest ones beyond `most_bytes`."""
+        for kind in STEPPED:
+            frames = self._frames[kind]
+            while frames and (frames[0][0] < step or self._stepped_bytes > most_bytes):
+                last_step, payload = frames.popleft()
+                self._stepped_bytes -= len(payload)
+                self.forgotten_step = max(self.forgotten_step, last_step)
+
+    def part(self) -> Part:
+        """Return what is in memory, in the form of a whole file."""
+        found = replace(self._contents)
+        found.header, found.wrong_facts = checked_header(dict(found.header))
+        payloads = {kind: [memoryview(data) for _, data in kept] for kind, kept in self._frames.items()}
+        take_records(found, payloads)
+        if found.end is not None:
+            found.end = {**found.end, "spans": len(found.spans)}
+        return Part(self.path, found)
+
+    def _take(self, data: bytes) -> None:
+        self._rest = b""
+        for item in fmt.scan_frames(data):
+            if isinstance(item, fmt.Frame):
+                self._take_frame(item)
+            elif item.offset + item.size_bytes == len(data) and item.size_bytes <= UNFINISHED_BYTES:
+                self._rest = data[item.offset :]
+            else:
+                self._contents.gaps.append(item)
+
+    def _take_frame(self, frame: fmt.Frame) -> None:
+        if frame.sequence < self._next_number:
+            self._contents.repeated_frames += 1
+            return
+        self._contents.lost_frames += frame.sequence - self._next_number
+        self._next_number = frame.sequence + 1
+        if frame.type in self._frames and len(frame.payload) % RECORD_BYTES[frame.type] == 0:
+            self._take_records(frame.type, bytes(frame.payload))
+        elif not take_facts(self._contents, frame, lambda *_: None):
+            self._contents.unknown_frames[frame.type] += 1
+
+    def _take_records(self, kind: int, payload: bytes) -> None:
+        frames = self._frames[kind]
+        if kind == fmt.SPANS:
+            self._note_steps(payload)
+        elif kind == fmt.CLOCK and payload and not frames:
+            self._note_beginning(payload)
+        frames.append((self.latest_step, payload))
+        if kind in STEPPED:
+            self._stepped_bytes += len(payload)
+        elif len(frames) > MOST_READINGS:
+            frames.popleft()
+
+    def _note_steps(self, payload: bytes) -> None:
+        records = np.frombuffer(payload, SPAN_DTYPE)
+        ended = records["step"][records["kind"] == STEP_CODE]
+        self.ended_step = max(self.ended_step, int(ended.max(initial=-1)))
+        self.latest_step = max(self.latest_step, int(records["step"].max(initial=-1)))
+
+    def _note_beginning(self, payload: bytes) -> None:
+        first = np.frombuffer(payload, ANCHOR_DTYPE)[0]
+        began_ns = self._contents.header.get("process_start_ns")
+        on_own_clock_ns = began_ns if isinstance(began_ns, int) else int(first["monotonic_ns"])
+        self.began_ns = on_own_clock_ns + int(first["realtime_ns"]) - int(first["monotonic_ns"])

@@ -1,0 +1,94 @@
+"""Alarms about changes and conditions, from the values of steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stagescope.analysis.watching.alarms import Alarms
+from stagescope.analysis.watching.step_values import QUANTITIES, StepValues, Subject
+from stagescope.vocabulary.conditions import parse_lasting_condition
+
+ITERATION = Subject("iteration")
+LOADING = Subject("part", "data_loading")
+LINK = Subject("link", rank=1, peer=2, direction="forward")
+FIRST, LAST, STEPS = 80, 130, 260
+
+
+def ranks(count=8):
+    return [Subject("rank", rank=rank) for rank in range(count)]
+
+
+def steps(changed, factor, common=None, seed=4):
+    """Yield the values of a training in which some subjects take longer from step FIRST to step LAST."""
+    generator = np.random.default_rng(seed)
+    for step in range(STEPS):
+        values = dict.fromkeys(ranks(), 400000000.0) | {ITERATION: 1e9, LOADING: 2e7, LINK: 1e6}
+        values = {name: value * np.exp(0.01 * generator.standard_normal()) for name, value in values.items()}
+        if FIRST <= step <= LAST:
+            values |= {name: values[name] * factor for name in changed}
+        if common is not None:
+            values |= {name: values[name] * common[step] for name in ranks()}
+        yield StepValues(step, values)
+
+
+def events(changed, factor, alarms=None, **options):
+    alarms = alarms or Alarms()
+    found = []
+    for values in steps(changed, factor, **options):
+        found += [(values.step, alarm.number, alarm.end_step) for alarm in alarms.add(values)]
+    return alarms, found
+
+
+def test_a_slow_rank_is_one_alarm_that_begins_and_ends():
+    alarms, found = events([ranks()[3], ITERATION], 1.2)
+    (alarm,) = alarms.all
+    assert [change.subject for change in alarm.changes] == [ranks()[3], ITERATION]
+    assert alarm.step == alarm.changes[0].step == FIRST
+    assert abs(alarm.changes[0].size - 0.2) < 0.03
+    assert abs(alarm.changes[0].usual - 4e8) < 1e7
+    assert alarm.found_step <= FIRST + 10
+    assert LAST < alarm.end_step <= LAST + 10
+    assert [number for _, number, _ in found] == [1] * len(found)
+    assert alarms.active == []
+
+
+def test_a_second_change_of_the_same_rank_is_a_second_alarm():
+    alarms = Alarms()
+    for repeat in range(2):
+        for values in steps([ranks()[3]], 1.2, seed=repeat):
+            alarms.add(values._replace(step=values.step + repeat * STEPS))
+    assert [alarm.step for alarm in alarms.all] == [FIRST, STEPS + FIRST]
+
+
+def test_what_all_ranks_have_in_common_is_no_alarm_about_a_rank():
+    common = np.where(np.arange(STEPS) >= FIRST, 1.3, 1.0)
+    alarms, _ = events([], 1.0, common=common)
+    assert alarms.all == []
+
+
+def test_links_and_causes_are_named_with_their_change():
+    alarms, _ = events([LINK], 1.5)
+    assert alarms.all[0].changes[0].subject == LINK
+    alarms, _ = events([LOADING], 6.0)
+    change = alarms.all[0].changes[0]
+    assert change.subject == LOADING
+    assert abs(change.size - 0.1) < 0.01  # of the iteration
+
+
+def test_conditions_hold_for_so_many_steps_in_a_row_and_unknown_values_count_neither_way():
+    condition = parse_lasting_condition("bubble>0.3 for 3 steps", QUANTITIES, "--alert")
+    alarms = Alarms([condition], least_change=0)
+    bubbles = [0.4, 0.4, 0.2, 0.4, None, 0.5, 0.6, 0.7, 0.1, 0.1]
+    for step, bubble in enumerate(bubbles):
+        values = {} if bubble is None else {Subject("bubble"): bubble}
+        alarms.add(StepValues(step, values))
+    (alarm,) = alarms.all
+    assert (alarm.found_step, alarm.end_step, alarm.value) == (6, 8, 0.6)
+
+
+def test_a_cause_is_a_fraction_of_the_iteration():
+    values = StepValues(0, {ITERATION: 2e9, LOADING: 5e8})
+    assert values.quantity("data_loading") == 0.25
+    assert values.quantity("iteration") == 2e9
+    assert values.quantity("straggler") is None
+    assert StepValues(0, {LOADING: 1.0}).quantity("data_loading") is None

@@ -1,0 +1,105 @@
+"""Recordings that grow are followed, and give what reading the whole file gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline_recordings import RANKS, planted_training, write_training
+from stagescope.ingest.recording.following import LEAST_BYTES_OF_FILE, Follower
+from stagescope.ingest.recording.reader import read_recordings
+from stagescope.vocabulary.errors import InputError
+
+STEPS = 12
+
+
+def grown(paths, sizes):
+    """Yield after each file has grown to one of these shares of its size."""
+    whole = [path.read_bytes() for path in paths]
+    for path in paths:
+        path.unlink()
+    for share in sizes:
+        for path, data in zip(paths, whole, strict=True):
+            path.write_bytes(data[: round(share * len(data))])
+        yield
+
+
+def test_a_recording_that_grows_is_read_like_a_whole_one(tmp_path):
+    paths = write_training(tmp_path, planted_training(STEPS, 0, (), 1))
+    whole = read_recordings(paths)
+    follower = Follower([tmp_path])
+    settled = []
+    for _ in grown(paths, (0.001, 0.1, 0.1003, 0.42, 0.8, 1.0)):
+        follower.read()
+        settled.append(follower.settled_step)
+    assert settled == sorted(settled)
+    assert 0 < settled[-2] < settled[-1] == follower.latest_step == STEPS - 1
+    followed = follower.timeline()
+    assert followed.spans.equals(whole.spans)
+    assert followed.steps.equals(whole.steps)
+    assert followed.diagnostics.equals(whole.diagnostics)
+    assert not follower.read()
+
+
+def test_steps_are_settled_when_all_ranks_that_run_have_ended_the_next_one(tmp_path):
+    training = planted_training(STEPS, 0, (), 1)
+    training[2] = training[2][:5]
+    write_training(tmp_path, training, end=False)
+    follower = Follower([tmp_path])
+    follower.read()
+    assert (follower.settled_step, follower.latest_step) == (3, STEPS - 1)
+
+
+def test_forgotten_steps_are_not_in_memory_and_later_ones_are_complete(tmp_path):
+    paths = write_training(tmp_path, planted_training(STEPS, 0, (), 1))
+    follower = Follower([tmp_path])
+    follower.read()
+    assert follower.first_step == 0
+    follower.forget_before(5)
+    assert 5 <= follower.first_step <= 6
+    kept, whole = follower.timeline().spans, read_recordings(paths).spans
+    later = whole.filter(whole["step"] >= follower.first_step)
+    assert kept.filter(kept["step"] >= follower.first_step).equals(later)
+
+
+def test_memory_is_bounded(tmp_path):
+    paths = write_training(tmp_path, planted_training(400, 0, (), 1))
+    assert paths[0].stat().st_size > 2 * LEAST_BYTES_OF_FILE
+    follower = Follower([tmp_path], most_bytes=0)
+    follower.read()
+    kept = follower.timeline().spans
+    assert 0 < follower.first_step < 399
+    assert kept.estimated_size() < RANKS * 4 * LEAST_BYTES_OF_FILE
+
+
+def test_the_process_of_a_rank_that_began_last_is_followed(tmp_path):
+    training = planted_training(3, 0, (), 1)
+    write_training(tmp_path, training, pid=1, process_start_ns=1)
+    for path in tmp_path.iterdir():
+        path.rename(path.with_name(path.name.replace(".", "-7.", 1)))
+    write_training(tmp_path, planted_training(STEPS, 0, (), 1), pid=2, process_start_ns=2, end=False)
+    follower = Follower([tmp_path])
+    follower.read()
+    assert follower.latest_step == STEPS - 1
+    assert {source.rpartition("/")[2] for source in follower.timeline().ranks["source"]} == {
+        f"rank-{rank:05}.sscope" for rank in range(RANKS)
+    }
+
+
+def test_damage_is_counted_and_the_rest_is_used(tmp_path):
+    paths = write_training(tmp_path, planted_training(STEPS, 0, (), 1))
+    data = bytearray(paths[1].read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
+    paths[1].write_bytes(data)
+    follower = Follower([tmp_path])
+    follower.read()
+    assert "frames.damaged" in follower.timeline().diagnostics["code"].to_list()
+    assert follower.settled_step == STEPS - 1
+
+
+def test_directories_without_recordings_are_errors(tmp_path):
+    follower = Follower([tmp_path])
+    follower.read()
+    with pytest.raises(InputError, match="no recording"):
+        follower.timeline()
+    with pytest.raises(InputError, match="no recording"):
+        Follower([tmp_path / "none"]).read()
