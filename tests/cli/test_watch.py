@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,11 +16,12 @@ import pytest
 
 from children import clean_environment, recording_command
 from pipeline_recordings import planted_training, write_training
+from recordings import span_record, step_record, write_recording
 from stagescope import api
 from stagescope.cli import main
 from stagescope.cli.watch import EXIT_ALARM
 from stagescope.cli.watch_output import View
-from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.errors import InputError, UsageError
 
 TRAINING = Path(__file__).parents[1] / "slowing_training.py"
 STEPS, SLOW_STEPS, SLOW_RANK = 130, range(80, 110), 2
@@ -39,7 +41,7 @@ def events(capsys):
 def test_a_rank_that_becomes_slower_is_named_with_its_first_step_and_the_alarm_ends(recordings, capsys):
     assert main(["watch", str(recordings)]) == EXIT_ALARM
     out = capsys.readouterr().out
-    assert f"alarm 1: Rank {SLOW_RANK} is 30 % slower (its actions took " in out
+    assert f"alarm 1: Rank {SLOW_RANK} is 30 % slower (its actions take " in out
     assert f" since step {SLOW_STEPS[0]}; found at step " in out
     assert "alarm 2" not in out
     assert out.rstrip().endswith("The training is over: ranks 0-3 ended.")
@@ -53,10 +55,10 @@ def test_json_lines_have_every_step_with_the_values_of_the_report(recordings, ca
     report = api.analyze(api.read(recordings))
     bubbles = report.steps["bubble_fraction"].to_list()
     assert [event["values"]["bubble"] for event in steps] == pytest.approx(bubbles)
-    (alarm,) = [event for event in found if event["event"] == "alarm"]  # began and ended in the same look
-    assert alarm["changes"][0] | {"size": None, "usual_ns": None} == {
+    (alarm,) = [event for event in found if event["event"] == "alarm"]  # began and ended in one update
+    assert alarm["changes"][0] | {"size": None, "usual_ns": None, "now_ns": None} == {
         "kind": "rank", "part": None, "rank": SLOW_RANK, "peer": None, "direction": None, "step": SLOW_STEPS[0],
-        "size": None, "usual_ns": None,
+        "size": None, "usual_ns": None, "now_ns": None,
     }  # fmt: skip
 
 
@@ -129,18 +131,18 @@ def test_a_directory_that_does_not_exist_is_an_error_and_an_empty_one_may_fill(t
     assert main(["watch", str(tmp_path), "--seconds", "0"]) == 0
 
 
-def test_a_watcher_measures_what_was_added_between_two_looks(tmp_path):
+def test_a_watcher_measures_what_was_added_between_two_updates(tmp_path):
     training = planted_training(40, SLOW_RANK, (), 1)
     paths = write_training(tmp_path, training)
     whole = [path.read_bytes() for path in paths]
     for path, data in zip(paths, whole, strict=True):
         path.write_bytes(data[: len(data) // 2])
     watcher = api.Watcher(tmp_path)
-    first = watcher.look()
+    first = watcher.update()
     for path, data in zip(paths, whole, strict=True):
         path.write_bytes(data)
-    second = watcher.look()
-    steps = [values.step for look in (first, second) for values in look.steps]
+    second = watcher.update()
+    steps = [values.step for update in (first, second) for values in update.steps]
     assert steps == list(range(40))
     assert (second.skipped, second.is_over) == (0, True)
     with pytest.raises(UsageError):
@@ -153,7 +155,7 @@ def test_the_view_of_a_terminal_fits_its_width_and_shows_steps_causes_ranks_and_
     monkeypatch.setenv("COLUMNS", "60")
     watcher = api.Watcher(recordings, alerts=["bubble>40%"])
     shown = []
-    View(watcher, shown.append).show(watcher.look())
+    View(watcher, shown.append).show(watcher.update())
     (text,) = shown
     lines = text.split("\n")
     assert max(map(len, lines)) <= 60
@@ -167,11 +169,73 @@ def test_a_training_that_hangs_is_an_alarm_with_the_rank_that_holds_it_up(tmp_pa
     training = planted_training(20, SLOW_RANK, (), 1)
     write_training(tmp_path, training, end=False, boot="elsewhere")  # its last span ended long ago
     assert main(["watch", str(tmp_path), "--until-alarm", "--json"]) == EXIT_ALARM
-    (hang,) = [event for event in events(capsys) if event["event"] == "hang"]
+    (hang,) = [event for event in events(capsys) if event["event"] == "stopped"]
     assert hang["culprits"] == [0, 1, 2, 3]
     assert "nothing for" in hang["sentences"][0]
     assert main(["watch", str(tmp_path), "--until-alarm"]) == EXIT_ALARM
-    assert "hang: Rank 0 holds up the training" in capsys.readouterr().out
+    assert "Rank 0 holds up the training: it has recorded nothing for" in capsys.readouterr().out
+
+
+def test_a_rank_that_was_killed_is_an_alarm(tmp_path, capsys):
+    training = planted_training(20, SLOW_RANK, (), 1)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    paths = write_training(tmp_path, training)
+    killed = write_training(tmp_path / "killed", training, end=False, boot=boot, pid=process.pid)
+    killed[1].rename(paths[1])
+    os.utime(paths[1], (0, 0))
+    for path in killed[::2] + killed[3:]:
+        path.unlink()
+    assert main(["watch", str(tmp_path)]) == EXIT_ALARM
+    out = capsys.readouterr().out
+    assert out.endswith("The training is over: rank 1 was killed or crashed, ranks 0 and 2-3 ended.\n")
+    assert "step 19" in out
+
+
+def test_damage_and_missing_ranks_are_printed_once_and_in_json(tmp_path, capsys):
+    paths = write_training(tmp_path, planted_training(20, SLOW_RANK, (), 1))
+    data = bytearray(paths[1].read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
+    paths[1].write_bytes(data)
+    paths[3].unlink()
+    assert main(["watch", str(tmp_path), "--least-change", "0"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("damaged bytes contain no valid frame") == 1
+    assert "rank 3" in out
+    assert main(["watch", str(tmp_path), "--least-change", "0", "--json"]) == 0
+    codes = [event["code"] for event in events(capsys) if event["event"] == "diagnostic"]
+    assert "frames.damaged" in codes
+    assert len(codes) == len(set(codes))
+
+
+def test_steps_without_actions_are_counted_and_not_shown_as_measured(tmp_path, capsys):
+    for rank in range(2):
+        spans = [span_record("send", 10 * step, 10 * step + 5, step=step) for step in range(8)]
+        spans += [step_record(step, 10 * step, 10 * step + 9) for step in range(8)]
+        write_recording(tmp_path / f"rank-{rank:05}.sscope", spans, rank=rank, world_size=2)
+    assert main(["watch", str(tmp_path)]) == 0
+    assert "8 steps could not be measured\n" in capsys.readouterr().out
+
+
+def test_a_recording_that_becomes_shorter_is_an_error(tmp_path):
+    paths = write_training(tmp_path, planted_training(10, SLOW_RANK, (), 1), end=False)
+    watcher = api.Watcher(tmp_path)
+    watcher.update()
+    paths[0].write_bytes(paths[0].read_bytes()[:500])
+    with pytest.raises(InputError, match="shorter"):
+        watcher.update()
+
+
+def test_a_training_that_is_started_again_begins_a_new_history(tmp_path):
+    write_training(tmp_path, planted_training(30, SLOW_RANK, (), 1), pid=1, process_start_ns=1, end=False)
+    watcher = api.Watcher(tmp_path)
+    first = watcher.update()
+    again = planted_training(12, SLOW_RANK, (), 1)
+    write_training(tmp_path / "again", again, pid=2, process_start_ns=2, end=False)
+    second = watcher.update()
+    assert first.steps[-1].step == 28
+    assert [values.step for values in second.steps] == list(range(11))
 
 
 @pytest.mark.exhaustive
@@ -186,7 +250,8 @@ def test_a_real_training_of_which_a_rank_becomes_slower(tmp_path):
         done = subprocess.run(watch, capture_output=True, text=True, timeout=200, check=False)
         assert training.wait(60) == 0
     assert done.returncode == EXIT_ALARM, done.stderr
-    alarms = [json.loads(line) for line in done.stdout.splitlines() if '"alarm"' in line]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    alarms = [event for event in found if event["event"] == "alarm"]
     first = next(alarm for alarm in alarms if alarm["changes"][0]["rank"] == 2)
     assert abs(first["changes"][0]["step"] - 80) <= 2
     assert first["found_step"] <= 95

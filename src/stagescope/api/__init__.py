@@ -44,7 +44,7 @@ from stagescope.api.running import (
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
 from stagescope.api.storing import store
-from stagescope.api.watching import Look, Watcher
+from stagescope.api.watching import Update, Watcher
 from stagescope.api.writing import export, export_comparison, export_paddle_profile, write
 from stagescope.exporters.stored_run import Stored
 
@@ -58,13 +58,13 @@ __all__ = [
     "FreeTransfers",
     "HangReport",
     "Inspection",
-    "Look",
     "OtherSchedule",
     "RunFacts",
     "SimulatedStep",
     "Slower",
     "Stored",
     "TraceReceiver",
+    "Update",
     "Viewer",
     "Watcher",
     "align_timeline",

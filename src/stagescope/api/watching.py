@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stagescope.analysis.hangs.conditions import QUIET_AFTER_S
-from stagescope.analysis.hangs.culprits import HANGS, IS_OVER, find_hang
+from stagescope.analysis.hangs.culprits import IS_OVER, find_hang
 from stagescope.analysis.watching.alarms import LEAST_CHANGE, Alarms
 from stagescope.analysis.watching.step_values import QUANTITIES, measure_steps, within_steps
+from stagescope.api.analyses import sorted_diagnostics
 from stagescope.api.reading import align_timeline
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.merge import merge_timelines
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
     from stagescope.analysis.hangs.culprits import HangReport
     from stagescope.analysis.watching.alarms import Alarm
     from stagescope.analysis.watching.step_values import StepValues
+    from stagescope.model import Timeline
+    from stagescope.model.diagnostics import Diagnostic
 
 FEWEST_STEPS = 8
 ENOUGH_SPANS = 100_000
-"""Steps that are analyzed together, as what is usual for an action is known from several of them; fewer, if they have
-so many spans."""
+"""So many steps are analyzed together, because what is usual for an action is known from several steps; fewer steps if
+they have so many spans."""
+
+REPORTED = ("error", "warning")
+STILL_RUNNING = "recording.no_end"
+"""The diagnostic of a recording that has not ended, as none has while it is watched."""
 
 FEW_RANKS = 16
 STATES_EVERY_S = 5.0
@@ -37,37 +44,43 @@ STATES_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look at a training has found.
+class Update:
+    """What is new in a training since the last update.
 
     steps
-        The values of the steps that have settled since the last look, in their order.
+        The values of the steps that are now complete, in their order.
     alarms
         Alarms that began, became more specific, or ended in these steps.
     skipped
-        How many steps between the last look and this one were not measured, because they came faster than they could
-        be, or because not all ranks recorded them.
+        How many complete steps could not be measured: their spans came faster than they can be analyzed, not all ranks
+        recorded them, or they have no actions.
+    diagnostics
+        Errors and warnings about the recordings and the alignment of their clocks that no earlier update had.
     processes
         What the processes are doing, and why the training hangs, if it does.
-    hang_began, hang_ended
-        Whether the training has stopped, or goes on again, since the last look.
+    stopped, continues
+        Whether the training hangs or ranks were killed since the last update, or it continues after a hang.
+    has_more
+        Whether there is more to read: recordings that exist already are read in parts.
     """
 
     steps: tuple[StepValues, ...]
     alarms: tuple[Alarm, ...]
     skipped: int
+    diagnostics: tuple[Diagnostic, ...]
     processes: HangReport
-    hang_began: bool
-    hang_ended: bool
+    stopped: bool
+    continues: bool
+    has_more: bool
 
     @property
     def is_over(self) -> bool:
-        """Whether all processes have ended."""
-        return self.processes.outcome == IS_OVER
+        """Whether all processes have ended and everything was read."""
+        return self.processes.outcome == IS_OVER and not self.has_more
 
 
 class Watcher:
-    """Follow the recordings of a running training; `look` returns what is new.
+    """Follow the recordings of a running training; `update` returns what is new.
 
     `directories` are those of its recordings. `alerts` are conditions such as ``"bubble>0.35 for 20 steps"``, on one of
     QUANTITIES. `least_change` is the smallest change of level that is an alarm, relative to the value; 0 for none. A
@@ -89,45 +102,62 @@ class Watcher:
         self._directories = directories
         self._quiet_after_s = quiet_after_s
         self._follower = Follower(directories)
-        self._last_step: int | None = None
+        self._last_step = -1
+        self._restarts = 0
+        self._reported: set[tuple[object, ...]] = set()
         self._processes: HangReport | None = None
         self._read_s = 0.0
         self._window = FEWEST_STEPS
 
-    def look(self) -> Look:
-        """Return what has happened since the last look. Raises InputError if there is no recording."""
+    def update(self) -> Update:
+        """Return what has happened since the last update.
+
+        Raises InputError if there is no recording, or if one cannot be read.
+        """
         before = self._processes
         processes = self._states()  # first: when all processes have ended, their last spans are there
-        self._follower.read()
-        steps, skipped = self._new_steps()
+        has_more = self._follower.read()
+        if self._follower.restarts > self._restarts:
+            self._restarts, self._last_step = self._follower.restarts, -1
+            self.alarms.restart()
+        complete = self._follower.complete_step(is_over=processes.outcome == IS_OVER and not has_more)
+        steps, skipped, diagnostics = self._new_steps(complete)
         changed: dict[int, Alarm] = {}
         for values in steps:
             changed |= {alarm.number: alarm for alarm in self.alarms.add(values)}
-        hung = [each is not None and each.outcome == HANGS for each in (before, processes)]
-        return Look(
-            tuple(steps), tuple(changed.values()), skipped, processes,
-            hang_began=hung == [False, True], hang_ended=hung == [True, False],
+        stopped = [each is not None and each.has_stopped for each in (before, processes)]
+        return Update(
+            tuple(steps), tuple(changed.values()), skipped, diagnostics, processes,
+            stopped=stopped == [False, True], continues=stopped == [True, False], has_more=has_more,
         )  # fmt: skip
 
-    def _new_steps(self) -> tuple[list[StepValues], int]:
-        settled, first_kept = self._follower.settled_step, self._follower.first_step
-        last = self._last_step
-        if last is not None and self._follower.latest_step < last:  # the training was started again
-            self._last_step = last = None
-        first = first_kept if last is None else max(last + 1, first_kept)
-        if settled < first:
-            return [], 0
-        begin = max(first_kept, min(first - 1, settled - self._window + 1))
+    def _new_steps(self, complete: int) -> tuple[list[StepValues], int, tuple[Diagnostic, ...]]:
+        """Return the values of complete steps, how many could not be measured, and new diagnostics."""
+        first_kept = self._follower.first_step
+        first = max(self._last_step + 1, first_kept)
+        if complete < first:
+            return [], 0, ()
+        begin = max(first_kept, min(first - 1, complete - self._window + 1))
         timeline = merge_timelines([self._follower.timeline()])
         timeline = place_stages(align_timeline(timeline), Layout())
-        chosen = within_steps(timeline, begin, settled + 1)
-        found = measure_steps(chosen, first, settled)
-        expected = settled - last if last is not None else len(found)
-        self._last_step = settled
-        spans_per_step = chosen.spans.height // (settled + 2 - begin) + 1
+        chosen = within_steps(timeline, begin, complete + 1)
+        found = measure_steps(chosen, first, complete)
+        before = self._last_step if self._last_step >= 0 else self._follower.begin_step - 1
+        skipped = complete - before - len(found)
+        self._last_step = complete
+        spans_per_step = chosen.spans.height // (complete + 2 - begin) + 1
         self._window = max(1, min(FEWEST_STEPS, ENOUGH_SPANS // spans_per_step))
-        self._follower.forget_before(settled - self._window)
-        return found, max(0, expected - len(found))
+        self._follower.forget_before(complete - self._window)
+        return found, max(0, skipped), self._new_diagnostics(timeline)
+
+    def _new_diagnostics(self, timeline: Timeline) -> tuple[Diagnostic, ...]:
+        found = []
+        for one in sorted_diagnostics(timeline):
+            key = (one.code, one.rank, one.source)
+            if one.severity in REPORTED and one.code != STILL_RUNNING and key not in self._reported:
+                self._reported.add(key)
+                found.append(one)
+        return tuple(found)
 
     def _states(self) -> HangReport:
         known = self._processes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo
+from stagescope.cli.hang_options import after_option
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.vocabulary.number_ranges import ranks_text
 from stagescope.vocabulary.printable import printable
@@ -34,14 +35,7 @@ MOST_STACKS = 8
     """,
 )
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--after",
-    metavar="S",
-    type=click.FloatRange(min=1.0),
-    default=10.0,
-    show_default=True,
-    help="Seconds without a span after which a rank has stopped; at least three times its longest pause before.",
-)
+@after_option
 @click.option("--stacks", is_flag=True, help="Ask all processes for the Python stacks of their threads.")
 @json_options("the result")
 def command(

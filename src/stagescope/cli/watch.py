@@ -12,12 +12,13 @@ import click
 
 from stagescope.cli.console import echo, replaced_text
 from stagescope.cli.ending import ending
+from stagescope.cli.hang_options import after_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stagescope.api.notifications import Notifier
-    from stagescope.api.watching import Look, Watcher
+    from stagescope.api.watching import Update, Watcher
 
 EXIT_ALARM = 3
 
@@ -40,7 +41,7 @@ EXIT_ALARM = 3
     "alerts",
     metavar="CONDITION",
     multiple=True,
-    help="Alarm if a condition holds: QUANTITY>NUMBER, with 'for N steps' in N steps in a row; may be repeated.",
+    help="Raise an alarm while a condition holds, such as 'bubble>0.35 for 20 steps'; may be repeated.",
 )
 @click.option(
     "--least-change",
@@ -48,27 +49,24 @@ EXIT_ALARM = 3
     type=click.FloatRange(0.0, 10.0),
     default=0.05,
     show_default=True,
-    help="Smallest lasting change of a rank, link, cause or iteration that is an alarm; 0 for none.",
+    help="Smallest lasting increase in a rank, link, cause or iteration that raises an alarm; 0 for none.",
 )
+@after_option
 @click.option(
-    "--after",
-    metavar="S",
-    type=click.FloatRange(min=1.0),
-    default=10.0,
-    show_default=True,
-    help="Seconds without a span after which a rank has stopped.",
-)
-@click.option(
-    "--on-alarm", metavar="COMMAND", help="Run a command per alarm, with the alarm as JSON as its input."
+    "--on-alarm",
+    metavar="COMMAND",
+    help="Run a command for each alarm, with the alarm as JSON on standard input.",
 )
 @click.option("--webhook", metavar="URL", help="Send each alarm as JSON to a web server.")
 @click.option("--until-alarm", is_flag=True, help="End at the first alarm.")
 @click.option("--seconds", metavar="S", type=click.FloatRange(min=0.0), help="End after this time.")
 @click.option(
     "--interval", metavar="S", type=click.FloatRange(0.1, 3600.0), default=1.0, show_default=True,
-    help="Time between two looks.",
+    help="Seconds between updates.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per step and alarm.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON lines: one object for each step, alarm and hang."
+)
 def command(
     directories: Sequence[Path],
     alerts: Sequence[str],
@@ -79,11 +77,13 @@ def command(
 ) -> int:
     """Watch a training while it runs: its steps, where their time goes, what each rank does, and alarms.
 
-    DIR is the directory of its recordings. An alarm is a lasting change of the iteration, of a cause of lost time, of
-    the work of a rank or of the messages of a link, a condition of --alert that holds, or a training that hangs. The
-    quantities of conditions are bubble, iteration, step, and the causes, as fractions of the iteration.
+    DIR is the directory of its recordings. An alarm is raised if the iteration, a cause of lost time, the actions of a
+    rank or the messages of a link take longer than before and this lasts, if a condition of --alert holds, and if the
+    training hangs or crashes. Conditions can name bubble, iteration, step, and the causes of lost time, which are
+    fractions of the iteration.
 
-    The exit code is 3 if there was an alarm, and 0 if there was none until the training ended, Ctrl-C, or --seconds.
+    The command ends when the training ends, with Ctrl-C, or after --seconds. The exit code is 3 if there was an alarm,
+    and 0 otherwise.
     """
     from stagescope import api
     from stagescope.api.notifications import Notifier, check_url, parse_command
@@ -100,42 +100,41 @@ def command(
         output = _output(stack, watcher, as_json=bool(options["as_json"]))
         raised = False
         while not ended.is_set():
-            look = _look(watcher, directories)
-            if look is not None:
-                raised = _notify(look, notifier) or raised
-                output(look)
-            if (look is not None and look.is_over) or (raised and options["until_alarm"]):
+            update = _update(watcher, directories)
+            if update is not None:
+                raised = _notify(update, notifier) or raised
+                output(update)
+            if (update is not None and update.is_over) or (raised and options["until_alarm"]):
                 break
             remaining_s = until_s - time.monotonic()
             if remaining_s <= 0:
                 break
-            ended.wait(min(options["interval"], remaining_s))
+            if update is None or not update.has_more:
+                ended.wait(min(options["interval"], remaining_s))
     notifier.wait()
     return EXIT_ALARM if raised else 0
 
 
-def _look(watcher: Watcher, directories: Sequence[Path]) -> Look | None:
+def _update(watcher: Watcher, directories: Sequence[Path]) -> Update | None:
     """Return what is new, None as long as nothing is recorded in directories that exist."""
     from stagescope.record.format import SUFFIX
 
     if all(path.is_dir() and not any(path.rglob(f"*{SUFFIX}")) for path in directories):
         return None
-    return watcher.look()
+    return watcher.update()
 
 
-def _notify(look: Look, notifier: Notifier) -> bool:
-    """Send the alarms that began or ended, and return whether there are any."""
-    from stagescope.reports.hang_text import hang_sentences
-    from stagescope.reports.watch_text import alarm_json
+def _notify(update: Update, notifier: Notifier) -> bool:
+    """Send the alarms that began or ended, and whether the training stopped; return whether there is anything."""
+    from stagescope.cli.watch_output import alarm_events
 
-    for alarm in look.alarms:
-        notifier.send(alarm_json(alarm))
-    if look.hang_began:
-        notifier.send({"alarm": "hang", "sentences": hang_sentences(look.processes)})
-    return look.hang_began or bool(look.alarms)
+    events = list(alarm_events(update))
+    for event in events:
+        notifier.send(event)
+    return bool(events)
 
 
-def _output(stack: ExitStack, watcher: Watcher, *, as_json: bool) -> Callable[[Look], None]:
+def _output(stack: ExitStack, watcher: Watcher, *, as_json: bool) -> Callable[[Update], None]:
     import sys
 
     from stagescope.cli.watch_output import JsonLines, Log, View

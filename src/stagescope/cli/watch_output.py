@@ -1,14 +1,16 @@
-"""The outputs of ``stagescope watch``: a view that a terminal shows, a log of lines, and JSON lines."""
+"""What ``stagescope watch`` prints: a view on a terminal, a log in a pipe, or JSON lines."""
 
 from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from itertools import chain
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stagescope.cli.console import echo, terminal_width
+from stagescope.cli.diagnostics import diagnostic_lines
 from stagescope.reports.aligned import aligned
 from stagescope.reports.hang_text import hang_rows, hang_sentences
 from stagescope.reports.watch_text import (
@@ -26,55 +28,60 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stagescope.analysis.watching.step_values import StepValues
-    from stagescope.api.watching import Look, Watcher
+    from stagescope.api.watching import Update, Watcher
+    from stagescope.model.diagnostics import Diagnostic
 
 STATUS_EVERY_S = 30.0
 SPARKLINE_WIDTH = 60
 MOST_RANKS = 12
 MOST_ALARMS = 5
+MOST_DIAGNOSTICS = 5
+CONTINUES = "The training continues: all ranks record spans."
+
+
+def alarm_events(update: Update) -> Iterator[dict[str, Any]]:
+    """Yield the alarms that began, changed or ended, and whether the training stopped, as plain data."""
+    for alarm in update.alarms:
+        yield {"event": "alarm", **alarm_json(alarm)}
+    if update.stopped:
+        culprits, sentences = list(update.processes.culprits), hang_sentences(update.processes)
+        yield {"event": "stopped", "culprits": culprits, "sentences": sentences}
+    if update.continues:
+        yield {"event": "continues", "sentences": [CONTINUES]}
 
 
 class JsonLines:
-    """One JSON object per step, alarm and hang."""
+    """One JSON object per line: steps, alarms, diagnostics, and whether the training stopped."""
 
-    def show(self, look: Look) -> None:
+    def show(self, update: Update) -> None:
         """Print what is new."""
-        for values in look.steps:
-            self._print("step", step_json(values))
-        for alarm in look.alarms:
-            self._print("alarm", alarm_json(alarm))
-        if look.hang_began:
-            facts = {"culprits": list(look.processes.culprits), "sentences": hang_sentences(look.processes)}
-            self._print("hang", facts)
-        if look.hang_ended:
-            self._print("hang_over", {})
-
-    def _print(self, event: str, facts: dict[str, object]) -> None:
-        echo(json.dumps({"event": event, **facts}))
+        steps = ({"event": "step", **step_json(values)} for values in update.steps)
+        found = ({"event": "diagnostic", **asdict(one)} for one in update.diagnostics)
+        for event in (*steps, *found, *alarm_events(update)):
+            echo(json.dumps(event))
 
 
 class Log:
-    """A line per alarm as it happens, and one about the state twice a minute."""
+    """Alarms and diagnostics as they are found, and a line about the state twice a minute."""
 
     def __init__(self, watcher: Watcher) -> None:
         """Print what a watcher finds."""
         self._watcher = watcher
         self._status_s = float("-inf")
         self._last: StepValues | None = None
+        self._skipped = 0
 
-    def show(self, look: Look) -> None:
+    def show(self, update: Update) -> None:
         """Print what is new."""
-        self._last = look.steps[-1] if look.steps else self._last
-        for alarm in look.alarms:
-            for line in event_lines(alarm):
-                echo(line)
-        for line in _hang_lines(look):
+        self._last = update.steps[-1] if update.steps else self._last
+        self._skipped += update.skipped
+        for line in (*diagnostic_lines(update.diagnostics), *_news(update)):
             echo(line)
-        if look.is_over or time.monotonic() - self._status_s > STATUS_EVERY_S:
+        if update.is_over or time.monotonic() - self._status_s > STATUS_EVERY_S:
             self._status_s = time.monotonic()
-            echo(headline(self._watcher.alarms, self._last))
-        if look.is_over:
-            echo(printable(hang_sentences(look.processes)[0]))
+            echo(headline(self._watcher.alarms, self._last, self._skipped))
+        if update.is_over:
+            echo(next(_sentences(update)))
 
 
 class View:
@@ -86,53 +93,58 @@ class View:
         self._replace = replace
         self._last: StepValues | None = None
         self._skipped = 0
+        self._diagnostics: tuple[Diagnostic, ...] = ()
 
-    def show(self, look: Look) -> None:
+    def show(self, update: Update) -> None:
         """Replace the text."""
-        self._last = look.steps[-1] if look.steps else self._last
-        self._skipped += look.skipped
+        self._last = update.steps[-1] if update.steps else self._last
+        self._skipped += update.skipped
+        self._diagnostics += update.diagnostics
         width = terminal_width()
         wrapper = TextWrapper(width, subsequent_indent="  ", drop_whitespace=False, break_on_hyphens=False)
-        wrapped = (wrapper.wrap(line) or [""] for line in self._lines(look))
+        wrapped = (wrapper.wrap(line) or [""] for line in self._lines(update))
         self._replace("\n".join(chain.from_iterable(wrapped)))
 
-    def _lines(self, look: Look) -> Iterator[str]:
+    def _lines(self, update: Update) -> Iterator[str]:
         alarms = self._watcher.alarms
-        yield headline(alarms, self._last)
+        yield headline(alarms, self._last, self._skipped)
         bars = sparkline(alarms.history, SPARKLINE_WIDTH)
         if bars:
             yield f"iterations {bars}"
-        if self._skipped:
-            yield f"{self._skipped} steps were not measured"
         causes = cause_rows(alarms.history)
         if causes:
             yield ""
             yield from aligned(("lost time", "now", "usual"), causes, (0,))
         yield ""
-        yield from self._ranks(look)
+        yield from self._ranks(update)
         yield ""
-        yield from _hang_lines(look) if look.hang_began else _state_lines(look)
+        yield from diagnostic_lines(self._diagnostics, MOST_DIAGNOSTICS)
+        if update.processes.has_stopped:
+            yield from _sentences(update)
         for alarm in alarms.all[-MOST_ALARMS:]:
             yield from event_lines(alarm)
-        if not alarms.all:
+        if not alarms.all and not update.processes.has_stopped:
             yield "no alarm"
 
-    def _ranks(self, look: Look) -> Iterator[str]:
-        rows = [tuple(map(printable, row)) for row in hang_rows(look.processes)]
-        yield from aligned(("rank", "condition", "step", "last"), rows[:MOST_RANKS], (1, 3))
-        if len(look.processes.states) > min(len(rows), MOST_RANKS):
-            yield f"... and {len(look.processes.states) - min(len(rows), MOST_RANKS)} more ranks"
-        if look.processes.missing:
-            yield f"No recording of {ranks_text(look.processes.missing)}."
+    def _ranks(self, update: Update) -> Iterator[str]:
+        rows = [tuple(map(printable, row)) for row in hang_rows(update.processes)][:MOST_RANKS]
+        yield from aligned(("rank", "condition", "step", "last"), rows, (1, 3))
+        hidden = len(update.processes.states) - len(rows)
+        if hidden:
+            yield f"... and {hidden} more ranks"
+        if update.processes.missing:
+            yield f"No recording of {ranks_text(update.processes.missing)}."
 
 
-def _hang_lines(look: Look) -> Iterator[str]:
-    if look.hang_began:
-        yield from (f"hang: {printable(sentence)}" for sentence in hang_sentences(look.processes))
-    if look.hang_ended:
-        yield "hang: over, all ranks record again"
+def _news(update: Update) -> Iterator[str]:
+    """Yield the lines of alarms and hangs that began or ended; the log ends with the outcome."""
+    for alarm in update.alarms:
+        yield from event_lines(alarm)
+    if update.stopped and not update.is_over:
+        yield from _sentences(update)
+    if update.continues:
+        yield CONTINUES
 
 
-def _state_lines(look: Look) -> Iterator[str]:
-    if look.processes.is_hung:
-        yield from (f"hang: {printable(sentence)}" for sentence in hang_sentences(look.processes))
+def _sentences(update: Update) -> Iterator[str]:
+    return map(printable, hang_sentences(update.processes))

@@ -24,7 +24,7 @@ LEAST_SHOWN = 0.0005
 """Share of the iteration below which a cause would be printed as 0.0 %."""
 
 RECENT = 8
-"""Steps whose median is shown as the present value."""
+"""Steps whose mean is shown as the present value."""
 
 
 def subject_text(subject: Subject) -> str:
@@ -49,12 +49,12 @@ def change_text(change: Change) -> str:
     name = subject_text(change.subject)
     if change.subject.kind == PART:
         return f"{name} takes {100 * change.size:.0f} points more of the iteration"
-    times = (
-        f"{duration_text(round(change.usual))}, now {duration_text(round(change.usual * (1 + change.size)))}"
-    )
+    before, now = duration_text(round(change.usual)), duration_text(round(change.now))
     if change.subject.kind == RANK:
-        return f"{name} is {100 * change.size:.0f} % slower (its actions took {times} per step)"
-    return f"{name} takes {100 * change.size:.0f} % longer (it took {times})"
+        return (
+            f"{name} is {100 * change.size:.0f} % slower (its actions take {now} per step, {before} before)"
+        )
+    return f"{name} takes {100 * change.size:.0f} % longer ({now}, {before} before)"
 
 
 def value_text(quantity: str, value: float) -> str:
@@ -84,13 +84,14 @@ def alarm_sentences(alarm: Alarm) -> list[str]:
 
 
 def _ending(alarm: Alarm) -> list[str]:
-    return [] if alarm.end_step is None else [f"Over, found at step {alarm.end_step}."]
+    return [] if alarm.end_step is None else [f"Resolved at step {alarm.end_step}."]
 
 
-def headline(alarms: Alarms, last: StepValues | None) -> str:
-    """Return the last step, its iteration and its bubble, each with the usual value."""
+def headline(alarms: Alarms, last: StepValues | None, skipped: int) -> str:
+    """Return the last step, its iteration and bubble, the usual iteration, and how many steps were not measured."""
+    unmeasured = f"{skipped:,} step{'s' if skipped > 1 else ''} could not be measured"
     if last is None:
-        return "no complete step yet"
+        return unmeasured if skipped else "no complete step yet"
     parts = [f"step {last.step}"]
     for name in (ITERATION, BUBBLE):
         value = last.quantity(name)
@@ -99,6 +100,8 @@ def headline(alarms: Alarms, last: StepValues | None) -> str:
     usual = alarms.history.usual(Subject(ITERATION))
     if not math.isnan(usual):
         parts.append(f"usual iteration {duration_text(round(usual))}")
+    if skipped:
+        parts.append(unmeasured)
     return ", ".join(parts)
 
 
@@ -142,7 +145,8 @@ def alarm_json(alarm: Alarm) -> dict[str, Any]:
                 **change.subject._asdict(),
                 "step": change.step,
                 "size": change.size,
-                "usual_ns": None if math.isnan(change.usual) else change.usual,
+                "usual_ns": change.usual,
+                "now_ns": change.now,
             }
             for change in alarm.changes
         ],

@@ -86,6 +86,27 @@ def test_conditions_hold_for_so_many_steps_in_a_row_and_unknown_values_count_nei
     assert (alarm.found_step, alarm.end_step, alarm.value) == (6, 8, 0.6)
 
 
+def test_a_condition_may_last_longer_than_the_history():
+    condition = parse_lasting_condition("bubble>0.3 for 500 steps", QUANTITIES, "--alert")
+    alarms = Alarms([condition])
+    for step in range(7, 600):
+        alarms.add(StepValues(step, {Subject("bubble"): 0.4}))
+    (alarm,) = alarms.all
+    assert (alarm.step, alarm.found_step) == (7, 506)
+    alarms.restart()
+    assert (alarms.active, alarm.end_step) == ([], 599)
+
+
+def test_the_numbers_of_a_change_are_those_of_its_values():
+    alarms = Alarms()
+    for values in steps([ranks()[3]], 1.5, common=np.where(np.arange(STEPS) >= FIRST, 1.2, 1.0)):
+        alarms.add(values)
+    change = alarms.all[0].changes[0]
+    assert change.subject == ranks()[3]
+    assert abs(change.now - 1.8 * 4e8) < 2e7
+    assert change.size == change.now / change.usual - 1
+
+
 def test_a_cause_is_a_fraction_of_the_iteration():
     values = StepValues(0, {ITERATION: 2e9, LOADING: 5e8})
     assert values.quantity("data_loading") == 0.25

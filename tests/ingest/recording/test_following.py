@@ -27,26 +27,27 @@ def test_a_recording_that_grows_is_read_like_a_whole_one(tmp_path):
     paths = write_training(tmp_path, planted_training(STEPS, 0, (), 1))
     whole = read_recordings(paths)
     follower = Follower([tmp_path])
-    settled = []
+    complete = []
     for _ in grown(paths, (0.001, 0.1, 0.1003, 0.42, 0.8, 1.0)):
         follower.read()
-        settled.append(follower.settled_step)
-    assert settled == sorted(settled)
-    assert 0 < settled[-2] < settled[-1] == follower.latest_step == STEPS - 1
+        complete.append(follower.complete_step())
+    assert complete == sorted(complete)
+    assert 0 < complete[-2] < complete[-1] == follower.latest_step == STEPS - 1
     followed = follower.timeline()
     assert followed.spans.equals(whole.spans)
     assert followed.steps.equals(whole.steps)
     assert followed.diagnostics.equals(whole.diagnostics)
-    assert not follower.read()
+    assert not follower.read()  # nothing more to read
 
 
-def test_steps_are_settled_when_all_ranks_that_run_have_ended_the_next_one(tmp_path):
+def test_steps_are_complete_when_all_ranks_that_run_have_ended_the_next_one(tmp_path):
     training = planted_training(STEPS, 0, (), 1)
     training[2] = training[2][:5]
     write_training(tmp_path, training, end=False)
     follower = Follower([tmp_path])
     follower.read()
-    assert (follower.settled_step, follower.latest_step) == (3, STEPS - 1)
+    assert (follower.complete_step(), follower.latest_step) == (3, STEPS - 1)
+    assert follower.complete_step(is_over=True) == 4
 
 
 def test_forgotten_steps_are_not_in_memory_and_later_ones_are_complete(tmp_path):
@@ -65,7 +66,8 @@ def test_memory_is_bounded(tmp_path):
     paths = write_training(tmp_path, planted_training(400, 0, (), 1))
     assert paths[0].stat().st_size > 2 * LEAST_BYTES_OF_FILE
     follower = Follower([tmp_path], most_bytes=0)
-    follower.read()
+    while follower.read():
+        pass
     kept = follower.timeline().spans
     assert 0 < follower.first_step < 399
     assert kept.estimated_size() < RANKS * 4 * LEAST_BYTES_OF_FILE
@@ -93,7 +95,7 @@ def test_damage_is_counted_and_the_rest_is_used(tmp_path):
     follower = Follower([tmp_path])
     follower.read()
     assert "frames.damaged" in follower.timeline().diagnostics["code"].to_list()
-    assert follower.settled_step == STEPS - 1
+    assert follower.complete_step() == STEPS - 1
 
 
 def test_directories_without_recordings_are_errors(tmp_path):
@@ -103,3 +105,14 @@ def test_directories_without_recordings_are_errors(tmp_path):
         follower.timeline()
     with pytest.raises(InputError, match="no recording"):
         Follower([tmp_path / "none"]).read()
+
+
+def test_a_copy_of_a_file_counts_once(tmp_path):
+    paths = write_training(tmp_path, planted_training(STEPS, 0, (), 1), pid=1)
+    whole = read_recordings(paths)
+    (tmp_path / "backup.sscope").write_bytes(paths[2].read_bytes())
+    follower = Follower([tmp_path])
+    follower.read()
+    timeline = follower.timeline()
+    assert timeline.spans.equals(whole.spans)
+    assert timeline.diagnostics["code"].to_list() == ["recording.copy"]

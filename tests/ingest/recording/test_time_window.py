@@ -98,3 +98,17 @@ def test_lost_frames_may_have_held_later_anchors(tmp_path):
     damaged[-1] ^= 1
     path.write_bytes(damaged)
     assert api.read(path).spans.height == 21
+
+
+def test_a_wait_that_ends_after_the_last_stored_span_is_kept(tmp_path):
+    frames = recording_frames(
+        [
+            span_record("send", 100 * n, 100 * n + 50, wait_start_ns=100 * n, wait_end_ns=100 * n + 700)
+            for n in range(9)
+        ],
+        end=False,
+    )
+    (tmp_path / "rank-00000.sscope").write_bytes(encode(frames))
+    timeline = api.read(tmp_path)
+    assert "timestamps.implausible" not in timeline.diagnostics["code"]
+    assert timeline.spans["wait_end_ns"].max() == 1_000_000 + 1500

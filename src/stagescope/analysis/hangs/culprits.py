@@ -62,6 +62,11 @@ class HangReport:
         """Whether at least one rank holds up others, or has been killed."""
         return self.outcome == HANGS
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the training hangs, or is over because ranks were killed."""
+        return self.is_hung or GONE in self.conditions.values()
+
     def chain_of(self, rank: int) -> tuple[Waiting, ...]:
         """Return what a rank waits for, what that rank waits for, and so on to a culprit; each rank once."""
         found: list[Waiting] = []

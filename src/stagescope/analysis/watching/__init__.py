@@ -1,1 +1,1 @@
-"""What changes while a training runs: values of each step, level shifts in them, and alarms."""
+"""What is watched while a training runs: the values of each step, level shifts in them, and alarms."""

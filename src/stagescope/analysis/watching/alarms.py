@@ -1,6 +1,6 @@
-"""Alarms of a running training: conditions that hold for long enough, and changes of level that are no chance.
+"""Alarms of a running training: conditions that hold for long enough, and level shifts that exceed the noise.
 
-Changes are searched in the iteration, in each cause of lost time, in the actions of each rank and in the messages of
+Shifts are searched for in the iteration, in each cause of lost time, in the actions of each rank and in the messages of
 each link. Ranks and links are compared with the median of all ranks or links in the same step, so that what all have in
 common, such as longer data, is a change of the iteration and not of a rank.
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from stagescope.analysis.watching.level_shifts import SHORTEST, find_shifts
 from stagescope.analysis.watching.series_history import FIRST, SEARCHED, SeriesHistory
-from stagescope.analysis.watching.step_values import PART, Subject
+from stagescope.analysis.watching.step_values import ITERATION, PART, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,15 +38,16 @@ RETURNED = 1 / 3
 
 @dataclass(frozen=True)
 class Change:
-    """A subject whose level rose: from which step on, by how much, and the usual value before in nanoseconds.
+    """A subject whose level rose: from which step on, its median before that step and since then, in nanoseconds.
 
-    `size` is relative to the usual value, and of a cause relative to the iteration.
+    `size` is the difference of the two, relative to `usual`, and for a cause relative to the usual iteration.
     """
 
     subject: Subject
     step: int
     size: float
     usual: float
+    now: float
 
 
 @dataclass
@@ -67,8 +68,22 @@ class Alarm:
 
 
 @dataclass
+class _Streak:
+    """For how many steps in a row a condition has held, and since which one."""
+
+    length: int = 0
+    first: int = FIRST
+
+    def add(self, step: int, *, holds: bool) -> None:
+        """Add a step in which the condition holds, or does not."""
+        if holds and not self.length:
+            self.first = step
+        self.length = self.length + 1 if holds else 0
+
+
+@dataclass
 class _Level:
-    """Where the level of a row was before a change, to find out when it returns."""
+    """The row of a change in the history, and the level before it, to find out when it returns."""
 
     row: int
     shift: Shift
@@ -84,14 +99,23 @@ class Alarms:
         """Watch for these conditions, and for changes of at least `least_change`; for no changes if that is 0."""
         self.all: list[Alarm] = []
         self.history = SeriesHistory()
-        self._held = dict.fromkeys(conditions, 0)
+        self._streaks = {condition: _Streak() for condition in conditions}
         self._of_condition: dict[LastingCondition, Alarm] = {}
         self._least_change = least_change
         self._levels: dict[int, list[_Level]] = {}
 
+    def restart(self) -> None:
+        """Begin again without history, because the training was restarted. All alarms are over."""
+        for alarm in self.active:
+            alarm.end_step = self.history.last_step
+        self.history = SeriesHistory()
+        self._streaks = {condition: _Streak() for condition in self._streaks}
+        self._of_condition.clear()
+        self._levels.clear()
+
     @property
     def active(self) -> list[Alarm]:
-        """The alarms that last."""
+        """The alarms that have not ended."""
         return [alarm for alarm in self.all if alarm.end_step is None]
 
     def add(self, values: StepValues) -> list[Alarm]:
@@ -110,18 +134,17 @@ class Alarms:
         return list({alarm.number: alarm for alarm in found}.values())
 
     def _judge(self, values: StepValues) -> list[Alarm]:
-        """Return the alarms of conditions that hold since long enough, or not any more; an unknown value is neither."""
+        """Return the alarms of conditions that have held for long enough or no longer hold; skip unknown values."""
         changed = []
-        for lasting in self._held:
+        for lasting, streak in self._streaks.items():
             value = values.quantity(lasting.condition.quantity)
             if value is None:
                 continue
             holds = lasting.condition.holds(value)
-            self._held[lasting] = self._held[lasting] + 1 if holds else 0
+            streak.add(values.step, holds=holds)
             alarm = self._of_condition.get(lasting)
-            if alarm is None and self._held[lasting] == lasting.steps:
-                first = self.history.step_ago(lasting.steps)
-                alarm = Alarm(len(self.all) + 1, first, values.step, lasting, value)
+            if alarm is None and streak.length >= lasting.steps:
+                alarm = Alarm(len(self.all) + 1, streak.first, values.step, lasting, value)
                 self._of_condition[lasting] = alarm
                 self.all.append(alarm)
                 changed.append(alarm)
@@ -135,8 +158,7 @@ class Alarms:
         """Add a change to the alarm that it belongs to; return that alarm if it is new or became more specific."""
         first = self.history.step_ago(shift.length)
         subject = self.history.subjects[shift.row]
-        size = shift.size if subject.kind == PART else float(np.expm1(shift.size))
-        change = Change(subject, first, size, self.history.usual(subject, before=first))
+        change = self._change(subject, first)
         self.history.hide(shift.row, FIRST, first - 1)
         same = (each for each in self.active if each.changes and abs(each.step - first) <= SAME_STEPS)
         alarm = next(same, None)
@@ -149,6 +171,12 @@ class Alarms:
         self._levels.setdefault(alarm.number, []).append(_Level(shift.row, shift, change))
         is_specific = not before or alarm.changes[0].subject.kind != before[0].subject.kind
         return [alarm] if is_specific else []
+
+    def _change(self, subject: Subject, first: int) -> Change:
+        """Return what has changed in the values of a subject, which are not relative to other ranks or links."""
+        usual, now = self.history.usual(subject, before=first), self.history.usual(subject, since=first)
+        whole = self.history.usual(Subject(ITERATION), before=first) if subject.kind == PART else usual
+        return Change(subject, first, (now - usual) / whole, usual, now)
 
     def _end_returned(
         self, step: int, levels: np.ndarray[tuple[int, ...], np.dtype[np.float64]]

@@ -1,4 +1,4 @@
-"""Find the steps at which series of a running training change their level for good, and raise few false alarms.
+"""Find lasting level shifts in the series of a running training, with few false alarms.
 
 A series has one value per step: the logarithm of a time, or a fraction of the iteration. Its noise is taken to be an
 AR(1) process, which includes slow drift: the value of a step resembles that of the step before. A level shift by d then
@@ -89,7 +89,7 @@ class _Noise(NamedTuple):
 
 
 def threshold_of(count: Floats, series: int) -> Floats:
-    """Return the ratio beyond which a shift is no chance, for noise from `count` values and so many series."""
+    """Return the ratio beyond which a shift exceeds the noise, for noise from `count` values and so many series."""
     rate = FALSE_ALARMS_PER_STEP / (max(series, 1) * INDEPENDENT_STARTS)
     degrees = np.maximum(count * 0.8, 4.0)  # outliers are moved, which costs some certainty
     found: Floats = -stdtrit(degrees, rate)

@@ -1,4 +1,4 @@
-"""The last values of every subject of a running training, in the form in which changes of level are searched."""
+"""The last values of every subject of a running training, in the form in which level shifts are searched for."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 SEARCHED = (RANK, LINK, PART, ITERATION)
-"""Kinds of subjects in which changes are searched, the most specific first."""
+"""Kinds of subjects in which shifts are searched for, the most specific first."""
 
 WITH_PEERS = (RANK, LINK)
 FEWEST_PEERS = 4
 """With fewer ranks or links, their median is not what they have in common."""
 
-FIRST = -1
-"""Before any step."""
+FIRST, NEVER = -1, 2**40
+"""Before any step, and after every step."""
 
 
 class SeriesHistory:
@@ -78,13 +78,11 @@ class SeriesHistory:
                 found[row, (self._steps >= first) & (self._steps <= last)] = np.nan
         return found
 
-    def usual(self, subject: Subject, before: int | None = None) -> float:
-        """Return the median of a subject's values, of steps before `before`; NaN if none is known."""
+    def usual(self, subject: Subject, before: int = NEVER, since: int = FIRST) -> float:
+        """Return the median of a subject's values, of steps before `before` and since `since`; NaN if none is known."""
         if subject not in self._rows:
             return float("nan")
-        chosen = self._values[
-            self._rows[subject], self._steps < before if before is not None else slice(None)
-        ]
+        chosen = self._values[self._rows[subject], (self._steps < before) & (self._steps >= since)]
         known = chosen[np.isfinite(chosen)]
         return float(np.median(known)) if len(known) else float("nan")
 
@@ -99,6 +97,11 @@ class SeriesHistory:
     def step_ago(self, steps: int) -> int:
         """Return the number of the step so many steps ago, 1 for the last one."""
         return int(self._steps[-steps])
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step, FIRST before any."""
+        return int(self._steps[-1])
 
     def hide(self, row: int, first: int, last: int) -> None:
         """Hide steps from a row."""

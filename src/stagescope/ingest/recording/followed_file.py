@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
 MOST_READINGS = 512
 """Frames with readings of one clock that are kept: those of more than an hour."""
 
-READ_BYTES = 16 * 2**20
-"""Read at once from a file that has become so much longer."""
-
 UNFINISHED_BYTES = fmt.HEAD.size + fmt.MAX_PAYLOAD_BYTES
 """An incomplete frame at the end of a file has fewer bytes; more are damage."""
 
@@ -48,13 +47,18 @@ class FollowedFile:
         """The last step whose end was recorded, -1 before the first."""
         self.latest_step = -1
         """The last step with a span, -1 before the first."""
+        self.begin_step = -1
+        """The first step with a span, -1 before any."""
         self.forgotten_step = -1
         """The last step of which records were forgotten, -1 if none were."""
         self.began_ns = 0
         """When the process began, on the wall clock of its machine."""
+        self.has_more = False
+        """Whether the file may have more than was read."""
         self._contents = Contents()
         self._frames: dict[int, deque[tuple[int, bytes]]] = {kind: deque() for kind in RECORD_BYTES}
         self._stepped_bytes = 0
+        self._checksum = hashlib.sha256()
         self._next_number = 0
         self._offset = 0
         self._rest = b""
@@ -75,18 +79,25 @@ class FollowedFile:
         """Whether the process has ended its recording in this file."""
         return self._contents.end is not None
 
-    def read(self) -> bool:
-        """Read what was added; return whether there was anything. Raises InputError if the file cannot be read."""
+    def read(self, most_bytes: int) -> None:
+        """Read what was added, at most so many bytes; `has_more` is whether there may be more.
+
+        Raises FileNotFoundError if the file was deleted, and InputError if it cannot be read.
+        """
         try:
             with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    raise InputError.damaged(self.path, "the file has become shorter while it was followed")
                 file.seek(self._offset)
-                data = file.read(READ_BYTES)
+                data = file.read(most_bytes)
+        except FileNotFoundError:
+            raise
         except OSError as reason:
             raise InputError.cannot_read(self.path, reason) from reason
         self._offset += len(data)
+        self.has_more = len(data) == most_bytes
         if data:
             self._take(self._rest + data)
-        return bool(data)
 
     def forget_before(self, step: int, most_bytes: int) -> None:
         """Forget the records before a step, and the oldest ones beyond `most_bytes`."""
@@ -99,7 +110,7 @@ class FollowedFile:
 
     def part(self) -> Part:
         """Return what is in memory, in the form of a whole file."""
-        found = replace(self._contents)
+        found = replace(self._contents, checksum=self._checksum.digest())
         found.header, found.wrong_facts = checked_header(dict(found.header))
         payloads = {kind: [memoryview(data) for _, data in kept] for kind, kept in self._frames.items()}
         take_records(found, payloads)
@@ -123,6 +134,8 @@ class FollowedFile:
             return
         self._contents.lost_frames += frame.sequence - self._next_number
         self._next_number = frame.sequence + 1
+        self._contents.frames += 1
+        self._checksum.update(frame.crc.to_bytes(4, "little"))
         if frame.type in self._frames and len(frame.payload) % RECORD_BYTES[frame.type] == 0:
             self._take_records(frame.type, bytes(frame.payload))
         elif not take_facts(self._contents, frame, lambda *_: None):
@@ -145,6 +158,9 @@ class FollowedFile:
         ended = records["step"][records["kind"] == STEP_CODE]
         self.ended_step = max(self.ended_step, int(ended.max(initial=-1)))
         self.latest_step = max(self.latest_step, int(records["step"].max(initial=-1)))
+        if self.begin_step < 0:
+            numbers = records["step"][records["step"] >= 0]
+            self.begin_step = int(numbers.min()) if len(numbers) else -1
 
     def _note_beginning(self, payload: bytes) -> None:
         first = np.frombuffer(payload, ANCHOR_DTYPE)[0]

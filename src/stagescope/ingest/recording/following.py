@@ -7,11 +7,13 @@ process that began last is followed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.followed_file import FollowedFile
 from stagescope.ingest.recording.reader import processes_of, timeline_of
 from stagescope.record.format import SUFFIX
@@ -27,6 +29,19 @@ MOST_BYTES = 64 * 2**20
 """Of all spans and counters in memory: about a million."""
 
 LEAST_BYTES_OF_FILE = 64 * 2**10
+MOST_READ_BYTES = 2**20
+"""Read at once from one file, so that all processes are followed to about the same step."""
+
+UNCOUNTED = (
+    "spans.missing",
+    "spans.surplus",
+    "spans.discarded",
+    "records.missing",
+    "records.surplus",
+    "files.missing",
+)
+"""Diagnostics that compare what a recording states with all of its records, of which only the latest are in memory."""
+
 ALL_STEPS = 2**40
 
 
@@ -34,7 +49,8 @@ class Follower:
     """All recordings below directories, followed while they are written.
 
     `read` looks for new files and reads what was added, `timeline` returns the steps in memory. All steps from
-    `first_step` to `settled_step` are complete.
+    `first_step` to `complete_step()` are complete. `restarts` counts how often the process of a rank was replaced by
+    another one.
     """
 
     def __init__(self, directories: Iterable[str | os.PathLike[str]], most_bytes: int = MOST_BYTES) -> None:
@@ -43,9 +59,10 @@ class Follower:
         self._most_bytes = most_bytes
         self._files: dict[Path, FollowedFile] = {}
         self._processes: dict[int, list[FollowedFile]] = {}
+        self.restarts = 0
 
     def read(self) -> bool:
-        """Read what was added since the last call; return whether there was anything.
+        """Read what was added since the last call; return whether there may be more to read.
 
         Raises InputError if a directory or file cannot be read.
         """
@@ -54,29 +71,39 @@ class Follower:
                 raise InputError.no_recordings(directory)
             for path in sorted(directory.rglob(f"*{SUFFIX}")) if directory.is_dir() else [directory]:
                 self._files.setdefault(path, FollowedFile(path))
-        for path in [path for path in self._files if not path.exists()]:
-            del self._files[path]  # the oldest segment of a bounded recording
-        changed = [file.read() for file in self._files.values()]
+        for path, file in list(self._files.items()):
+            try:
+                file.read(min(MOST_READ_BYTES, self._share_bytes))
+            except FileNotFoundError:  # noqa: PERF203 - the oldest segment of a bounded recording was deleted
+                del self._files[path]
+        before = {rank: files[-1].process for rank, files in self._processes.items()}
         self._processes = _latest_processes(self._files.values())
+        after = {rank: files[-1].process for rank, files in self._processes.items()}
+        self.restarts += sum(before.get(rank, process) != process for rank, process in after.items())
         self.forget_before(0)
-        return any(changed)
+        return any(file.has_more for file in self._followed())
 
-    @property
-    def settled_step(self) -> int:
-        """The last step of which all spans have arrived, from all processes that are running; -1 before the first.
+    def complete_step(self, *, is_over: bool = False) -> int:
+        """Return the last step of which all spans have arrived, from all processes; -1 before the first.
 
-        A process stores spans when they end, up to half a second later, and not quite in that order. Those of a step
-        have arrived when the next step has ended, or without marked steps, when the one after it has spans.
+        A process stores spans up to half a second after they end, and not quite in that order. Those of a step have
+        arrived when the next step has ended, or without marked steps, when the one after it has spans. If the training
+        `is_over`, no process stores any more, and of one that was killed, the steps that ended are complete.
         """
-        running = [files for files in self._processes.values() if not files[-1].has_ended]
-        if not running:
+        unfinished = [files for files in self._processes.values() if not files[-1].has_ended]
+        if not unfinished:
             return self.latest_step
-        return max(-1, min(map(_settled_step, running)))
+        return max(-1, min(map(_ended_step, unfinished)) - (not is_over))
 
     @property
     def latest_step(self) -> int:
         """The last step with a span in any process, -1 before the first."""
         return max((file.latest_step for file in self._followed()), default=-1)
+
+    @property
+    def begin_step(self) -> int:
+        """The first step with a span in any process; 0 before any."""
+        return min((file.begin_step for file in self._followed() if file.begin_step >= 0), default=0)
 
     @property
     def first_step(self) -> int:
@@ -85,26 +112,36 @@ class Follower:
 
     def forget_before(self, step: int) -> None:
         """Forget the spans before a step, all of replaced processes, and the oldest ones beyond the bound."""
-        followed = self._followed()
-        share = max(LEAST_BYTES_OF_FILE, self._most_bytes // max(len(followed), 1))
+        followed = set(map(id, self._followed()))
         for file in self._files.values():
-            file.forget_before(*((step, share) if file in followed else (ALL_STEPS, 0)))
+            kept = (step, self._share_bytes) if id(file) in followed else (ALL_STEPS, 0)
+            file.forget_before(*kept)
 
     def timeline(self) -> Timeline:
         """Return what is in memory of the last attempt. Raises InputError if that is no recording of a known rank."""
         parts = [file.part() for file in self._followed()]
         if not parts:
             raise InputError.no_recordings(self._directories[0])
+        parts, copies = without_copies(parts)
         processes, unknown = processes_of(parts)
-        return timeline_of(processes, unknown, ReadOptions(), last=True)
+        timeline = timeline_of(processes, [*copies, *unknown], ReadOptions(), last=True)
+        return replace(
+            timeline,
+            diagnostics=timeline.diagnostics.filter(~timeline.diagnostics["code"].is_in(UNCOUNTED)),
+        )
+
+    @property
+    def _share_bytes(self) -> int:
+        """How much of one file may be in memory."""
+        return max(LEAST_BYTES_OF_FILE, self._most_bytes // max(len(self._files), 1))
 
     def _followed(self) -> list[FollowedFile]:
         return [file for files in self._processes.values() for file in files]
 
 
-def _settled_step(files: Sequence[FollowedFile]) -> int:
+def _ended_step(files: Sequence[FollowedFile]) -> int:
     ended = max(file.ended_step for file in files)
-    return ended - 1 if ended >= 0 else max(file.latest_step for file in files) - 2
+    return ended if ended >= 0 else max(file.latest_step for file in files) - 1
 
 
 def _latest_processes(files: Iterable[FollowedFile]) -> dict[int, list[FollowedFile]]:

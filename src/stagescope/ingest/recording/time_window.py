@@ -50,9 +50,11 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
     is_inside = _are_inside(window, spans)
     if (~is_inside).sum() > max(1, LARGEST_PART * len(spans)):  # then the anchors are wrong
         window, is_inside = interval, _are_inside(interval, spans)
+    # A send may be waited for after its span, and after the last span that was stored so far.
+    waits = Interval(window.first_ns - EARLY_NS, window.last_ns + LATE_NS)
     is_awaited = np.ones(len(spans), np.bool_)
     for name in WAIT_TIMES:
-        is_awaited &= window.contains(spans[name]) | (spans[name] == NONE)
+        is_awaited &= waits.contains(spans[name]) | (spans[name] == NONE)
     tables = {
         "anchors": own if len(own) else anchors,  # without any, the wall clock would be unknown
         "device_anchors": _within(contents.device_anchors, window, "monotonic_ns", ("device_ns", "error_ns")),
@@ -68,8 +70,8 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
     }
     if not any(lost.values()):
         return contents, []
-    waits = {name: np.where(is_awaited, spans[name], NONE) for name in WAIT_TIMES}
-    kept = replace(spans, arrays={**spans.arrays, **waits}).where(is_inside)
+    awaited = {name: np.where(is_awaited, spans[name], NONE) for name in WAIT_TIMES}
+    kept = replace(spans, arrays={**spans.arrays, **awaited}).where(is_inside)
     notes = [
         Diagnostic("error", f"{what} {DROPPED}", source, rank, count=count, code="timestamps.implausible")
         for what, count in lost.items()
