@@ -32,6 +32,7 @@ def test_json_matches_the_schema():
     assert found == {
         "schema": 2,
         "schedule": {"declared": None},
+        "understood": None,
         "microbatches": 1,
         "steps": [{**step, "bubble_fraction": third, "in_totals": True}],
         "ranks": [

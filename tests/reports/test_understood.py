@@ -1,13 +1,19 @@
 """The table of what was understood of a mapped trace."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import stagescope
 from drawing import timeline_from_text
+from stagescope.analysis.understood import understood
 from stagescope.cli import main
+from stagescope.reports.markdown import report_markdown
 from stagescope.reports.understood import understood_lines
+from stagescope.viewer.analysis_data import report_extras
 
-MEGASCAN = Path(__file__).parents[1] / "data" / "mapped" / "megascan-pp-iter10.json.gz"
+MAPPED = Path(__file__).parents[1] / "data" / "mapped"
+MEGASCAN = MAPPED / "megascan-pp-iter10.json.gz"
 
 EXPECTED = """\
 understood as:
@@ -35,3 +41,42 @@ def test_what_no_action_states_is_unknown_and_not_zero():
 
 def test_recordings_have_no_such_table():
     assert understood_lines(timeline_from_text("F0 B0")) == []
+
+
+def test_every_form_of_a_report_states_the_same():
+    report = stagescope.analyze(stagescope.read(MEGASCAN))
+    rows = [line.split(maxsplit=1) for line in EXPECTED.splitlines()[1:]]
+    markdown = report_markdown(report)
+    assert "| stages | 16 (0-15) |" in markdown
+    assert (
+        "| slices | 256 of 256 slices are used, by the mapping megascan, which was recognized |" in markdown
+    )
+    stated = report_extras(report).objects["understood"]
+    assert [" ".join(row).split() for row in stated] == [" ".join(row).split() for row in rows]
+    found = stagescope.api.report_json(report)["understood"]
+    assert found["stages"] == {"count": 16, "values": "0-15", "unknown": 0}
+    assert (found["actions_per_step"], found["slices_used"], found["slices"]) == ([256, 256], 256, 256)
+
+
+def test_numbers_that_no_action_states_are_null():
+    timeline = stagescope.read(MEGASCAN, pattern="{kind}", map={"step": "args.iteration", "rank": "pid"})
+    found = understood(replace(timeline, spans=timeline.spans.with_columns(step=None))).to_json()
+    assert found["microbatches"] == {"count": None, "values": None, "unknown": 256}
+    assert (found["steps"]["count"], found["actions_per_step"]) == (None, None)
+
+
+def test_slices_that_match_no_rule_are_counted(tmp_path):
+    trace = tmp_path / "rank0.json"
+    names = ["forward_0", "load", "forward_1", "load", "backward_0", "load", "backward_1"]
+    events = [{"ph": "X", "name": name, "ts": 9 * i, "dur": 5} for i, name in enumerate(names)]
+    trace.write_text(json.dumps({"traceEvents": events}))
+    found = understood(stagescope.read(trace, pattern="{kind}_{microbatch}"))
+    assert (found.slices_used, found.slices) == (4, 7)
+    assert found.mappings == ("4 of 7 slices are used, by the mapping {kind}_{microbatch}",)
+
+
+def test_a_recording_has_no_such_table_in_any_form():
+    report = stagescope.analyze(timeline_from_text("F0 B0"))
+    assert stagescope.api.report_json(report)["understood"] is None
+    assert "understood" not in report_markdown(report)
+    assert "understood" not in report_extras(report).objects

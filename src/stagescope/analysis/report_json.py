@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.explanation_json import explanation_json
+from stagescope.analysis.understood import understood
 
 if TYPE_CHECKING:
     from stagescope.analysis.bubble import Bubble
@@ -38,6 +39,10 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
     ``schema``: 2; removing a key or changing its meaning makes it 3, adding one does not.
 
     ``microbatches``: per step and pipeline, or null.
+
+    ``understood``: what a mapped or inferred trace was understood as, null for a recording: {ranks, stages,
+    microbatches, steps, actions_per_step, slices_used, slices, mappings}; the first four are {count, values, unknown}
+    (see Understood).
 
     ``steps``: the rows of REPORT_STEPS: {step, start_ns, end_ns, window_ns, bubble_fraction, in_totals}.
 
@@ -70,8 +75,10 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
     an explanation there is only ``schedule``, with the declared name.
     """
     bubble = report.bubble
+    found = understood(report.timeline)
     return {
         "schema": SCHEMA,
+        "understood": None if found is None else found.to_json(),
         **_explained(report),
         "microbatches": report.microbatches,
         "steps": report.steps.to_dicts(),

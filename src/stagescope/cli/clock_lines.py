@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 NOT_COMPARABLE = (
     "Pipelines that span these machines cannot be compared: their steps and bubbles are not measured."
 )
-SUMMARY_CODES = ("clock.aligned", "clock.unaligned", "trace.mapped")
-"""Diagnostics with the same message as the line, or as a line of the table of what was understood."""
+SUMMARY_CODES = ("clock.aligned", "clock.unaligned", "trace.mapped", "trace.unmapped")
+"""Diagnostics with the same message as the line, or that a line of the table of what was understood states."""
 
 
 def print_unaligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:

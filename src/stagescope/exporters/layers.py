@@ -19,7 +19,7 @@ class AnalysisLayers:
     `critical_path` has row (of the spans table), in order of time; `slack` has row and slack_ns of every action.
     `ideal` is a spans table: the schedule without transfers, stragglers and stage imbalance, on the run's clock.
     `bubbles` is what `step_bubbles` returns for the measured pipelines. `objects` are JSON by name: verdict, ledger,
-    comparison.
+    comparison, understood.
     """
 
     idle: pl.DataFrame | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stagescope.analysis.understood import understood
 from stagescope.reports.collective_table import KIND_HEADS, collectives_sentence, kind_cells
 from stagescope.reports.counter_text import memory_sentence, throughput_sentence
 from stagescope.reports.kernel_table import KERNEL_HEADS, kernel_cells
@@ -38,6 +39,7 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
     is_unknown = report.bubble.fraction is None
     blocks = [
         f"**{_plain(str(verdict).strip())}**",
+        "\n".join(_understood(report)),
         *([_plain(clock_line)] if clock_line else []),
         bubble_sentence(report)
         if is_unknown
@@ -52,6 +54,12 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
         "\n".join(_diagnostics(report)),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _understood(report: Report) -> Iterator[str]:
+    found = understood(report.timeline)
+    if found is not None:
+        yield from _table(("understood as", ""), found.rows, has_numbers=False)
 
 
 def _causes(explanation: Explanation) -> Iterator[str]:
@@ -106,9 +114,10 @@ def _diagnostics(report: Report) -> Iterator[str]:
         yield f"* {len(report.diagnostics) - len(shown)} more"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, has_numbers: bool = True) -> Iterator[str]:
+    """Yield a table; numbers, in all columns after the first, are aligned to the right."""
     yield f"| {' | '.join(head)} |"
-    yield f"| --- |{' ---: |' * (len(head) - 1)}"
+    yield f"| --- |{(' ---: |' if has_numbers else ' --- |') * (len(head) - 1)}"
     for row in rows:
         yield f"| {' | '.join(_plain(cell) for cell in row)} |"
 

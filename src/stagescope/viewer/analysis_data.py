@@ -9,6 +9,7 @@ import polars as pl
 
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.report import build_explained_report
+from stagescope.analysis.understood import understood
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.exporters.pictures.step_chart import typical_step
 from stagescope.model.simulated import is_simulated
@@ -60,7 +61,7 @@ def report_extras(report: Report) -> AnalysisLayers:
     Pipelines whose machines are not on one clock have neither idle intervals nor a critical path; the verdict states
     it. A simulated step is its own ideal and gets no other. The ledger has the lost time of the report.
     """
-    verdict = {"verdict": _verdict(report)}
+    verdict = {"verdict": _verdict(report), **_understood(report.timeline)}
     bubbles = report.intermediates.windows.bubbles
     actions = report.intermediates.actions
     if report.explanation is None or actions.table.is_empty():
@@ -116,6 +117,11 @@ def _verdict(report: Report) -> dict[str, Any]:
     if because and not why:
         why = f"The bubble is unknown: {because}."
     return {"why": why, "improvement": verdict.improvement, "findings": list(verdict.findings)}
+
+
+def _understood(timeline: Timeline) -> dict[str, Any]:
+    found = understood(timeline)
+    return {} if found is None else {"understood": found.rows}
 
 
 def _row(row: pl.Expr, rows: pl.Series | None) -> pl.Expr:

@@ -295,6 +295,9 @@ CODES: tuple[Code, ...] = (
         "A trace was shifted, because its format cannot represent times before the Unix epoch.",
     ),
     Code(
+        "trace.unmapped", "Slices of a trace of another tool that match no rule of the mapping are not used."
+    ),
+    Code(
         "timestamps.contradictory",
         "Actions started long before their input was computed, so idle time is not explained.",
     ),

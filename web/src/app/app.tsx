@@ -84,6 +84,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
           page={page}
           changes={results.changes}
           verdict={results.verdict}
+          understood={results.understood}
           ledger={results.ledger}
           idle={results.idle}
           slackOf={(span) => results.slack?.of(span.id) ?? null}

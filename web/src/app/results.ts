@@ -6,7 +6,15 @@ import { waitNamed } from "../layout/colors";
 import { EmbeddedSource } from "../model/embedded";
 import { IdleIntervals, type WaitSum } from "../model/idle";
 import { Kernels } from "../model/kernels";
-import { type Changes, COMPUTE, type Ledger, type Meta, type Verdict, type Wait } from "../model/meta";
+import {
+  type Changes,
+  COMPUTE,
+  type Ledger,
+  type Meta,
+  type Understood,
+  type Verdict,
+  type Wait,
+} from "../model/meta";
 import { Slack } from "../model/slack";
 import type { Source, Span } from "../model/source";
 import { Spans } from "../model/spans";
@@ -17,6 +25,7 @@ export interface Results {
   layers: Layers;
   changes: Changes | null;
   verdict: Verdict | null;
+  understood: Understood | null;
   ledger: Ledger | null;
   slack: Slack | null;
   /** The waits that occur, in the order of the run's declaration. */
@@ -29,6 +38,7 @@ export const NO_RESULTS: Results = {
   layers: NO_LAYERS,
   changes: null,
   verdict: null,
+  understood: null,
   ledger: null,
   slack: null,
   waits: [],
@@ -36,17 +46,19 @@ export const NO_RESULTS: Results = {
 };
 
 export async function readResults(source: Source): Promise<Results> {
-  const [meta, changes, verdict, table, critical, ideal, ledger, slack, kernels] = await Promise.all([
-    source.meta(),
-    source.json("comparison"),
-    source.json("verdict"),
-    source.table("idle"),
-    source.table("critical_path"),
-    source.table("ideal"),
-    source.json("ledger"),
-    source.table("slack"),
-    source.table("kernels"),
-  ]);
+  const [meta, changes, verdict, understood, table, critical, ideal, ledger, slack, kernels] =
+    await Promise.all([
+      source.meta(),
+      source.json("comparison"),
+      source.json("verdict"),
+      source.json("understood"),
+      source.table("idle"),
+      source.table("critical_path"),
+      source.table("ideal"),
+      source.json("ledger"),
+      source.table("slack"),
+      source.table("kernels"),
+    ]);
   const path = critical ? critical.values("span") : new Float64Array(0);
   const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
   return {
@@ -59,6 +71,7 @@ export async function readResults(source: Source): Promise<Results> {
     },
     changes: changes as Changes | null,
     verdict: verdict as Verdict | null,
+    understood: understood as Understood | null,
     ledger: ledger as Ledger | null,
     slack: slack && new Slack(slack),
     waits: idle ? inOrder(meta, idle.waits) : [],

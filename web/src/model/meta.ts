@@ -83,6 +83,9 @@ export interface Verdict {
   findings: string[];
 }
 
+/** What a mapped or inferred trace was understood as: names and texts of rows. */
+export type Understood = [string, string][];
+
 /** What changed from another run to this one, in sentences, and what could not be compared. */
 export interface Changes {
   sentences: string[];

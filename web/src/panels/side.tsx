@@ -8,26 +8,37 @@ import type { Flag } from "../layout/hit";
 import { GROUPINGS, type Grouping, LARGEST_PITCH, SORTINGS, type Sorting } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
 import type { WaitSum } from "../model/idle";
-import type { Changes, Diagnostic, Ledger, Verdict } from "../model/meta";
+import type { Changes, Diagnostic, Ledger, Understood, Verdict } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
 import { Details, type WaitedFor } from "./details";
 import { ComparisonStatistics, HeatMap, IdleBars, LedgerBars, SelectionStatistics } from "./statistics";
-import { VerdictWords } from "./verdict";
+import { UnderstoodAs, VerdictWords } from "./verdict";
 
 interface SideProps {
   viewer: Viewer;
   page: PageActions;
   changes: Changes | null;
   verdict: Verdict | null;
+  understood: Understood | null;
   ledger: Ledger | null;
   idle: WaitSum[];
   waitedFor: (span: Span) => WaitedFor[];
   slackOf: (span: Span) => number | null;
 }
 
-export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor, slackOf }: SideProps) {
+export function Side({
+  viewer,
+  page,
+  changes,
+  verdict,
+  understood,
+  ledger,
+  idle,
+  waitedFor,
+  slackOf,
+}: SideProps) {
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
   return (
@@ -37,6 +48,11 @@ export function Side({ viewer, page, changes, verdict, ledger, idle, waitedFor, 
       )}
       {sections.includes("verdict") && (
         <Section title="Why">{verdict && <VerdictWords verdict={verdict} />}</Section>
+      )}
+      {understood && (
+        <Section title="Understood as">
+          <UnderstoodAs rows={understood} />
+        </Section>
       )}
       <Section title="Selected span">
         <Details viewer={viewer} waitedFor={waitedFor} slackOf={slackOf} />

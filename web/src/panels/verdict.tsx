@@ -1,6 +1,6 @@
-/** The verdict: the sentences of `stagescope report`. */
+/** The verdict: the sentences of `stagescope report`, and what a trace of another tool was understood as. */
 
-import type { Verdict } from "../model/meta";
+import type { Understood, Verdict } from "../model/meta";
 
 export function VerdictWords({ verdict }: { verdict: Verdict }) {
   return (
@@ -15,5 +15,19 @@ export function VerdictWords({ verdict }: { verdict: Verdict }) {
         </ul>
       )}
     </div>
+  );
+}
+
+/** Ranks, stages, micro-batches and steps as they were read, to be checked before the verdict is believed. */
+export function UnderstoodAs({ rows }: { rows: Understood }) {
+  return (
+    <dl class="facts">
+      {rows.map(([name, text]) => (
+        <div key={`${name} ${text}`}>
+          <dt>{name}</dt>
+          <dd>{text}</dd>
+        </div>
+      ))}
+    </dl>
   );
 }

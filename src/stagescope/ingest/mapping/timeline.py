@@ -89,15 +89,19 @@ def _spans(
 
 def _notes(choice: Choice, used: int, total: int, *, is_described: bool) -> list[Diagnostic]:
     share = f"{used:,} of {total:,} slices are used"
-    if choice.reason == ASSUMED and not is_described:
-        text = f"slices named like {choice.mapping.source} are read as actions (describe other names with --pattern)"
-        return [
-            Diagnostic("info", text, code="actions.assumed_names"),
-            Diagnostic("info", share, count=max(1, used), code="trace.mapped"),
-        ]
+    source = choice.mapping.source
     how = "" if choice.reason == GIVEN else f", which was {choice.reason}"
-    text = f"{share}, by the mapping {choice.mapping.source}{how}"
-    return [Diagnostic("info", text, count=max(1, used), code="trace.mapped")]
+    notes = []
+    if choice.reason == ASSUMED and not is_described:
+        text = f"slices named like {source} are read as actions (describe other names with --pattern)"
+        notes.append(Diagnostic("info", text, code="actions.assumed_names"))
+    else:
+        share = f"{share}, by the mapping {source}{how}"
+    notes.append(Diagnostic("info", share, count=max(1, used), code="trace.mapped"))
+    if used < total:
+        text = f"slices match no rule of {source}"
+        notes.append(Diagnostic("info", text, count=total - used, code="trace.unmapped"))
+    return notes
 
 
 def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
