@@ -74,7 +74,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "exporters/pictures/pdf": frozenset({"typst"}),
     "exporters/pictures/png": frozenset({"resvg_py"}),
     "exporters/stored_run": TABLES | {"filelock", "pyarrow"},
-    "ingest": TABLES | {"msgspec", "zstandard"},
+    "ingest": TABLES | {"msgspec", "tomli", "zstandard"},
     "clocks": TABLES | {"scipy"},
     "analysis": TABLES | {"scipy"},
     "model": TABLES,

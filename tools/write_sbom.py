@@ -23,7 +23,7 @@ except ImportError:  # Python 3.10
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "sbom.cdx.json"
-REQUIREMENT = re.compile(r"([\w-]+)(>=[\d.]+)")
+REQUIREMENT = re.compile(r"([\w-]+)(>=[\d.]+)(?:; .*)?")
 
 
 def main() -> None:
