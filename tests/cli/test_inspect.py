@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb2
 
 import stagescope
+from drawing import timeline_from_text
 from stagescope import api
 from stagescope.cli import main
 from stagescope.ingest.mapping import contents as contents_module
@@ -100,11 +102,70 @@ def test_memory_is_bounded_whatever_the_trace_has(tmp_path, monkeypatch):
     assert (len(found.arguments), found.other_keys) == (10, 90)
 
 
+@pytest.fixture
+def native(tmp_path):
+    """A Perfetto trace with names of processes and threads, debug annotations and a counter."""
+    trace = pb2.Trace()
+    process = trace.packet.add().track_descriptor
+    process.uuid, process.process.pid, process.process.process_name = 1, 40, "trainer of rank 0"
+    thread = trace.packet.add().track_descriptor
+    thread.uuid, thread.parent_uuid = 2, 1
+    thread.thread.pid, thread.thread.tid, thread.thread.thread_name = 40, 41, "stream 7"
+    load = trace.packet.add().track_descriptor
+    load.uuid, load.name = 3, "load"
+    load.counter.unit_name = "%"
+    for place, (name, microbatch) in enumerate([("fwd", 0), ("fwd", 1), ("bwd", 0), ("bwd", 1)]):
+        for offset_ns, kind in ((0, pb2.TrackEvent.TYPE_SLICE_BEGIN), (4000, pb2.TrackEvent.TYPE_SLICE_END)):
+            packet = trace.packet.add(timestamp=5000 * place + offset_ns, trusted_packet_sequence_id=1)
+            packet.track_event.type, packet.track_event.track_uuid = kind, 2
+            if kind == pb2.TrackEvent.TYPE_SLICE_BEGIN:
+                packet.track_event.name = name
+                packet.track_event.categories.append("pipeline")
+                packet.track_event.debug_annotations.add(name="mb", int_value=microbatch)
+                packet.track_event.debug_annotations.add(name="global_step", int_value=3)
+    value = trace.packet.add(timestamp=100, trusted_packet_sequence_id=1)
+    value.track_event.type, value.track_event.track_uuid = pb2.TrackEvent.TYPE_COUNTER, 3
+    value.track_event.counter_value = 7
+    path = tmp_path / "anything.pftrace"
+    path.write_bytes(trace.SerializeToString())
+    return path
+
+
+def test_lists_what_is_in_a_perfetto_trace_and_proposes_a_mapping_that_reads_it(native, capsys):
+    assert main(["inspect", str(native)]) == 0
+    out = capsys.readouterr().out
+    assert "5 events over 19.00 µs (4 slices, 1 counter values)" in out
+    assert "trainer of rank 0  pid 40  4" in out
+    assert "stream 7  pid 40, tid 41  4" in out
+    assert "mb           4  such as 0, 1" in out
+    assert "--map step=args.global_step --map microbatch=args.mb" in out
+    timeline = stagescope.read(native, map=dict(api.inspect(native).proposal.fields))
+    assert timeline.spans.select("kind", "step", "microbatch").rows() == [
+        ("forward", 3, 0), ("forward", 3, 1), ("backward", 3, 0), ("backward", 3, 1),
+    ]  # fmt: skip
+
+
+def test_a_trace_whose_reader_may_need_no_mapping_names_that_reader(tmp_path, capsys):
+    exported = tmp_path / "run.pftrace"
+    stagescope.export(timeline_from_text("F0 B0"), exported)
+    main(["inspect", str(exported)])
+    assert "the reader perfetto needs no mapping" in capsys.readouterr().out
+    torch = next(iter(sorted((DATA / "kineto").rglob("*.json*"))))
+    assert (api.inspect(torch).reader, api.inspect(MEGASCAN).reader) == ("kineto", None)
+
+
+def test_a_format_that_needs_no_mapping_is_refused_with_its_name(tmp_path):
+    path = tmp_path / "run.parquet"
+    stagescope.export(timeline_from_text("F0 B0"), path)
+    with pytest.raises(InputError, match=r"run\.parquet is read by the reader parquet, .* nothing to map"):
+        api.inspect(path)
+
+
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "rank0.sscope"
     path.write_bytes(b"\x00\x01")
-    with pytest.raises(InputError, match="is not a Chrome trace"):
+    with pytest.raises(InputError, match="is not a recording or trace in a supported format"):
         api.inspect(path)
     path.write_text("{}")
-    with pytest.raises(InputError, match="no list of events"):
+    with pytest.raises(InputError):
         api.inspect(path)

@@ -6,8 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stagescope.ingest.chrome.contents import read_contents
+from stagescope.api.formats import READERS
+from stagescope.ingest.chrome import contents as chrome
+from stagescope.ingest.discover import find_inputs
+from stagescope.ingest.kineto import reader as kineto
 from stagescope.ingest.mapping.proposal import propose_mapping
+from stagescope.ingest.perfetto import contents as perfetto
+from stagescope.ingest.perfetto import reader as perfetto_reader
+from stagescope.ingest.reader import HEAD_BYTES
+from stagescope.ingest.registry import load_registry
+from stagescope.ingest.streams import open_stream
+from stagescope.ingest.trace_json.recognition import looks_like_events
+from stagescope.ingest.trace_proto.recognition import is_perfetto_trace
+from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
@@ -21,22 +32,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The contents of a trace, the mapping that they suggest, and what could not be read."""
+    """The contents of a trace, the mapping that they suggest, and what could not be read.
+
+    `reader` is the name of the reader that may find the actions of the trace without a mapping, if there is one.
+    """
 
     contents: TraceContents
     proposal: Proposal
     diagnostics: tuple[Diagnostic, ...] = ()
+    reader: str | None = None
 
 
 def inspect(path: str | os.PathLike[str], *, limits: Mapping[str, int | str] | None = None) -> Inspection:
-    """Return what is in a Chrome trace or a trace of torch.profiler (JSON, compressed or not), and a proposed mapping.
+    """Return what is in a Chrome or Perfetto trace or one of torch.profiler, compressed or not, and a proposed mapping.
 
     The memory is bounded: the first 10,000 different names, threads and categories and the first 500 keys of arguments
-    are counted apart, all others together. Raises InputError for any other file.
+    are counted apart, all others together; all slices of a Perfetto trace are in memory at once. Raises InputError for
+    any other file; for one that another reader reads, with its name.
     """
+    file = Path(path)
     with limits_in_force(checked_limits(limits)):
-        contents, diagnostics = read_contents(Path(path))
-    return Inspection(contents, propose_mapping(contents), tuple(diagnostics))
+        with open_stream(file) as stream:
+            head = stream.read(HEAD_BYTES)
+        contents, diagnostics = _contents(file, head)
+    reader = kineto.READER.name if kineto.READER.recognizes(file, head) else None
+    if contents.is_own_export:
+        reader = perfetto_reader.READER.name
+    return Inspection(contents, propose_mapping(contents), tuple(diagnostics), reader)
+
+
+def _contents(path: Path, head: bytes) -> tuple[TraceContents, list[Diagnostic]]:
+    if looks_like_events(head):
+        return chrome.read_contents(path)
+    if is_perfetto_trace(head):
+        return perfetto.read_contents(path)
+    (reader,) = find_inputs([path], load_registry(READERS)).files  # raises InputError for an unknown format
+    raise InputError.no_mapping_needed(path, reader.name)
 
 
 def inspection_json(inspection: Inspection) -> dict[str, Any]:
@@ -44,6 +75,7 @@ def inspection_json(inspection: Inspection) -> dict[str, Any]:
     contents, proposal = inspection.contents, inspection.proposal
     return {
         "source": contents.source,
+        "reader": inspection.reader,
         "events": contents.events,
         "first_us": contents.first_us,
         "last_us": contents.last_us,

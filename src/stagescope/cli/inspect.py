@@ -32,6 +32,7 @@ EXIT_PARTIAL = 1
     Examples:
       stagescope inspect trace.json
       stagescope inspect trace.json.gz --rows 100
+      stagescope inspect trace.pftrace
       stagescope inspect trace.json --toml > mapping.toml
       stagescope report trace.json --mapping mapping.toml
       stagescope inspect trace.json --json - | jq .arguments
@@ -53,10 +54,10 @@ EXIT_PARTIAL = 1
 def command(
     path: Path, rows: int, json_path: Path | None, limits: Sequence[str], *, toml: bool, force: bool
 ) -> int:
-    """List what is in a Chrome trace or a trace of torch.profiler, and propose how to read it.
+    """List what is in a Chrome or Perfetto trace or one of torch.profiler, and propose how to read it.
 
-    FILE is a trace in JSON, compressed or not. Prints names of slices, processes, threads, categories, and keys of
-    arguments with examples, and the options of other commands that map them to pipeline actions.
+    FILE is a trace in JSON or a .pftrace, compressed or not. Prints names of slices, processes, threads, categories,
+    and keys of arguments with examples, and the options of other commands that map them to pipeline actions.
     """
     from stagescope import api
 
@@ -135,7 +136,11 @@ def _proposal_lines(inspection: Inspection, path: Path) -> Iterator[str]:
     if proposal.shipped is not None:
         yield f"read with the shipped mapping {proposal.shipped}, which is recognized:"
         yield f"  stagescope report {file}"
-    elif proposal.is_enough:
+        return
+    if inspection.reader is not None:
+        yield f"the reader {inspection.reader} needs no mapping where actions are annotated or can be inferred:"
+        yield f"  stagescope report {file}"
+    if proposal.is_enough:
         yield "proposed:"
         yield "  " + " ".join(["stagescope report", file, *proposal.options])
         if "microbatch" not in proposal.stated:

@@ -8,11 +8,7 @@ import msgspec
 
 from stagescope.ingest.chrome.reader import Event, decoded_arguments
 from stagescope.ingest.mapping.contents import TraceContents
-from stagescope.ingest.reader import HEAD_BYTES
-from stagescope.ingest.streams import open_stream
-from stagescope.ingest.trace_json.recognition import looks_like_events
 from stagescope.ingest.trace_json.trace_events import EventStream
-from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +20,7 @@ WITHOUT_ARGUMENTS = frozenset("MCstf")
 
 
 def read_contents(path: Path) -> tuple[TraceContents, list[Diagnostic]]:
-    """Return the contents of a trace, and what of it could not be read. Raises InputError for any other file."""
-    with open_stream(path) as file:
-        head = file.read(HEAD_BYTES)
-    if not looks_like_events(head):
-        raise InputError.no_trace(path)
+    """Return the contents of a trace, and what of it could not be read."""
     contents = TraceContents(str(path))
     stream: EventStream[Event] = EventStream(path, msgspec.json.Decoder(list[Event]))
     for piece in stream.pieces():

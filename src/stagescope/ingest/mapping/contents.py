@@ -79,6 +79,8 @@ class TraceContents:
     other_keys: int = 0
     first_us: float | None = None
     last_us: float | None = None
+    is_own_export: bool = False
+    """Whether stagescope wrote the trace, so that its reader needs no mapping."""
 
     def add_slice(
         self, name: str, category: str, where: tuple[str, str], arguments: Mapping[str, Any]

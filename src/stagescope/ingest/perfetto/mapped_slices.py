@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 def mapped_slices(trace: TraceFile, arguments: Sequence[str] = ()) -> TraceSlices:
     """Return the slices of a trace, with these arguments."""
-    titles: dict[int, str] = {}
-    for track in trace.tracks.values():
-        if track.process is not None and track.process_name:
-            titles.setdefault(track.process, track.process_name)
-    places = {uuid: _place(Track(uuid), trace.tracks, titles) for uuid in {one.track for one in trace.slices}}
+    titles = process_titles(trace.tracks)
+    places = {uuid: track_place(uuid, trace.tracks, titles) for uuid in {one.track for one in trace.slices}}
     rows = [
         (
             one.name, one.category, *places[one.track], one.start_ns, one.end_ns,
@@ -36,11 +33,20 @@ def mapped_slices(trace: TraceFile, arguments: Sequence[str] = ()) -> TraceSlice
     return TraceSlices(trace.path, frame, trace.has_epoch, trace.diagnostics)
 
 
-def _place(
-    track: Track, tracks: Mapping[int, Track], titles: Mapping[int, str]
+def process_titles(tracks: Mapping[int, Track]) -> dict[int, str]:
+    """Return the names of processes that tracks state."""
+    titles: dict[int, str] = {}
+    for track in tracks.values():
+        if track.process is not None and track.process_name:
+            titles.setdefault(track.process, track.process_name)
+    return titles
+
+
+def track_place(
+    uuid: int, tracks: Mapping[int, Track], titles: Mapping[int, str]
 ) -> tuple[str, str, str | None, str | None]:
-    """Return process, thread and their names, null if they have none; `titles` are the names of processes."""
-    known = tracks.get(track.uuid, track)
+    """Return process and thread of a track and their names, null if they have none; `titles` names processes."""
+    known = tracks.get(uuid, Track(uuid))
     owner = process_of(known, tracks)
     thread = str(known.uuid if known.thread is None else known.thread)
     if owner is not None and owner.process is not None:

@@ -80,11 +80,11 @@ class InputError(StagescopeError):
         return cls(f"cannot read {path}: {reason.strerror or reason}")
 
     @classmethod
-    def no_trace(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the error for a file that is not a trace in JSON, whose contents cannot be listed."""
+    def no_mapping_needed(cls, path: str | os.PathLike[str], reader: str) -> Self:
+        """Return the error for a file whose format states its actions, so that there is nothing to propose."""
         return cls(
-            f"{path} is not a Chrome trace or a trace of torch.profiler in JSON",
-            "inspect lists these alone; other formats are read by stagescope show",
+            f"{path} is read by the reader {reader}, whose format states what its spans are: there is nothing to map",
+            "inspect lists Chrome and Perfetto traces; see what this file contains with stagescope show",
         )
 
     @classmethod
