@@ -1,15 +1,18 @@
 """The original traces in one ZIP archive, with a manifest from which Perfetto places all of them on one clock.
 
 Source: docs/reference/perfetto-manifest.md in github.com/google/perfetto (version 1 of the format, read by
-trace_processor 58 and later). Every file is stored byte for byte. A Chrome trace has no clock of its own, so its entry
-pins its timeline to that of one reference file: an event at T of the file is at T + `offset_ns` of the reference. An
-offset is fixed, so what a clock drifts within the run remains: attributes state it for every rank, in nanoseconds.
+trace_processor 58 and later; perfetto_manifest_reader.cc and forwarding_trace_parser.cc at ec5d16b14b).
+
+Every file has the bytes of its original. Those of compressed ones are stored unpacked, and packed again by the archive:
+Perfetto refuses a manifest with an entry for a compressed member, because it counts that as an archive of its own. A
+Chrome trace has no clock of its own, so its entry pins its timeline to that of one reference file: an event at T of the
+file is at T + `offset_ns` of the reference. An offset is fixed, so what a clock drifts within the run remains:
+attributes state it for every rank, in nanoseconds.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import zipfile
 from dataclasses import replace
 from functools import partial
@@ -19,6 +22,7 @@ import msgspec
 
 from stagescope.exporters.originals.files import find_originals, no_progress
 from stagescope.exporters.writer import Writer, Written
+from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.model.diagnostics import Diagnostic
 
@@ -34,6 +38,7 @@ MANIFEST = "perfetto_manifest.json"
 UNDATED = (1980, 1, 1, 0, 0, 0)
 """The first date of the format: equal inputs give equal archives."""
 COPY_BYTES = 1 << 20
+PACKED_SUFFIXES = (".gz", ".gzip", ".zst", ".zstd")
 SLICE_PHASES = ("X", "B")
 
 
@@ -44,7 +49,10 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Member(NamedTuple):
-    """One file of the archive: `origin_ns` is its time 0 on the aligned clock, `drift_ns` what it is off at most."""
+    """One file of the archive: `origin_ns` is its time 0 on the aligned clock, `drift_ns` what it is off at most.
+
+    `size_bytes` is its size, unpacked.
+    """
 
     original: Original
     name: str
@@ -52,20 +60,25 @@ class Member(NamedTuple):
     drift_ns: int
     slice_count: int
     flow_count: int
+    size_bytes: int
 
 
 def write(timeline: Timeline, path: Path, on_progress: Progress = no_progress) -> Written:
     """Write the archive of all original traces, and return what was written. Raises OutputError without originals."""
     originals = find_originals(timeline)
     on_progress(0, len(originals))
-    members = [_member(original) for original in originals]
+    names = _names(originals)
+    members = _reference_first(
+        [_member(original, name) for original, name in zip(originals, names, strict=True)]
+    )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for done, member in enumerate(members, start=1):
             with (
-                member.original.path.open("rb") as source,
-                archive.open(_info(member.name, member.original.path), "w") as target,
+                open_stream(member.original.path) as source,
+                archive.open(_info(member.name, member.size_bytes), "w") as target,
             ):
-                shutil.copyfileobj(source, target, COPY_BYTES)
+                while block := source.read(COPY_BYTES):
+                    target.write(block)
             on_progress(done, len(members))
         # Its place does not matter; a version that does not know it shows the first member instead of nothing.
         archive.writestr(_info(MANIFEST), manifest_text(members))
@@ -92,16 +105,38 @@ WRITER = Writer(
 )
 
 
-def _info(name: str, path: Path | None = None) -> zipfile.ZipInfo:
+def _info(name: str, size_bytes: int = 0) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, UNDATED)
     info.compress_type = zipfile.ZIP_DEFLATED
-    if path is not None:
-        # Only a member above 2 GiB gets the extension for large files, which trace_processor 55 does not read.
-        info.file_size = path.stat().st_size
+    # Only a member above 2 GiB gets the extension for large files, which trace_processor 55 does not read.
+    info.file_size = size_bytes
     return info
 
 
-def _member(original: Original) -> Member:
+def _names(originals: Sequence[Original]) -> list[str]:
+    """Return the paths of the members: different ones, and none that Perfetto skips as hidden or takes for packed."""
+    names: list[str] = []
+    for original in originals:
+        own = original.path.name.lstrip(".") or "trace.json"
+        while own.lower().endswith(PACKED_SUFFIXES):
+            own = own.rpartition(".")[0]
+        name, number = f"rank-{original.rank:05}/{own}", 1
+        while name in names:  # windows of one rank, in folders of their own
+            number += 1
+            name = f"rank-{original.rank:05}/{number}-{own}"
+        names.append(name)
+    return names
+
+
+def _unpacked_bytes(path: Path) -> int:
+    size_bytes = 0
+    with open_stream(path) as source:
+        while block := source.read(COPY_BYTES):
+            size_bytes += len(block)
+    return size_bytes
+
+
+def _member(original: Original, name: str) -> Member:
     stream: EventStream[Event] = EventStream(original.path, msgspec.json.Decoder(list[Event]))
     slices = flows = 0
     for piece in stream.pieces():
@@ -114,13 +149,30 @@ def _member(original: Original) -> Member:
     )
     offset_ns, drift_ns = clock.fixed_offset(first_ns, last_ns)
     origin_ns = (base_time_ns(stream.facts) or 0) + offset_ns
-    name = f"rank-{original.rank:05}/{original.path.name}"
-    return Member(original, name, origin_ns, drift_ns, slices, flows)
+    size_bytes = _unpacked_bytes(original.path)
+    return Member(original, name, origin_ns, drift_ns, slices, flows, size_bytes)
+
+
+def _reference(members: Sequence[Member]) -> Member:
+    """Return the file whose time 0 is first."""
+    return min(members, key=lambda member: member.origin_ns)
+
+
+def _reference_first(members: list[Member]) -> list[Member]:
+    """Return the members with the reference first by name.
+
+    Perfetto reads members in the order of their names, counts time on the clock of the first one, and drops what is
+    before 0 on it, where only the reference has no events.
+    """
+    reference = _reference(members)
+    if reference.name == min(member.name for member in members):
+        return members
+    return [member._replace(name=f"0-{member.name}") if member is reference else member for member in members]
 
 
 def manifest_text(members: Sequence[Member]) -> str:
-    """Return the manifest. The reference is the file whose time 0 is first, so that no offset is negative."""
-    reference = min(members, key=lambda member: member.origin_ns)
+    """Return the manifest; no offset is negative."""
+    reference = _reference(members)
     attributes: dict[str, int | str] = {"stagescope.reference_origin_ns": reference.origin_ns}
     for member in members:
         attributes |= _attributes(member)
