@@ -73,12 +73,7 @@ def write(timeline: Timeline, path: Path, on_progress: Progress = no_progress) -
     )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for done, member in enumerate(members, start=1):
-            with (
-                open_stream(member.original.path) as source,
-                archive.open(_info(member.name, member.size_bytes), "w") as target,
-            ):
-                while block := source.read(COPY_BYTES):
-                    target.write(block)
+            _store(archive, member)
             on_progress(done, len(members))
         # Its place does not matter; a version that does not know it shows the first member instead of nothing.
         archive.writestr(_info(MANIFEST), manifest_text(members))
@@ -103,6 +98,13 @@ WRITER = Writer(
     write,
     with_progress=_with_progress,
 )
+
+
+def _store(archive: zipfile.ZipFile, member: Member) -> None:
+    info = _info(member.name, member.size_bytes)
+    with open_stream(member.original.path) as source, archive.open(info, "w") as target:
+        while block := source.read(COPY_BYTES):
+            target.write(block)
 
 
 def _info(name: str, size_bytes: int = 0) -> zipfile.ZipInfo:
