@@ -1,13 +1,16 @@
 """CPU time and size of a stored run.
 
-    python benchmarks/store_speed.py
+    python benchmarks/store_speed.py [--ranks-per-machine 8]
 
-A planted run with all transfers is written as recordings would be read (one table of spans), stored, and read back. The
-limits are those of docs/scale.md: 6 bytes per span, and no more CPU time to read the stored run than to read the table.
+A planted run with all transfers is written as one table of spans and as recordings, one per rank, on clocks that
+disagree. Both are stored, and the stored table is read back. The limits are those of docs/scale.md: 6 bytes per span,
+and no more CPU time to read the stored run than to read the table. The last columns are for the recordings, aligned:
+CPU time per span to read and align them, CPU time to write the files, and how much faster two workers write them.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import tempfile
@@ -20,7 +23,11 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from planted_runs import Shape, random_times, run
+from recorded_runs import write_recordings
 from stagescope.api import read, store
+from stagescope.execution import executor_for
+from stagescope.exporters.stored_run import WriteOptions, write_stored_run
+from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.vocabulary.kinds import RECEIVES
 
 if TYPE_CHECKING:
@@ -36,6 +43,9 @@ LIMIT_BYTES, LIMIT_RATIO = 6.0, 1.0
 
 def main() -> None:
     """Print one row per run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks-per-machine", type=int, default=8)
+    ranks_per_machine = parser.parse_args().ranks_per_machine
     head = (
         "spans",
         "files",
@@ -47,11 +57,15 @@ def main() -> None:
         "read stored s",
         "ratio",
         "limit",
+        "us/span read",
+        "write s",
+        "2 workers",
     )
     print("".join(f"{name:>14}" for name in head))
     for shape in SHAPES:
         with tempfile.TemporaryDirectory() as folder:
             cells = _measure(shape, Path(folder, "spans.parquet"), Path(folder, "run"))
+            cells += _measure_recordings(shape, Path(folder), ranks_per_machine)
         print("".join(f"{cell:>14}" for cell in cells), flush=True)
 
 
@@ -68,6 +82,31 @@ def _measure(shape: Shape, table: Path, stored: Path) -> tuple[str, ...]:
         f"{reading_s:.2f}", f"{storing_s:.2f}", f"{(storing_s - reading_s) / spans * 1e6:.2f}",
         f"{again_s:.2f}", f"{again_s / reading_s:.2f}", f"{LIMIT_RATIO:.0f}",
     )  # fmt: skip
+
+
+def _measure_recordings(shape: Shape, folder: Path, ranks_per_machine: int) -> tuple[str, ...]:
+    """Return the cells for the same run as recordings."""
+    planted = run(random_times(shape))
+    write_recordings(planted, folder / "recordings", shape.stages, ranks_per_machine=ranks_per_machine)
+    began = time.process_time()
+    timeline = read(folder / "recordings")
+    reading_s = time.process_time() - began
+    empty = Manifest(FORMAT, VERSION, "benchmark", (), {}, aligned=True)
+    walls: dict[int, list[float]] = {1: [], 2: []}
+    cpus = []
+    for attempt in range(ROUNDS):
+        for workers, found in walls.items():
+            place = folder / f"{workers}-{attempt}"
+            place.mkdir()
+            with executor_for(workers) as executor:
+                began, cpu = time.perf_counter(), time.process_time()
+                write_stored_run(timeline, place, empty, WriteOptions(executor=executor))
+                found.append(time.perf_counter() - began)
+                if workers == 1:
+                    cpus.append(time.process_time() - cpu)
+    speedup = statistics.median(walls[1]) / statistics.median(walls[2])
+    per_span = f"{reading_s / timeline.spans.height * 1e6:.2f}"
+    return per_span, f"{statistics.median(cpus):.2f}", f"{speedup:.2f}x"
 
 
 def _write(shape: Shape, path: Path) -> None:

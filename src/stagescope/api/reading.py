@@ -175,10 +175,10 @@ def inputs_of(paths: Sequence[str | os.PathLike[str]], *, is_mapped: bool = Fals
 def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
     """Return validated facts as the options that readers take. Raises TypeError and ValueError."""
     for name in (*DIMENSIONS, "microbatches"):
-        _check_count(name, facts.get(name))
+        check_count(name, facts.get(name))
     layout: dict[str, Any] = {name: facts[name] for name in LAYOUT_KEYWORDS if name in facts}  # type: ignore[literal-required]  # the names are keys of RunFacts
     attempt = facts.get("attempt")
-    _check_count("attempt", attempt, least=0)
+    check_count("attempt", attempt, least=0)
     request = mapping_request(facts.get("map"), facts.get("mapping"), facts.get("only"))
     if request is not None and request.mapping is not None and facts.get("pattern") is not None:
         raise UsageError.one_of(("--mapping", "--pattern"), ("both",))
@@ -194,7 +194,8 @@ def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
     )
 
 
-def _check_count(name: str, value: object, least: int = 1) -> None:
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise TypeError or ValueError if the value of a keyword is not a count; None is accepted."""
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool):

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagescope import __version__
-from stagescope.api.reading import clock_json, clock_report, inputs_of, read, read_options
+from stagescope.api.reading import check_count, clock_json, clock_report, inputs_of, read, read_options
 from stagescope.api.stored_runs import stated
+from stagescope.execution import executor_for
 from stagescope.exporters.new_files import make_directory
-from stagescope.exporters.stored_run import Stored, locked, write_stored_run
+from stagescope.exporters.stored_run import Stored, WriteOptions, locked, write_stored_run
 from stagescope.exporters.stored_run.parquet import checksum_of
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest, Source
@@ -34,8 +35,11 @@ def store(
     out: str | os.PathLike[str],
     align: bool = True,
     force: bool = False,
+    workers: int | None = None,
+    cluster: str | None = None,
     on_progress: Callable[[int, int], object] | None = None,
     on_written: Callable[[Part], object] | None = None,
+    on_notice: Callable[[str], object] = str,
     **facts: Unpack[RunFacts],
 ) -> Stored:
     """Store a run in the directory `out`, and return what was stored: path, manifest, files written and kept.
@@ -43,14 +47,23 @@ def store(
     `paths`, `align`, `on_progress` and `facts` are those of `read`, which afterwards reads the directory like a
     recording. If `out` has this run already, files that are missing or damaged are written again, and the others
     are kept; the same holds after storing was interrupted. `force` replaces a run that was stored from other files, or
-    with other facts. `on_written` is called with each file of the run as soon as it is complete.
+    with other facts.
+
+    `workers` processes write the files, by default this one alone. `cluster` names a cluster that does: ``"local:4"``,
+    ``"tcp://HOST:PORT"``, ``"slurm"`` or ``"ray"``; its workers need the directory `out` under the same path. What is
+    stored does not depend on them. Reading and alignment happen in this process.
+
+    `on_progress` is called as by `read`, `on_written` with each file that was written, and `on_notice` with what
+    happens to workers, for people.
 
     docs/scale.md describes the files, which are Parquet with one partition per pipeline and range of steps.
 
     Raises InputError and UsageError as `read` does; OutputError if `out` is something else than a stored run, has
     another run and `force` is not set, is being written by another process, or cannot be written; CommandError if the
-    libraries of the extra ``store`` are missing.
+    libraries of the extra ``store`` are missing, or the cluster cannot be reached; UsageError for an unknown `cluster`.
     """
+    if workers is not None:
+        check_count("workers", workers)
     directory = Path(out)
     with limits_in_force(checked_limits(facts.get("limits"))):
         sources = _sources(paths, directory, facts)
@@ -61,7 +74,11 @@ def store(
         timeline = read(*paths, align=align, on_progress=on_progress, **facts)
         alignment = clock_json(clock_report(timeline)) if align else None
         wanted = replace(wanted, parts=before, alignment=alignment)
-        return write_stored_run(timeline, directory, wanted, on_written=on_written)
+        with executor_for(
+            1 if workers is None and cluster is None else workers, cluster, on_notice
+        ) as executor:
+            options = WriteOptions(executor=executor, on_written=on_written)
+            return write_stored_run(timeline, directory, wanted, options)
 
 
 def _sources(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Examples:
       stagescope store recordings -o run.stagescope
       stagescope report run.stagescope
+      stagescope store recordings -o run.stagescope --cluster tcp://127.0.0.1:8786
       duckdb -c "select kind, count(*) from 'run.stagescope/spans/**/*.parquet' group by kind"
     """,
 )
@@ -36,9 +37,29 @@ if TYPE_CHECKING:
     help="Directory of the stored run, such as run.stagescope.",
 )
 @click.option("--force", is_flag=True, help="Replace a run in DIR that was stored from other files.")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Processes that write the files.",
+)
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Write on a cluster: local:4, tcp://HOST:8786, slurm or ray (docs/scale.md).",
+)
 @align_option
 @reading_options
-def command(paths: tuple[Path, ...], facts: RunFacts, output: Path, *, align: bool, force: bool) -> int:
+def command(
+    paths: tuple[Path, ...],
+    facts: RunFacts,
+    output: Path,
+    workers: int | None,
+    cluster: str | None,
+    *,
+    align: bool,
+    force: bool,
+) -> int:
     """Store a run as Parquet files, partitioned by pipeline and steps, which every command reads.
 
     The clocks are aligned, and the exit code is that of reading. If storing is interrupted, the same command goes on
@@ -48,7 +69,15 @@ def command(paths: tuple[Path, ...], facts: RunFacts, output: Path, *, align: bo
 
     with ExitStack() as shown:
         stored = api.store(
-            *paths, out=output, align=align, force=force, on_progress=FileBar(shown, paths).show, **facts
+            *paths,
+            out=output,
+            align=align,
+            force=force,
+            workers=workers,
+            cluster=cluster,
+            on_progress=FileBar(shown, paths).show,
+            on_notice=lambda text: echo(f"stagescope: {text}", err=True),
+            **facts,
         )
     warn_partial(stored)
     manifest = stored.manifest

@@ -64,6 +64,8 @@ def _slurm(workers: int) -> Any:
 class DaskCluster:
     """The workers of a Dask cluster. Items whose worker dies run once more on another one."""
 
+    takes_large = False
+
     def __init__(self, client: Client, address: str, on_notice: Callable[[str], object]) -> None:
         """Check the versions of the workers, and state where the dashboard is. Raises CommandError."""
         self._client, self._address, self._notice = client, address, on_notice

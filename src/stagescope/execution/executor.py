@@ -22,9 +22,13 @@ TRIES = 2
 
 
 class Executor(Protocol):
-    """Runs functions of modules on items; `title` is what it consists of, for people."""
+    """Runs functions of modules on items; `title` is what it consists of, for people.
+
+    `takes_large` states whether items may be large: on a cluster, they would pass through its scheduler.
+    """
 
     title: str
+    takes_large: bool
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield `function(item)` for each item, in the order of the items.
@@ -41,6 +45,7 @@ class InThisProcess:
     """Runs one item after the other, without any worker."""
 
     title = "1 process"
+    takes_large = True
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the results, each computed when it is asked for."""

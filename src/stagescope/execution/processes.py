@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter, deque
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ PATIENCE_S = 5.0
 """How long a worker without work may take to end."""
 
 
+AHEAD = 4
+"""Items per worker that may be done before an earlier one: their results wait in memory."""
+
+
 @dataclass
 class _Worker:
     process: SpawnProcess
@@ -36,8 +41,35 @@ class _Worker:
     """Of the item that it works on."""
 
 
+@dataclass
+class _Work:
+    """One call of `map`: the items that were taken and have no result yet, by place, and the results by place."""
+
+    items: Iterator[Any]
+    held: dict[int, Any] = field(default_factory=dict)
+    again: deque[int] = field(default_factory=deque)
+    results: dict[int, tuple[bool, Any]] = field(default_factory=dict)
+    tries: Counter[int] = field(default_factory=Counter)
+    taken: int = 0
+
+    def next_place(self) -> int | None:
+        """Return the place of an item to work on: one whose worker was killed, or the next one; None without any."""
+        if self.again:
+            return self.again.popleft()
+        for item in self.items:
+            place, self.taken = self.taken, self.taken + 1
+            self.held[place] = item
+            return place
+        return None
+
+
 class Processes:
-    """Spawned processes, which stay for several calls of `map`, and end with this process in any case."""
+    """Spawned processes, which stay for several calls of `map`, and end with this process in any case.
+
+    Items are taken when a worker can have them, so that large ones are not all in memory.
+    """
+
+    takes_large = True
 
     def __init__(self, count: int, on_notice: Callable[[str], object]) -> None:
         """Start nothing yet: workers start when there are items for them."""
@@ -49,7 +81,7 @@ class Processes:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
         try:
-            yield from self._results(function, list(items))
+            yield from self._results(function, _Work(iter(items)))
         finally:  # a result that comes later would be taken for one of the next call
             self._end([worker for worker in self._workers if worker.place is not None])
 
@@ -57,22 +89,20 @@ class Processes:
         """End the workers: those that work are terminated."""
         self._end(list(self._workers))
 
-    def _results(self, function: Callable[[Any], Any], every: list[Any]) -> Iterator[Any]:
-        waiting = deque(range(len(every)))
-        results: dict[int, tuple[bool, Any]] = {}
-        tries: Counter[int] = Counter()
-        for place in range(len(every)):
-            while place not in results:
-                self._send(function, every, waiting)
-                lost = self._receive(results)
-                tries.update(lost)
-                self._check(lost, every, tries)
-                waiting.extendleft(lost)
-            is_result, found = results.pop(place)
+    def _results(self, function: Callable[[Any], Any], work: _Work) -> Iterator[Any]:
+        place = 0
+        while True:
+            self._send(function, work, place)
+            while place not in work.results:
+                if place == work.taken:
+                    return
+                self._note_lost(self._receive(work), work)
+                self._send(function, work, place)
+            is_result, found = work.results.pop(place)
             if not is_result:
                 raise found
-            self._send(function, every, waiting)
             yield found
+            place += 1
 
     def _end(self, workers: list[_Worker]) -> None:
         """End some of the workers: those that work are terminated, others end when their connection does."""
@@ -87,28 +117,35 @@ class Processes:
                 worker.process.kill()
                 worker.process.join()
 
-    def _check(self, lost: list[int], every: list[Any], tries: Counter[int]) -> None:
+    def _note_lost(self, lost: list[int], work: _Work) -> None:
         """State which items run again. Raises CommandError if one has been tried often enough."""
         for place in lost:
-            name = name_of(every[place])
-            if tries[place] == TRIES:
+            work.tries[place] += 1
+            name = name_of(work.held[place])
+            if work.tries[place] == TRIES:
                 raise CommandError.workers_killed(name, TRIES)
             self._notice(f"a worker process was killed while it worked on {name}, which runs again")
+        work.again.extendleft(lost)
 
-    def _send(self, function: Callable[[Any], Any], every: list[Any], waiting: deque[int]) -> None:
-        """Give each idle worker an item, and start workers up to the number of items."""
-        while len(self._workers) < min(self._count, len(waiting)):
-            self._workers.append(_started())
-        for worker in self._workers:
-            if worker.place is None and waiting:
-                worker.place = waiting.popleft()
-                try:
-                    worker.connection.send((function, every[worker.place]))
-                except OSError:  # killed while it was idle, which _receive notices
-                    continue
+    def _send(self, function: Callable[[Any], Any], work: _Work, place: int) -> None:
+        """Give each idle worker an item, and start workers while there are items for them.
 
-    def _receive(self, results: dict[int, tuple[bool, Any]]) -> list[int]:
-        """Wait for workers, add their results, and return the items whose workers were killed."""
+        `place` is that of the result that is needed next.
+        """
+        while (busy := sum(worker.place is not None for worker in self._workers)) < self._count:
+            is_ahead = work.taken - place >= AHEAD * self._count
+            following = None if is_ahead and not work.again else work.next_place()
+            if following is None:
+                return
+            if busy == len(self._workers):
+                self._workers.append(_started())
+            worker = next(each for each in self._workers if each.place is None)
+            worker.place = following
+            with suppress(OSError):  # killed while it was idle, which _receive notices
+                worker.connection.send((function, work.held[following]))
+
+    def _receive(self, work: _Work) -> list[int]:
+        """Wait for workers, add their results, and return the places of items whose workers were killed."""
         lost = []
         ready = wait([worker.connection for worker in self._workers])
         for worker in [each for each in self._workers if each.connection in ready]:
@@ -121,7 +158,8 @@ class Processes:
                 lost += [] if worker.place is None else [worker.place]
                 continue
             if worker.place is not None:
-                results[worker.place] = outcome
+                work.results[worker.place] = outcome
+                del work.held[worker.place]
             worker.place = None
         return lost
 

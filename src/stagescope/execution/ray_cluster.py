@@ -23,6 +23,8 @@ PER_CORE = 4
 class RayCluster:
     """The cores of a Ray cluster. Items whose worker dies run once more on another one."""
 
+    takes_large = False
+
     def __init__(self, address: str, on_notice: Callable[[str], object]) -> None:
         """Connect to a cluster; `ray` starts one on this machine if it belongs to none. Raises CommandError."""
         try:

@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 from machines import record_machines
 from places import DATA
 from stagescope.api import analyze, read, report_json, store
-from stagescope.exporters.stored_run import write_stored_run, writer
+from stagescope.exporters.stored_run import WriteOptions, partition_files, write_stored_run
 from stagescope.exporters.stored_run.partitions import divide
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model import TABLES
@@ -47,6 +47,39 @@ def test_a_stored_run_is_read_as_it_was(source, tmp_path):
     assert stored.manifest.span_count == read(source).spans.height
 
 
+@pytest.mark.parametrize(
+    "where",
+    [{"workers": 2}, pytest.param({"cluster": "local:2"}, marks=pytest.mark.exhaustive)],
+    ids=["processes", "cluster"],
+)
+@pytest.mark.filterwarnings("default")  # of the libraries of a cluster
+def test_the_files_do_not_depend_on_who_writes_them(where, tmp_path):
+    if "cluster" in where:
+        pytest.importorskip("distributed")
+    notices: list[str] = []
+    alone = store(REPLICAS, out=tmp_path / "alone", workers=1)
+    others = store(REPLICAS, out=tmp_path / "others", on_notice=notices.append, **where)
+    assert others.manifest == alone.manifest
+    assert not list((tmp_path / "others").rglob("*.arrow"))
+    assert bool(notices) == ("cluster" in where)
+    again = store(REPLICAS, out=tmp_path / "others", **where)
+    assert (again.written, again.kept) == (0, alone.written)
+
+
+def test_a_worker_that_cannot_write_is_an_error(tmp_path):
+    tmp_path.joinpath("run").mkdir()
+    tmp_path.joinpath("run", "lock").touch()
+    tmp_path.joinpath("run", "spans").touch()  # where a directory belongs
+    with pytest.raises(OutputError, match=r"cannot store into .*: File exists"):
+        store(ONE_MACHINE, out=tmp_path / "run", workers=2)
+
+
+@pytest.mark.parametrize(("workers", "error"), [(0, ValueError), ("2", TypeError)])
+def test_the_number_of_workers_is_checked(workers, error, tmp_path):
+    with pytest.raises(error, match="workers must be"):
+        store(ONE_MACHINE, out=tmp_path / "run", workers=workers)
+
+
 def test_the_alignment_of_several_machines_is_stored(tmp_path):
     tmp_path.joinpath("recordings").mkdir()
     record_machines(tmp_path / "recordings")
@@ -69,7 +102,7 @@ def test_reports_do_not_depend_on_the_partitions(most_spans, tmp_path):
     timeline = read(REPLICAS)
     empty = Manifest(FORMAT, VERSION, "stagescope", (), {}, aligned=False)
     tmp_path.joinpath("run").mkdir()
-    written = write_stored_run(timeline, tmp_path / "run", empty, most_spans=most_spans)
+    written = write_stored_run(timeline, tmp_path / "run", empty, WriteOptions(most_spans))
     ranges = {part.step_range for part in written.manifest.parts if part.table == "spans"}
     assert (len(ranges) > 1) == (most_spans < 1_000_000)
     assert report_json(analyze(read(tmp_path / "run"))) == report_json(analyze(timeline))
@@ -279,14 +312,14 @@ def test_two_processes_do_not_store_into_one_directory(recordings, tmp_path):
 
 
 def test_a_full_disk_leaves_what_was_complete(recordings, tmp_path, monkeypatch):
-    write = writer.write_parquet
+    write = partition_files.write_parquet
 
     def full(rows, path):
         if "spans" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(rows, path)
 
-    monkeypatch.setattr(writer, "write_parquet", full)
+    monkeypatch.setattr(partition_files, "write_parquet", full)
     with pytest.raises(OutputError) as error:
         store(recordings, out=tmp_path / "run")
     assert "No space left on device" in str(error.value)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from stagescope.exporters.new_files import make_directory, temporary_file
+from stagescope.execution import InThisProcess
 from stagescope.exporters.stored_run.journal import Journal, is_intact
-from stagescope.exporters.stored_run.parquet import checksum_of, write_parquet
+from stagescope.exporters.stored_run.partition_files import (
+    UNENCODED,
+    complete_file,
+    unwritten,
+    write_partition,
+)
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, divide
 from stagescope.model.stored_run import MANIFEST, Part, manifest_text
 from stagescope.model.tables import TABLES
 from stagescope.vocabulary.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     import polars as pl
 
+    from stagescope.execution import Executor
+    from stagescope.exporters.stored_run.partition_files import Unwritten
     from stagescope.exporters.stored_run.partitions import Partition
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest
@@ -45,13 +52,17 @@ class Stored:
         return "error" in self.diagnostics["severity"]
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a run is stored: the most spans of a partition, who writes the files, and what is called with each one."""
+
+    most_spans: int = MOST_SPANS
+    executor: Executor = field(default_factory=InThisProcess)
+    on_written: Callable[[Part], object] | None = None
+
+
 def write_stored_run(
-    timeline: Timeline,
-    directory: Path,
-    manifest: Manifest,
-    *,
-    most_spans: int = MOST_SPANS,
-    on_written: Callable[[Part], object] | None = None,
+    timeline: Timeline, directory: Path, manifest: Manifest, options: WriteOptions | None = None
 ) -> Stored:
     """Store a timeline in a directory, whose lock the caller holds, and return what was stored.
 
@@ -61,20 +72,26 @@ def write_stored_run(
     full.
     """
     journal = Journal(directory, manifest)
-    parts: list[Part] = []
+    options = options or WriteOptions()
     written = 0
     try:
         journal.begin(part for part in manifest.parts if is_intact(directory, part))
         (directory / MANIFEST).unlink(missing_ok=True)
-        for partition in divide(timeline, most_spans):
-            part = journal.completed(partition.path)
-            if part is None:
-                part = _write(partition, directory)
-                journal.add(part)
-                written += 1
-            parts.append(part)
-            if on_written is not None:
-                on_written(part)
+        shutil.rmtree(directory / UNENCODED, ignore_errors=True)
+        every = _Partitions(
+            divide(timeline, options.most_spans),
+            directory.absolute(),
+            journal,
+            by_file=not options.executor.takes_large,
+        )
+        for part in options.executor.map(write_partition, every.missing()):
+            journal.add(part)
+            every.done[part.path] = part
+            written += 1
+            if options.on_written is not None:
+                options.on_written(part)
+        shutil.rmtree(directory / UNENCODED, ignore_errors=True)
+        parts = list(every.done.values())
         _remove_others(directory, parts)
         complete = replace(manifest, parts=tuple(parts))
         _write_manifest(complete, directory)
@@ -84,35 +101,28 @@ def write_stored_run(
     return Stored(directory, complete, written, len(parts) - written, timeline.diagnostics)
 
 
-def _write(partition: Partition, directory: Path) -> Part:
-    """Write the file of a partition, and return its part of the manifest. Raises OSError."""
-    path = directory / partition.path
-    make_directory(path.parent)
-    with temporary_file(path) as unfinished:
-        write_parquet(partition.rows, unfinished)
-        _sync(unfinished)
-        size_bytes, checksum = unfinished.stat().st_size, checksum_of(unfinished)
-        unfinished.replace(path)
-    steps = partition.rows["step"] if partition.pipeline is not None else None
-    first, last = (None, None) if steps is None else (steps.min(), steps.max())
-    return Part(
-        partition.table.name,
-        partition.path,
-        partition.rows.height,
-        size_bytes,
-        checksum,
-        partition.pipeline,
-        partition.step_range,
-        first if isinstance(first, int) else None,
-        last if isinstance(last, int) else None,
-    )
+@dataclass
+class _Partitions:
+    """The partitions of a run, and the parts that are complete, in the order of the partitions."""
+
+    partitions: Iterable[Partition]
+    directory: Path
+    journal: Journal
+    by_file: bool
+    done: dict[str, Part] = field(default_factory=dict)
+
+    def missing(self) -> Iterator[Unwritten]:
+        """Yield what has to be written; `done` keeps a place for it. Raises OSError."""
+        for partition in self.partitions:
+            part = self.journal.completed(partition.path)
+            self.done[partition.path] = part  # type: ignore[assignment]  # None until it is written
+            if part is None:
+                yield unwritten(partition, self.directory, by_file=self.by_file)
 
 
 def _write_manifest(manifest: Manifest, directory: Path) -> None:
-    with temporary_file(directory / MANIFEST) as unfinished:
+    with complete_file(directory / MANIFEST) as unfinished:
         unfinished.write_text(manifest_text(asdict(manifest)), encoding="utf-8")
-        _sync(unfinished)
-        unfinished.replace(directory / MANIFEST)
 
 
 def _remove_others(directory: Path, parts: list[Part]) -> None:
@@ -128,9 +138,3 @@ def _remove_others(directory: Path, parts: list[Part]) -> None:
         with suppress(OSError):  # not empty
             path.parent.rmdir()
             path.parent.parent.rmdir()
-
-
-def _sync(path: Path) -> None:
-    """Write a file to the disk, so that no rename makes it final before its content."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())

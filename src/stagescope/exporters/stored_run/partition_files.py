@@ -1,0 +1,79 @@
+"""Write the file of one partition: in this process, in another one, or on another machine that has the directory."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.exporters.new_files import make_directory, temporary_file
+from stagescope.exporters.stored_run.parquet import checksum_of, write_parquet
+from stagescope.model.stored_run import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from stagescope.exporters.stored_run.partitions import Partition
+
+UNENCODED = "unencoded"
+"""The folder for rows on their way to a worker on a cluster, which has no other access to them."""
+
+
+class Unwritten(NamedTuple):
+    """The rows of a partition, or the file that has them, and where they belong."""
+
+    directory: Path
+    table: str
+    name: str
+    rows: pl.DataFrame | Path
+    pipeline: int | None
+    step_range: int | None
+
+
+def unwritten(partition: Partition, directory: Path, *, by_file: bool) -> Unwritten:
+    """Return a partition for `write_partition`; with `by_file`, its rows are in a file until then. Raises OSError."""
+    rows: pl.DataFrame | Path = partition.rows
+    if by_file:
+        make_directory(directory / UNENCODED)
+        rows = directory / UNENCODED / f"{partition.path.replace('/', ',')}.arrow"
+        partition.rows.write_ipc(rows)
+    return Unwritten(
+        directory, partition.table.name, partition.path, rows, partition.pipeline, partition.step_range
+    )
+
+
+def write_partition(item: Unwritten) -> Part:
+    """Write the file of a partition, and return its part of the manifest. Raises OSError."""
+    rows = item.rows if isinstance(item.rows, pl.DataFrame) else pl.read_ipc(item.rows)
+    path = item.directory / item.name
+    make_directory(path.parent)
+    with complete_file(path) as unfinished:
+        write_parquet(rows, unfinished)
+        size_bytes, checksum = unfinished.stat().st_size, checksum_of(unfinished)
+    if not isinstance(item.rows, pl.DataFrame):
+        item.rows.unlink(missing_ok=True)
+    first, last = (None, None) if item.pipeline is None else (rows["step"].min(), rows["step"].max())
+    return Part(
+        item.table,
+        item.name,
+        rows.height,
+        size_bytes,
+        checksum,
+        item.pipeline,
+        item.step_range,
+        first if isinstance(first, int) else None,
+        last if isinstance(last, int) else None,
+    )
+
+
+@contextmanager
+def complete_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which becomes `path` when it is complete and on the disk. Raises OSError."""
+    with temporary_file(path) as unfinished:
+        yield unfinished
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
