@@ -11,6 +11,7 @@ from tests.ingest.kineto.test_kernels import event, launched, trace
 import stagescope
 from consumers import query_trace
 from stagescope.clocks import align_clocks
+from stagescope.exporters.originals.annotations import annotation_fields
 from stagescope.exporters.originals.collective_flows import with_collective_flows
 from stagescope.exporters.originals.corrections import RankClock, rank_clocks
 from stagescope.exporters.originals.events import _fit
@@ -105,6 +106,39 @@ def test_kernels_streams_counters_and_launch_arrows_are_merged(tmp_path):
         assert flows == [("cudaLaunchKernel", "sm90_xmma_gemm")]
         assert counters == [(12,)]
         assert bad == []
+
+
+def test_arguments_are_kept_as_they_are(tmp_path):
+    given = {
+        "External id": 7, "whole": -3, "large": 2**63, "part": 0.25, "is": True, "text": "ncclKernel é",
+        "dims": [[2, 3], []], "at": {"line": 4, "file": "a.py"}, "nothing": None,
+    }  # fmt: skip
+    events = [
+        event("user_annotation", "PP:0F0", 0.0, 20.0),
+        event("cpu_op", "aten::mm", 1.0, 2.0) | {"args": given},
+    ]
+    trace(tmp_path / "rank0.json", events=events)
+    stagescope.export(stagescope.read(tmp_path / "rank0.json"), tmp_path / "run", format="merged-pftrace")
+    rows, bad = query_trace(
+        tmp_path / "run",
+        "select flat_key, key, coalesce(int_value, real_value, string_value) from args"
+        " where arg_set_id = (select arg_set_id from slice where name = 'aten::mm') and key like 'debug.%'",
+        BAD,
+    )
+    found = {key: str(value) for _, key, value in rows}
+    assert found.pop("debug.large") in {str(2**63), str(-(2**63))}  # SQLite has no larger integers
+    assert found == {
+        "debug.External id": "7", "debug.whole": "-3", "debug.part": "0.25", "debug.is": "1",
+        "debug.text": "ncclKernel é", "debug.dims[0][0]": "2", "debug.dims[0][1]": "3", "debug.at.line": "4",
+        "debug.at.file": "a.py",
+    }  # fmt: skip
+    assert bad == []
+
+
+def test_arguments_that_are_no_object_or_too_deep_are_written_without_failing():
+    deep = b"[" * 40 + b"]" * 40
+    assert annotation_fields(b"[1]", len) == annotation_fields(b"{", len) == b""
+    assert b"[[" in annotation_fields(b'{"a":' + deep + b"}", lambda key: 1)
 
 
 def test_slices_that_do_not_nest_get_a_lane_and_rounding_is_trimmed():

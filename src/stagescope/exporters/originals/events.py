@@ -16,8 +16,6 @@ import numpy as np
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stagescope.exporters.originals.files import Original
 
 ROUNDING_NS = 1_000
@@ -97,17 +95,22 @@ class OriginalEvents:
 
 
 def read_events(original: Original) -> OriginalEvents:
-    """Return the events of an original trace; memory is that of one rank's events.
+    """Return the events of an original trace; memory is that of one rank's slices, not of its file.
 
     Instant events and events without a time are left out and counted, except for metadata.
     """
     stream: EventStream[Event] = EventStream(original.path, msgspec.json.Decoder(list[Event]))
     found, kept = OriginalEvents(original), list[Event]()
+    texts: dict[str, str] = {}
     for piece in stream.pieces():
         for event in piece:
             if event.ph == "M":
                 _note_name(found, event)
             elif event.ph in DRAWN and event.ts is not None and abs(event.ts) + abs(event.dur or 0) < MOST_US:
+                # Without a copy, the arguments of one event keep the whole piece of the file that they are in.
+                event.args = event.args.copy()
+                event.name = texts.setdefault(event.name, event.name)
+                event.cat = texts.setdefault(event.cat, event.cat)
                 kept.append(event)
             else:
                 found.left_out += 1
@@ -115,6 +118,7 @@ def read_events(original: Original) -> OriginalEvents:
     return found
 
 
+RELEASED = Event()
 DRAWN = frozenset("XsftC")
 
 
@@ -153,8 +157,8 @@ def _note_name(found: OriginalEvents, event: Event) -> None:
         found.names[place] = str(name)
 
 
-def _place(found: OriginalEvents, events: Sequence[Event], base_ns: int) -> None:
-    """Put the events into `found`, at aligned times."""
+def _place(found: OriginalEvents, events: list[Event], base_ns: int) -> None:
+    """Put the events into `found`, at aligned times. Events are released one by one."""
     clock = found.original.clock
     start_us = np.array([event.ts for event in events], float)
     dur_us = np.array([event.dur or 0.0 for event in events], float)
@@ -171,6 +175,7 @@ def _place(found: OriginalEvents, events: Sequence[Event], base_ns: int) -> None
 
     for each in order:
         event, since_ns, until_ns = events[each], start_ns[each], end_ns[each]
+        events[each] = RELEASED
         if event.ph == "X":
             fitted = _fit(lanes.setdefault((event.pid, event.tid), []), since_ns, until_ns)
             if fitted is None:

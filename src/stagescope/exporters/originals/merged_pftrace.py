@@ -1,17 +1,19 @@
 """One Perfetto trace of all ranks with every slice of their original traces, on the aligned clock.
 
 Source: protos/perfetto/trace in github.com/google/perfetto. The file begins with the run as `--to pftrace` writes it;
-each original follows as a packet sequence of its own, with absolute nanoseconds. A merged Chrome trace also has the
-arguments of slices.
+each original follows as a packet sequence of its own, with absolute nanoseconds. Arguments of slices are debug
+annotations, whose names are interned where they are first used.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import IO, TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from stagescope.exporters.originals.annotations import annotation_fields
 from stagescope.exporters.originals.merged import (
     Totals,
     each_original,
@@ -20,6 +22,7 @@ from stagescope.exporters.originals.merged import (
     process_name,
     track_name,
 )
+from stagescope.exporters.originals.slice_order import slice_order
 from stagescope.exporters.protobuf import bytes_field, number_field, varint
 from stagescope.exporters.writer import Written
 
@@ -50,22 +53,12 @@ CATEGORY_IIDS, EVENT_TYPE, NAME_IID, TRACK_UUID, DOUBLE_VALUE, FLOW_IDS, ENDING_
 )
 SLICE_BEGIN, SLICE_END, COUNTER = 1, 2, 4
 UUID, NAME, PARENT, COUNTER_DESCRIPTOR = 1, 2, 5, 8
-EVENT_CATEGORIES, EVENT_NAMES = 1, 2
+EVENT_CATEGORIES, EVENT_NAMES, ANNOTATION_NAMES = 1, 2, 3
 FIRST_SEQUENCE = 1 << 20
 FIRST_UUID = 1 << 48
 UUIDS_OF_RANK = 1 << 24
 FLUSH_PACKETS = 4096
 FIXED64 = 1
-
-
-class _Moment(NamedTuple):
-    """One end of a slice; sorted by time, with ends before begins, inner ends first and outer begins first."""
-
-    at_ns: int
-    is_begin: bool
-    depth: int
-    track: int
-    row: int
 
 
 def writer(write_run: Callable[..., Written]) -> Writer:
@@ -117,11 +110,7 @@ class _Ids:
 def _packets(events: OriginalEvents, ids: _Ids) -> Iterator[bytes]:
     names = _numbered(each.name for each in events.slices)
     categories = _numbered(each.category for each in events.slices)
-    interned = b"".join(
-        bytes_field(field, number_field(1, iid) + bytes_field(2, text.encode("utf-8", "replace")))
-        for field, texts in ((EVENT_CATEGORIES, categories), (EVENT_NAMES, names))
-        for text, iid in texts.items()
-    )
+    interned = _interned(EVENT_CATEGORIES, categories) + _interned(EVENT_NAMES, names)
     yield bytes_field(INTERNED_DATA, interned) + number_field(SEQUENCE_FLAGS, STATE_CLEARED | NEEDS_STATE)
     processes = list(
         dict.fromkeys([*(track.pid for track in events.tracks), *(s.pid for s in events.counters)])
@@ -133,18 +122,38 @@ def _packets(events: OriginalEvents, ids: _Ids) -> Iterator[bytes]:
     for number, track in enumerate(events.tracks):
         text = bytes_field(NAME, track_name(events, number)) + number_field(PARENT, uuid_of[track.pid])
         yield _descriptor(number_field(UUID, first_track + number) + text)
-    begins = _flow_fields(events, ids)
-    for moment in _moments(events):
-        event = number_field(EVENT_TYPE, SLICE_BEGIN if moment.is_begin else SLICE_END)
-        event += number_field(TRACK_UUID, first_track + moment.track)
-        if moment.is_begin:
-            own = events.slices[moment.row]
-            event += number_field(NAME_IID, names[own.name]) + number_field(
-                CATEGORY_IIDS, categories[own.category]
-            )
-            event += begins.get(moment.row, b"")
-        yield _event(moment.at_ns, event)
+    yield from _slice_packets(events, _flow_fields(events, ids), first_track, (names, categories))
     yield from _counter_packets(events, uuid_of, first_track + len(events.tracks))
+
+
+def _slice_packets(
+    events: OriginalEvents,
+    arrows: dict[int, bytes],
+    first_track: int,
+    texts: tuple[dict[str, int], dict[str, int]],
+) -> Iterator[bytes]:
+    """Yield begins and ends of all slices; a packet with new names of arguments defines them for those after it."""
+    names, categories = texts
+    keys: dict[str, int] = {}
+    for place in slice_order(events).tolist():
+        own = events.slices[place >> 1]
+        track = number_field(TRACK_UUID, first_track + own.track)
+        if place & 1:
+            yield _event(own.end_ns, number_field(EVENT_TYPE, SLICE_END) + track)
+            continue
+        known = len(keys)
+        annotations = annotation_fields(own.args, lambda key: keys.setdefault(key, len(keys) + 1))
+        event = number_field(EVENT_TYPE, SLICE_BEGIN) + track + number_field(NAME_IID, names[own.name])
+        event += number_field(CATEGORY_IIDS, categories[own.category]) + annotations
+        interned = _interned(ANNOTATION_NAMES, dict(islice(keys.items(), known, None)))
+        yield _event(own.start_ns, event + arrows.get(place >> 1, b""), interned)
+
+
+def _interned(field: int, texts: dict[str, int]) -> bytes:
+    return b"".join(
+        bytes_field(field, number_field(1, iid) + bytes_field(2, text.encode("utf-8", "replace")))
+        for text, iid in texts.items()
+    )
 
 
 def _numbered(texts: Iterable[str]) -> dict[str, int]:
@@ -155,38 +164,11 @@ def _descriptor(content: bytes) -> bytes:
     return bytes_field(TRACK_DESCRIPTOR, content)
 
 
-def _event(at_ns: int, event: bytes) -> bytes:
+def _event(at_ns: int, event: bytes, interned: bytes = b"") -> bytes:
     head = number_field(TIMESTAMP, max(0, at_ns)) + number_field(TIMESTAMP_CLOCK, BOOTTIME)
+    if interned:
+        head += bytes_field(INTERNED_DATA, interned)
     return head + number_field(SEQUENCE_FLAGS, NEEDS_STATE) + bytes_field(TRACK_EVENT, event)
-
-
-def _moments(events: OriginalEvents) -> list[_Moment]:
-    """Return the begins and ends of all slices in an order in which they nest, also where they are at one time."""
-    found = []
-    open_ends: dict[int, list[int]] = {}
-    for row, each in enumerate(events.slices):
-        # Slices come by start, outer ones first; what has ended before this start is not around it.
-        ends = open_ends.setdefault(each.track, [])
-        while ends and ends[-1] <= each.start_ns:
-            ends.pop()
-        depth = len(ends)
-        ends.append(each.end_ns)
-        found.append(_Moment(each.start_ns, True, depth, each.track, row))
-        found.append(_Moment(each.end_ns, False, depth, each.track, row))
-    return sorted(found, key=_order(events))
-
-
-def _order(events: OriginalEvents) -> Callable[[_Moment], tuple[int, int, int, int]]:
-    def key(moment: _Moment) -> tuple[int, int, int, int]:
-        own = events.slices[moment.row]
-        if own.start_ns == own.end_ns:
-            # A slice without length begins and ends after all others that end then.
-            return moment.at_ns, 1, moment.row, 0 if moment.is_begin else 1
-        if moment.is_begin:
-            return moment.at_ns, 1, moment.row, 0
-        return moment.at_ns, 0, -moment.depth, -moment.row
-
-    return key
 
 
 def _flow_fields(events: OriginalEvents, ids: _Ids) -> dict[int, bytes]:
