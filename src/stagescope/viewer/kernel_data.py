@@ -55,6 +55,7 @@ def omitted_kernels(kernels: pl.DataFrame) -> list[Diagnostic]:
     if kernels.height <= MOST_KERNELS:
         return []
     message = (
-        f"{kernels.height:,} kernels are too many for the page and omitted; export one step or fewer ranks"
+        f"none of the {kernels.height:,} kernels is drawn, because the page draws at most {MOST_KERNELS:,};"
+        " actions and transfers are complete; export one step or fewer ranks to see kernels"
     )
-    return [Diagnostic("info", message, code="viewer.kernels_omitted")]
+    return [Diagnostic("warning", message, code="viewer.kernels_omitted")]

@@ -71,7 +71,8 @@ class EventMapping:
     `texts` are patterns whose numbers are fields or names for expressions (``thread.pp``), `only` restricts the slices.
     A shipped mapping is recognized by its `signature`, texts that a trace must have, and by the arguments that some
     slices of these names must have. `source` states where the mapping comes from, for messages. With `merges`, the
-    slices of one action that no other action of its kind divides are one span.
+    slices of one action that no other action of its kind divides are one span. With `counts_microbatches`, actions and
+    transfers that state no micro-batch are numbered in the order of their step.
     """
 
     source: str
@@ -82,6 +83,7 @@ class EventMapping:
     signature: tuple[tuple[str, TextPattern], ...] = ()
     signature_arguments: tuple[str, ...] = ()
     merges: bool = False
+    counts_microbatches: bool = False
 
     @property
     def arguments(self) -> frozenset[str]:

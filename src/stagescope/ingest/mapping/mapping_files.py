@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 READY = Path(__file__).parent / "ready"
 MOST_BYTES = 1 << 18
 MOST_RULES = 200
-KEYS = ("about", "merge", "fields", "texts", "only", "recognize", "rules")
+KEYS = ("about", "merge", "count_microbatches", "fields", "texts", "only", "recognize", "rules")
 RULE_KEYS = ("kind", "lane", "fields")
 
 
@@ -102,6 +102,7 @@ def _mapping(found: Mapping[str, Any], where: str) -> EventMapping:
         _signature(recognize, f"{where}: recognize"),
         _strings(recognize, "args", where),
         merges=found.get("merge") is True,
+        counts_microbatches=found.get("count_microbatches") is True,
     )
 
 

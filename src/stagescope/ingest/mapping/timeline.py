@@ -49,6 +49,10 @@ def timeline_of_slices(
     ranked = with_ranks(spans, files, found)
     if choice.mapping.merges:
         ranked = merged_slices(ranked)
+    if choice.mapping.counts_microbatches:
+        ranked = _counted(ranked)
+        text = "no event states a micro-batch: actions are counted in the order of their step, as for 1F1B and GPipe"
+        found.append(Diagnostic("warning", text, code="actions.numbered_by_count"))
     stepped = _with_steps(ranked)
     require("steps", stepped["step"].n_unique(), files[0].path)
     check_iterations(stepped, choice, files)
@@ -102,6 +106,14 @@ def _notes(choice: Choice, used: int, total: int, *, is_described: bool) -> list
         text = f"slices match no rule of {source}"
         notes.append(Diagnostic("info", text, count=total - used, code="trace.unmapped"))
     return notes
+
+
+def _counted(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans; actions and transfers without a micro-batch have their place in the step of their rank."""
+    is_numbered = pl.col("kind").is_in((*ACTION_KINDS, *SENDS, *RECEIVES)) & pl.col("step").is_not_null()
+    place = pl.int_range(pl.len(), dtype=pl.Int64).over("rank", "step", "kind", "stage")
+    ordered = spans.sort("start_ns", maintain_order=True)
+    return ordered.with_columns(microbatch=pl.coalesce("microbatch", pl.when(is_numbered).then(place)))
 
 
 def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
