@@ -66,6 +66,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "__main__": frozenset(),
     "cli": frozenset({"click", "rich"}),
     "api": TABLES,
+    "api/metrics_server": frozenset({"prometheus_client"}),
     "viewer": TABLES | {"msgspec"},
     "viewer/notebook": frozenset({"anywidget", "traitlets"}),
     "viewer/server": TABLES | {"starlette", "uvicorn"},

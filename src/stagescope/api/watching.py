@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from stagescope.analysis.hangs.conditions import QUIET_AFTER_S
 from stagescope.analysis.hangs.culprits import IS_OVER, find_hang
 from stagescope.analysis.watching.alarms import LEAST_CHANGE, Alarms
@@ -21,7 +23,7 @@ from stagescope.vocabulary.conditions import parse_lasting_condition
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from stagescope.analysis.hangs.culprits import HangReport
     from stagescope.analysis.watching.alarms import Alarm
@@ -37,6 +39,8 @@ they have so many spans."""
 REPORTED = ("error", "warning")
 STILL_RUNNING = "recording.no_end"
 """The diagnostic of a recording that has not ended, as none has while it is watched."""
+
+DROPPED_SPANS = "spans.dropped"
 
 FEW_RANKS = 16
 STATES_EVERY_S = 5.0
@@ -62,6 +66,13 @@ class Update:
         Whether the training hangs or ranks were killed since the last update, or it continues after a hang.
     has_more
         Whether there is more to read: recordings that exist already are read in parts.
+    stages
+        Of each rank whose place in its pipeline is known, that place.
+    dropped_spans
+        How many spans the recorder dropped so far, as the recordings of the present attempt state it.
+    clock_error_ns
+        Largest guaranteed error of timestamps of different machines, in nanoseconds; None if it is not bounded, or
+        before the first step.
     """
 
     steps: tuple[StepValues, ...]
@@ -72,6 +83,9 @@ class Update:
     stopped: bool
     continues: bool
     has_more: bool
+    stages: Mapping[int, int]
+    dropped_spans: int
+    clock_error_ns: int | None
 
     @property
     def is_over(self) -> bool:
@@ -108,6 +122,9 @@ class Watcher:
         self._processes: HangReport | None = None
         self._read_s = 0.0
         self._window = FEWEST_STEPS
+        self._stages: dict[int, int] = {}
+        self._dropped_spans = 0
+        self._clock_error_ns: int | None = None
 
     def update(self) -> Update:
         """Return what has happened since the last update.
@@ -129,6 +146,7 @@ class Watcher:
         return Update(
             tuple(steps), tuple(changed.values()), skipped, diagnostics, processes,
             stopped=stopped == [False, True], continues=stopped == [True, False], has_more=has_more,
+            stages=self._stages, dropped_spans=self._dropped_spans, clock_error_ns=self._clock_error_ns,
         )  # fmt: skip
 
     def _new_steps(self, complete: int) -> tuple[list[StepValues], int, tuple[Diagnostic, ...]]:
@@ -140,6 +158,7 @@ class Watcher:
         begin = max(first_kept, min(first - 1, complete - self._window + 1))
         timeline = merge_timelines([self._follower.timeline()])
         timeline = place_stages(align_timeline(timeline), Layout())
+        self._note_state(timeline)
         chosen = within_steps(timeline, begin, complete + 1)
         found = measure_steps(chosen, first, complete)
         before = self._last_step if self._last_step >= 0 else self._follower.begin_step - 1
@@ -149,6 +168,15 @@ class Watcher:
         self._window = max(1, min(FEWEST_STEPS, ENOUGH_SPANS // spans_per_step))
         self._follower.forget_before(complete - self._window)
         return found, max(0, skipped), self._new_diagnostics(timeline)
+
+    def _note_state(self, timeline: Timeline) -> None:
+        self._stages = dict(timeline.ranks.drop_nulls("pp").select("rank", "pp").iter_rows())
+        dropped = timeline.diagnostics.filter(pl.col("code") == DROPPED_SPANS)
+        self._dropped_spans = int(dropped["count"].sum())
+        errors = timeline.clocks.select(-pl.col("error_lo_ns"), "error_hi_ns")
+        worst = errors.max().max_horizontal().item() if errors.height else None
+        is_bounded = not any(errors.null_count().row(0))
+        self._clock_error_ns = worst if is_bounded else None
 
     def _new_diagnostics(self, timeline: Timeline) -> tuple[Diagnostic, ...]:
         found = []

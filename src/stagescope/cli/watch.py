@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,6 +31,7 @@ EXIT_ALARM = 3
       stagescope watch recordings
       stagescope watch recordings --alert 'bubble>0.35 for 20 steps' --alert 'iteration>1.5s for 3 steps'
       stagescope watch recordings --on-alarm 'tee -a alarms.jsonl'
+      stagescope watch recordings --metrics 127.0.0.1:9877
       stagescope watch recordings --until-alarm || stagescope hang recordings --stacks
       stagescope watch recordings --json | jq -c 'select(.event == "alarm")'
     """,
@@ -58,6 +59,12 @@ EXIT_ALARM = 3
     help="Run a command for each alarm, with the alarm as JSON on standard input.",
 )
 @click.option("--webhook", metavar="URL", help="Send each alarm as JSON to a web server.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve the values of the last step to Prometheus at http://HOST:PORT/metrics.",
+)
+@click.option("--metrics-per-rank", is_flag=True, help="Serve the values of each rank and link as well.")
 @click.option("--until-alarm", is_flag=True, help="End at the first alarm.")
 @click.option("--seconds", metavar="S", type=click.FloatRange(min=0.0), help="End after this time.")
 @click.option(
@@ -73,7 +80,7 @@ def command(
     on_alarm: str | None,
     webhook: str | None,
     seconds: float | None,
-    **options: float,
+    **options: Any,
 ) -> int:
     """Watch a training while it runs: its steps, where their time goes, what each rank does, and alarms.
 
@@ -97,13 +104,15 @@ def command(
     ended = threading.Event()
     until_s = time.monotonic() + seconds if seconds is not None else float("inf")
     with ending(ended), ExitStack() as stack:
-        output = _output(stack, watcher, as_json=bool(options["as_json"]))
+        takers = [_output(stack, watcher, as_json=options["as_json"])]
+        if options["metrics"] is not None:
+            takers.append(_metrics(stack, options["metrics"], per_rank=options["metrics_per_rank"]))
         raised = False
         while not ended.is_set():
             update = _update(watcher, directories)
             if update is not None:
                 raised = _notify(update, notifier) or raised
-                output(update)
+                _show(update, takers)
             if (update is not None and update.is_over) or (raised and options["until_alarm"]):
                 break
             remaining_s = until_s - time.monotonic()
@@ -132,6 +141,23 @@ def _notify(update: Update, notifier: Notifier) -> bool:
     for event in events:
         notifier.send(event)
     return bool(events)
+
+
+def _show(update: Update, takers: Sequence[Callable[[Update], None]]) -> None:
+    for taker in takers:
+        taker(update)
+
+
+def _metrics(stack: ExitStack, address: str, *, per_rank: bool) -> Callable[[Update], None]:
+    """Serve metrics until the stack is left, and return what takes updates."""
+    from stagescope.api.metrics_server import MetricsCollector, parse_address, serve_metrics
+
+    host, port = parse_address(address)
+    collector = MetricsCollector(per_rank=per_rank)
+    chosen = stack.enter_context(serve_metrics(host, port, collector))
+    shown = f"[{host}]" if ":" in host else host
+    echo(f"stagescope: metrics at http://{shown}:{chosen}/metrics", err=True)
+    return collector.add
 
 
 def _output(stack: ExitStack, watcher: Watcher, *, as_json: bool) -> Callable[[Update], None]:

@@ -23,6 +23,8 @@ GONE = "gone"
 ENDED = "ended"
 """Ended its recording."""
 
+CONDITIONS = (RUNNING, WAITING, BUSY, SILENT, GONE, ENDED)
+
 QUIET_AFTER_S = 10.0
 GAP_FACTOR = 3.0
 """A process is quiet after this many times the longest time without a span before, and QUIET_AFTER_S at least."""

@@ -48,12 +48,11 @@ class CommandError(StagescopeError):
         return error
 
     @classmethod
-    def cannot_listen(cls, host: str, port: int, reason: OSError) -> Self:
+    def cannot_listen(
+        cls, host: str, port: int, reason: OSError, hint: str = "omit --port to pick a free port"
+    ) -> Self:
         """Return the error for an address on which no server can listen."""
-        error = cls(
-            f"cannot listen on port {port} of {host}: {reason.strerror or reason}",
-            "omit --port to pick a free port",
-        )
+        error = cls(f"cannot listen on port {port} of {host}: {reason.strerror or reason}", hint)
         error.exit_code = 1
         return error
 
