@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import stagescope
 from drawing import timeline_from_text
 from stagescope.analysis.understood import understood
@@ -43,19 +45,26 @@ def test_recordings_have_no_such_table():
     assert understood_lines(timeline_from_text("F0 B0")) == []
 
 
-def test_every_form_of_a_report_states_the_same():
-    report = stagescope.analyze(stagescope.read(MEGASCAN))
-    rows = [line.split(maxsplit=1) for line in EXPECTED.splitlines()[1:]]
+@pytest.fixture
+def named(tmp_path):
+    """The Timeline of a trace of 7 slices, 4 of which are named like actions."""
+    trace = tmp_path / "rank0.json"
+    names = ["forward_0", "load", "forward_1", "load", "backward_0", "load", "backward_1"]
+    events = [{"ph": "X", "name": name, "ts": 9 * i, "dur": 5} for i, name in enumerate(names)]
+    trace.write_text(json.dumps({"traceEvents": events}))
+    return stagescope.read(trace, pattern="{kind}_{microbatch}")
+
+
+def test_every_form_of_a_report_states_the_same(named):
+    report = stagescope.analyze(named)
+    printed = [" ".join(line.split()) for line in understood_lines(named)[1:]]
+    assert "micro-batches 2 (0-1)" in printed
+    assert [" ".join(row) for row in report_extras(report).objects["understood"]] == printed
     markdown = report_markdown(report)
-    assert "| stages | 16 (0-15) |" in markdown
-    assert (
-        "| slices | 256 of 256 slices are used, by the mapping megascan, which was recognized |" in markdown
-    )
-    stated = report_extras(report).objects["understood"]
-    assert [" ".join(row).split() for row in stated] == [" ".join(row).split() for row in rows]
+    assert all(f"| {name} | {text} |" in markdown for name, text in understood(named).rows)
     found = stagescope.api.report_json(report)["understood"]
-    assert found["stages"] == {"count": 16, "values": "0-15", "unknown": 0}
-    assert (found["actions_per_step"], found["slices_used"], found["slices"]) == ([256, 256], 256, 256)
+    assert found["microbatches"] == {"count": 2, "values": "0-1", "unknown": 0}
+    assert (found["actions_per_step"], found["slices_used"], found["slices"]) == ([4, 4], 4, 7)
 
 
 def test_numbers_that_no_action_states_are_null():
@@ -65,12 +74,8 @@ def test_numbers_that_no_action_states_are_null():
     assert (found["steps"]["count"], found["actions_per_step"]) == (None, None)
 
 
-def test_slices_that_match_no_rule_are_counted(tmp_path):
-    trace = tmp_path / "rank0.json"
-    names = ["forward_0", "load", "forward_1", "load", "backward_0", "load", "backward_1"]
-    events = [{"ph": "X", "name": name, "ts": 9 * i, "dur": 5} for i, name in enumerate(names)]
-    trace.write_text(json.dumps({"traceEvents": events}))
-    found = understood(stagescope.read(trace, pattern="{kind}_{microbatch}"))
+def test_slices_that_match_no_rule_are_counted(named):
+    found = understood(named)
     assert (found.slices_used, found.slices) == (4, 7)
     assert found.mappings == ("4 of 7 slices are used, by the mapping {kind}_{microbatch}",)
 
