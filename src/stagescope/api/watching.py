@@ -69,7 +69,8 @@ class Update:
     stages
         Of each rank whose place in its pipeline is known, that place.
     dropped_spans
-        How many spans the recorder dropped so far, as the recordings of the present attempt state it.
+        How many spans the recorder dropped so far, as the recordings of the present attempt state it; None before the
+        first step.
     clock_error_ns
         Largest guaranteed error of timestamps of different machines, in nanoseconds; None if it is not bounded, or
         before the first step.
@@ -84,7 +85,7 @@ class Update:
     continues: bool
     has_more: bool
     stages: Mapping[int, int]
-    dropped_spans: int
+    dropped_spans: int | None
     clock_error_ns: int | None
 
     @property
@@ -123,7 +124,7 @@ class Watcher:
         self._read_s = 0.0
         self._window = FEWEST_STEPS
         self._stages: dict[int, int] = {}
-        self._dropped_spans = 0
+        self._dropped_spans: int | None = None
         self._clock_error_ns: int | None = None
 
     def update(self) -> Update:
