@@ -227,3 +227,10 @@ def test_a_trace_with_another_name_next_to_usual_ones_is_stated_and_not_merged(t
     (note,) = inputs.diagnostics
     assert (note.severity, note.code, note.count) == ("info", "input.not_read", 1)
     assert "backup.json" in note.message
+
+
+def test_a_damaged_compressed_file_is_an_error_that_names_the_damage(folder):
+    (folder / "x.r").write_bytes(b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"\xff" * 20)
+    [note] = find_inputs([folder], REGISTRY).diagnostics
+    assert (note.severity, note.code, note.source) == ("error", "file.unreadable", str(folder / "x.r"))
+    assert "the gzip data are damaged" in note.message

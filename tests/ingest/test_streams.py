@@ -71,6 +71,18 @@ def test_damaged_gzip_data_end_the_stream_with_a_position(tmp_path):
     assert damage.startswith("the gzip data are damaged (")
 
 
+def test_small_damaged_gzip_data_yield_what_is_before_the_damage(tmp_path):
+    path = tmp_path / "file"
+    content = "".join(f"line {number}\n" for number in range(5000)).encode()
+    packed = bytearray(gzip.compress(content))
+    packed[len(packed) * 3 // 4] ^= 0xFF
+    path.write_bytes(packed)
+    found, damage = bytes_and_damage(path)
+    assert damage is not None
+    assert len(found) > len(content) // 2
+    assert found[: len(content) // 2] == content[: len(content) // 2]
+
+
 def test_damaged_zstandard_data_end_the_stream_with_a_position(tmp_path):
     path = tmp_path / "file"
     packed = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(TEXT))

@@ -66,7 +66,7 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
     patterns = (*patterns, MANIFEST, JOURNAL)
     below = (file for file in _files_below(directory) if _matches(file.name, patterns))
     found: dict[Path, Reader] = {}
-    unknown: list[InputError] = []
+    unknown: list[tuple[Path, InputError]] = []
     stored: list[Path] = []
     for file in sorted(below, key=lambda file: natural_key(str(file.relative_to(directory)))):
         if file.name in {MANIFEST, JOURNAL}:
@@ -75,7 +75,7 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
         try:
             found[file] = _reader_of(file, readers)
         except InputError as error:
-            unknown.append(error)
+            unknown.append((file, error))
     others = _found_by_content(directory, readers, set(found))
     if not found and not others:
         raise _nothing_found(directory, readers, unknown, stored)
@@ -86,8 +86,9 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
     beside = [f"{run} is a stored run, which is read when it is named itself" for run in stored]
     notes = [
         Diagnostic("warning", f"not read: {reason}", str(directory), code="input.not_read")
-        for reason in (*unknown, *beside)
+        for reason in beside
     ]
+    notes = [*(_not_read(file, directory, reason) for file, reason in unknown), *notes]
     if (
         not found
     ):  # names of traces are anyone's choice; next to files with usual names, others are other traces
@@ -96,6 +97,22 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
         first = f"not read: {next(iter(others))} is a trace, but its name is unlike those of the files that were read"
         notes.append(Diagnostic("info", first, str(directory), count=len(others), code="input.not_read"))
     return found, notes
+
+
+def _not_read(path: Path, directory: Path, reason: InputError) -> Diagnostic:
+    """Return the diagnostic of a file that no reader recognizes: an error if its compressed data are damaged."""
+    if _is_damaged(path):
+        return Diagnostic("error", f"not read: {reason}", str(path), code="file.unreadable")
+    return Diagnostic("warning", f"not read: {reason}", str(directory), code="input.not_read")
+
+
+def _is_damaged(path: Path) -> bool:
+    try:
+        with open_stream(path) as file:
+            file.read(HEAD_BYTES)
+    except InputError:
+        return False
+    return file.damage is not None
 
 
 def _found_by_content(
@@ -117,11 +134,14 @@ def _found_by_content(
 
 
 def _nothing_found(
-    directory: Path, readers: Sequence[Reader], unknown: Sequence[InputError], stored: Sequence[Path]
+    directory: Path,
+    readers: Sequence[Reader],
+    unknown: Sequence[tuple[Path, InputError]],
+    stored: Sequence[Path],
 ) -> InputError:
     """Return the error for a directory without a readable file."""
     if unknown:
-        return unknown[0]
+        return unknown[0][1]
     if stored:
         return InputError.only_stored_runs(directory, stored[0])
     return InputError.nothing_to_read(directory, [reader.name for reader in readers])
@@ -169,6 +189,8 @@ def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
     for reader in readers:
         if reader.recognizes(path, head):
             return reader
+    if file.damage:
+        raise InputError.damaged(path, file.damage)
     raise InputError.not_recognized(path, (reader.name for reader in readers), head)
 
 

@@ -11,6 +11,7 @@ import io
 import os
 import stat
 import zlib
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Protocol
 
 from stagescope.vocabulary.errors import InputError
@@ -149,16 +150,19 @@ class ByteStream:
         """Yield the content of all members of a gzip file, at most OUTPUT_BYTES at a time."""
         unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
         data = b""
-        try:
-            while data := data or self._file.read(INPUT_BYTES):
-                yield unpacker.decompress(data, OUTPUT_BYTES)
-                data = unpacker.unconsumed_tail
-                if unpacker.eof:  # another member may follow, or zero padding (RFC 1952, 2.2)
-                    data = (unpacker.unused_data or self._file.read(INPUT_BYTES)).lstrip(b"\0")
-                    unpacker = zlib.decompressobj(GZIP_WINDOW_BITS) if data else unpacker
-        except zlib.error as error:
-            self._note_damage(f"the gzip data are damaged ({error})")
-            return
+        while data := data or self._file.read(INPUT_BYTES):
+            before = unpacker.copy()
+            try:
+                block = unpacker.decompress(data, OUTPUT_BYTES)
+            except zlib.error as error:  # which takes the output of the whole call with it
+                yield _before_damage(before, data)
+                self._note_damage(f"the gzip data are damaged ({error})")
+                return
+            yield block
+            data = unpacker.unconsumed_tail
+            if unpacker.eof:  # another member may follow, or zero padding (RFC 1952, 2.2)
+                data = (unpacker.unused_data or self._file.read(INPUT_BYTES)).lstrip(b"\0")
+                unpacker = zlib.decompressobj(GZIP_WINDOW_BITS) if data else unpacker
         self._check_end(unpacker)
 
     def _zstd(self) -> Iterator[bytes]:
@@ -184,6 +188,15 @@ class ByteStream:
 
     def _note_damage(self, what: str) -> None:
         self.damage = f"{what}, before byte {self._file.tell()} of the file"
+
+
+def _before_damage(unpacker: zlib._Decompress, data: bytes) -> bytes:
+    """Return what compressed data expand to before the byte at which they are found to be damaged."""
+    found = io.BytesIO()
+    with suppress(zlib.error):
+        for at in range(len(data)):
+            found.write(unpacker.decompress(data[at : at + 1]))
+    return found.getvalue()
 
 
 def _open_regular(path: Path) -> IO[bytes]:
