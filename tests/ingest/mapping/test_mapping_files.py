@@ -116,6 +116,22 @@ def test_a_malformed_mapping_is_refused_with_its_place(tmp_path, content, messag
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (".".join(["a"] * 50_000) + " = 1", "at most 64 dots in a line"),
+        ("[[rules]]\n" + ".".join(["args"] * 60) + " = 'F'", "at most 8 nested tables"),
+        ("x = " + "9" * 5000, "expected TOML: "),
+        ("x = " + "[" * 50_000, "expected TOML: "),
+        ("[[rules]]\nname = '{kind}'\n[fields]\nstep = 0x" + "f" * 5000, "step: expected an expression"),
+        ("[[rules]]\nkind = 'forward'\nname = 0x" + "f" * 5000, "name: expected a text"),
+    ],
+)
+def test_nesting_and_numbers_of_any_size_are_refused(tmp_path, content, message):
+    with pytest.raises(UsageError, match=message):
+        load_mapping(written(tmp_path, content, "mapping.toml"))
+
+
 def test_large_missing_and_binary_files_are_refused(tmp_path):
     with pytest.raises(UsageError, match="at most 256 KiB"):
         load_mapping(written(tmp_path, " " * (MOST_BYTES + 1)))

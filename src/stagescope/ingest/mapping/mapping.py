@@ -43,6 +43,8 @@ TEXTS: dict[str, str] = {
 }  # fmt: skip
 """What patterns can be applied to, and the column of the slices. Arguments are ``args.KEY``."""
 
+MOST_BITS = 64
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -127,7 +129,7 @@ def parse_fields(given: Mapping[str, object], where: str) -> dict[str, Expressio
             raise UsageError.mapping_malformed(
                 f"{where} {name!r}"[:120], f"one of the fields {', '.join(FIELDS)}"
             )
-        if isinstance(text, bool) or not isinstance(text, str | int):
+        if not _is_text(text):
             raise UsageError.mapping_malformed(f"{where} {name}", "an expression, such as 'args.microbatch'")
         found[name] = parse_expression(str(text))
     return found
@@ -140,7 +142,14 @@ def parse_texts(given: Mapping[str, object], where: str) -> tuple[tuple[str, Tex
         if name not in TEXTS and not (name.startswith(f"{ARGS}.") and len(name) > len(ARGS) + 1):
             expected = f"one of {', '.join(TEXTS)} and {ARGS}.KEY"
             raise UsageError.mapping_malformed(f"{where} {name!r}"[:120], expected)
-        if isinstance(text, bool) or not isinstance(text, str | int):
+        if not _is_text(text):
             raise UsageError.mapping_malformed(f"{where} {name}", "a text, such as 'forward*'")
         found.append((TEXTS.get(name, name), TextPattern(str(text))))
     return tuple(found)
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is a text or a number that can be one: Python converts none of thousands of digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value.bit_length() <= MOST_BITS
+    return isinstance(value, str)

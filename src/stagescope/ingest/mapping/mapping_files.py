@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 READY = Path(__file__).parent / "ready"
 MOST_BYTES = 1 << 18
 MOST_RULES = 200
+MOST_DOTS = 64
+"""In one line of TOML: the time for parsing a dotted key grows with the square of its parts."""
+
+DEEPEST = 8
+"""Nested tables of patterns, such as those of the arguments of events."""
+
 KEYS = ("about", "merge", "count_microbatches", "fields", "texts", "only", "recognize", "rules")
 RULE_KEYS = ("kind", "lane", "fields")
 
@@ -64,10 +70,15 @@ def _ready_names() -> list[str]:
 def _parsed(text: bytes, where: str) -> dict[str, Any]:
     if where.endswith(".json"):
         return _parsed_json(text, where)
+    if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
+        raise UsageError.mapping_malformed(where, f"at most {MOST_DOTS} dots in a line")
     toml = _toml_parser()
     try:
         found: dict[str, Any] = toml.loads(text.decode())
-    except (toml.TOMLDecodeError, UnicodeDecodeError, RecursionError) as reason:
+    except (
+        ValueError,
+        RecursionError,
+    ) as reason:  # TOMLDecodeError, not UTF-8, and numbers of thousands of digits
         raise UsageError.mapping_malformed(where, f"TOML: {reason}") from None
     return found
 
@@ -97,8 +108,8 @@ def _mapping(found: Mapping[str, Any], where: str) -> EventMapping:
         where,
         tuple(_rule(rule, f"{where}: rule {number}") for number, rule in enumerate(rules, 1)),
         parse_fields(_table(found, "fields", where), f"{where}: fields"),
-        parse_texts(_flat(_table(found, "texts", where)), f"{where}: texts"),
-        parse_texts(_flat(_table(found, "only", where)), f"{where}: only"),
+        parse_texts(_flat(_table(found, "texts", where), where), f"{where}: texts"),
+        parse_texts(_flat(_table(found, "only", where), where), f"{where}: only"),
         _signature(recognize, f"{where}: recognize"),
         _strings(recognize, "args", where),
         merges=found.get("merge") is True,
@@ -109,7 +120,7 @@ def _mapping(found: Mapping[str, Any], where: str) -> EventMapping:
 def _rule(rule: Any, where: str) -> Rule:
     if not isinstance(rule, dict):
         raise UsageError.mapping_malformed(where, "a table")
-    texts = _flat({key: value for key, value in rule.items() if key not in RULE_KEYS})
+    texts = _flat({key: value for key, value in rule.items() if key not in RULE_KEYS}, where)
     name = texts.get("name")
     names = None
     if isinstance(name, str) and "{kind}" in name:
@@ -130,11 +141,13 @@ def _rule(rule: Any, where: str) -> Rule:
     return Rule(kind, lane, parse_texts(texts, where), names, fields)
 
 
-def _flat(table: Mapping[str, Any]) -> dict[str, object]:
+def _flat(table: Mapping[str, Any], where: str, depth: int = DEEPEST) -> dict[str, object]:
     """Return a table with the tables in it as dotted names: {"args": {"op": "F"}} is {"args.op": "F"}."""
+    if depth == 0:
+        raise UsageError.mapping_malformed(where, f"at most {DEEPEST} nested tables")
     flat: dict[str, object] = {}
     for key, value in table.items():
-        below = _flat(value) if isinstance(value, dict) else None
+        below = _flat(value, where, depth - 1) if isinstance(value, dict) else None
         flat |= {key: value} if below is None else {f"{key}.{name}": each for name, each in below.items()}
     return flat
 
