@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -187,6 +188,34 @@ def test_a_run_without_any_spans_left_is_an_error(recordings, tmp_path):
     shutil.rmtree(tmp_path / "run" / "spans")
     with pytest.raises(InputError, match="none of its 1 files with spans can be read"):
         read(tmp_path / "run")
+
+
+def test_a_pipe_in_place_of_a_file_is_damage(recordings, tmp_path):
+    stored = store(recordings, out=tmp_path / "run")
+    (file,) = (tmp_path / "run" / part.path for part in stored.manifest.parts if part.table == "steps")
+    file.unlink()
+    os.mkfifo(file)
+    (note,) = read(tmp_path / "run").diagnostics.filter(pl.col("code") == "store.damaged").to_dicts()
+    assert "it is a pipe" in note["message"]
+
+
+def test_a_table_with_other_rows_than_its_manifest_states_is_not_used(recordings, tmp_path):
+    store(recordings, out=tmp_path / "run")
+    path = tmp_path / "run" / MANIFEST
+    facts = json.loads(path.read_text())
+    next(part for part in facts["parts"] if part["table"] == "steps")["rows"] += 1
+    path.write_text(manifest_text(facts))
+    (note,) = read(tmp_path / "run").diagnostics.filter(pl.col("code") == "store.damaged").to_dicts()
+    assert "rows instead of" in note["message"]
+
+
+def test_a_journal_that_is_a_link_is_not_followed(recordings, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("content")
+    (tmp_path / "run" / JOURNAL).symlink_to(tmp_path / "precious")
+    with pytest.raises(OutputError):
+        store(recordings, out=tmp_path / "run")
+    assert (tmp_path / "precious").read_text() == "content"
 
 
 def test_changed_sources_are_noticed(recordings, tmp_path):

@@ -37,7 +37,7 @@ class Journal:
         """Write the journal again, with what remains valid. Raises OSError."""
         kept = {**self._done, **{part.path: part for part in parts}}
         lines = [{"key": self._key}, *(asdict(part) for part in kept.values())]
-        with self._path.open("w", encoding="utf-8") as file:
+        with open(self._path, "w", encoding="utf-8", opener=_without_links) as file:
             file.writelines(f"{json.dumps(line)}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
@@ -45,7 +45,7 @@ class Journal:
 
     def add(self, part: Part) -> None:
         """Note a part whose file is in its place. Raises OSError."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with open(self._path, "a", encoding="utf-8", opener=_without_links) as file:
             file.write(f"{json.dumps(asdict(part))}\n")
             file.flush()
             os.fsync(file.fileno())
@@ -60,7 +60,7 @@ class Journal:
             lines = self._path.read_text(encoding="utf-8").splitlines()
             if json.loads(lines[0]) != {"key": self._key}:
                 return []
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError, RecursionError):
             return []
         parts = [_part_of(line) for line in lines[1:]]
         return [part for part in parts if part is not None]
@@ -69,9 +69,15 @@ class Journal:
 def _part_of(line: str) -> Part | None:
     """Return the part that a line describes; None for a line that was cut off."""
     try:
-        return Part(**json.loads(line))
-    except (ValueError, TypeError):
+        part = Part(**json.loads(line))
+    except (ValueError, TypeError, RecursionError):
         return None
+    return part if isinstance(part.path, str) else None
+
+
+def _without_links(path: str, flags: int) -> int:
+    """Open a file, but none that a link in a directory of others leads to."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def is_intact(directory: Path, part: Part) -> bool:

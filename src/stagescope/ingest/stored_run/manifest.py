@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stagescope.ingest.stored_run import errors
+from stagescope.ingest.streams import open_stream
 from stagescope.model.stored_run import FORMAT, MANIFEST, TABLE_OF, VERSION, Manifest, manifest_checksum
 from stagescope.vocabulary.errors import InputError
 
@@ -30,20 +31,23 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        content = path.read_bytes()
+        path.stat()
     except FileNotFoundError:
         raise InputError.unfinished_store(directory) from None
     except OSError as reason:
         raise InputError.cannot_read(path, reason) from reason
+    with open_stream(path) as file:  # which refuses pipes and devices
+        content = file.read()
     try:
         facts = msgspec.json.decode(content, type=dict)
         version = facts.get("version")
         if isinstance(version, int) and version > VERSION:
             raise errors.newer_version(directory, version, VERSION)
         manifest = msgspec.convert(facts, Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        checksum = manifest_checksum(facts)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise errors.damaged_manifest(path, str(error)) from None
-    if facts.get("checksum") != manifest_checksum(facts):
+    if facts.get("checksum") != checksum:
         raise errors.damaged_manifest(path, "its checksum does not match its content")
     _check(manifest, path)
     return manifest

@@ -13,6 +13,7 @@ from polars.exceptions import PanicException, PolarsError
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.stored_run import errors
 from stagescope.ingest.stored_run.manifest import read_manifest, recognize_manifest
+from stagescope.ingest.streams import open_stream
 from stagescope.model import Timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import (
@@ -25,7 +26,7 @@ from stagescope.model.stored_run import (
 )
 from stagescope.model.tables import SPANS, TABLES
 from stagescope.model.validate import conform, in_order
-from stagescope.vocabulary.errors import TableError
+from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
@@ -72,12 +73,17 @@ def read_stored_run(directory: Path) -> StoredRun:
 def _rows_of(directory: Path, part: Part) -> pl.DataFrame | str:
     """Return the rows of a part, or what is wrong with its file."""
     try:
-        content = (directory / part.path).read_bytes()
-    except OSError as reason:
-        return f"cannot be read: {reason.strerror or reason}"
+        with open_stream(directory / part.path) as file:  # which refuses pipes and devices
+            content = file.read()
+    except InputError as reason:
+        return f"cannot be read: {reason}"
     if blake2b(content, digest_size=CHECKSUM_BYTES).hexdigest() != part.checksum:
         return "has changed since it was stored"
     try:
+        stored = pl.scan_parquet(BytesIO(content), hive_partitioning=False)
+        count = stored.select(pl.len()).collect().item()
+        if count != part.rows:  # equal values take no space in the file, but memory when it is read
+            return f"has {count} rows instead of {part.rows}"
         rows = declared_columns(pl.read_parquet(BytesIO(content), hive_partitioning=False))
         return _typed(rows, TABLE_OF[part.table], part.path)
     except (PolarsError, TableError, PanicException) as error:

@@ -19,6 +19,7 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.implied import implied_ranks, implied_steps, with_assumed_step
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,6 +115,8 @@ def _load_csv(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
 
 
 def _load_parquet(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
+    rows = pl.scan_parquet(path, hive_partitioning=False).select(pl.len()).collect().item()
+    require("spans", rows, path)  # equal values take no space in the file, but memory when it is read
     return pl.read_parquet(path, hive_partitioning=False), []
 
 
