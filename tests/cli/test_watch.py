@@ -80,6 +80,9 @@ def test_a_condition_is_an_alarm_and_without_any_the_exit_code_is_0(recordings, 
         (("--on-alarm", "no-such-program --now"), "there is no program 'no-such-program'"),
         (("--on-alarm", "'"), "No closing quotation"),
         (("--webhook", "file:///etc/passwd"), "expected an address that begins with http:// or https://"),
+        (("--webhook", "http://host:port/"), "expected an address that begins with http:// or https://"),
+        (("--webhook", "http://[::1"), "expected an address that begins with http:// or https://"),
+        (("--webhook", "http://host/\x01"), "expected an address that begins with http:// or https://"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(words, message, recordings, capsys):

@@ -104,6 +104,19 @@ def test_a_file_that_more_users_may_write_than_the_directory_is_refused(tmp_path
     assert not process.asked
 
 
+def test_a_file_of_another_user_in_a_directory_of_everybody_is_refused(tmp_path, process, monkeypatch):
+    tmp_path.chmod(0o1777)
+    send(tmp_path, new_request(0, is_paused=True))
+    facts = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result((*facts(file)[:4], 12345, *facts(file)[5:])))
+    assert Control(process).look() == {
+        "refused": "another user wrote it, in a directory that everybody may write to"
+    }
+    assert not process.asked
+    tmp_path.chmod(0o700)
+    assert "request" in Control(process).look()
+
+
 def test_links_and_other_files_are_not_opened(tmp_path, process):
     target = tmp_path / "target"
     target.write_text(new_request(0, is_paused=True).text())

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import urllib.request
+from http.client import HTTPException
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -39,8 +40,12 @@ def parse_command(text: str) -> list[str]:
 
 def check_url(text: str) -> str:
     """Return the address of a webhook. Raises UsageError unless it begins with http:// or https:// and has a host."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(text)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or half of an IPv6 address
+        is_usable = False
+    if not is_usable or not text.isascii() or not text.isprintable() or " " in text:
         raise UsageError.unusable_value(
             "--webhook", text, "expected an address that begins with http:// or https://"
         )
@@ -99,5 +104,9 @@ class Notifier:
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_S):  # noqa: S310 - checked: http or https
                 return
-        except OSError as reason:
+        except (
+            OSError,
+            HTTPException,
+            ValueError,
+        ) as reason:  # the last for a redirection to an invalid address
             self._warn(f"--webhook failed: {reason}")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 READING = re.compile(r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*(select|with|from)\b", re.IGNORECASE | re.DOTALL)
-FROM_FILES = re.compile(r"\b(?:read|scan)_\w+\s*\(", re.IGNORECASE)
-"""Functions with which Polars reads files; a query reads the tables of the run."""
+FROM_FILES = re.compile(r"\b(?:read|scan)_\w+[\"`\]]?\s*(?:\(|/\*|--)", re.IGNORECASE)
+"""Functions with which Polars reads files, also in quotes or before a comment; a query reads the tables of the run."""
 
 RUN_TABLES: Mapping[str, str] = {table.name: table.row for table in TABLES}
 """The tables that were recorded, and what a row of each is (docs/formats.md)."""
@@ -74,6 +74,8 @@ def sql(run: Timeline | Report, query: str) -> pl.DataFrame:
     frames = {name: _spelled(frame) for name, frame in _tables_in(run, query).items()}
     try:
         return pl.SQLContext(frames, eager=True).execute(query)
+    except UnicodeEncodeError:  # an argument that is not UTF-8
+        raise UsageError.query_failed("it is not valid Unicode text") from None
     except (PolarsError, PanicException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError.query_failed(reason) from None

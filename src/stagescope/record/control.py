@@ -3,7 +3,8 @@
 `stagescope control` replaces one file in the directory of the recordings. The writer thread of each process looks at it
 twice a second, and the training thread applies a request when it begins the step that the request names, so that all
 ranks change together. Only users who may write to the directory may control the recording: a file that more users may
-write than the directory is ignored. A request contains numbers and words of a fixed set; nothing of it is
+write than the directory is ignored, and so is one of another user in a directory that everybody may write to. A
+request contains numbers and words of a fixed set; nothing of it is
 executed.
 """
 
@@ -173,6 +174,8 @@ class Control:
             directory = os.stat(self._recorder.directory)
             if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
                 self._refused = "it is no small regular file"
+            elif directory.st_mode & stat.S_IWOTH and facts.st_uid not in {0, os.geteuid(), directory.st_uid}:
+                self._refused = "another user wrote it, in a directory that everybody may write to"
             elif facts.st_mode & _OTHERS_MAY_WRITE & ~directory.st_mode:
                 self._refused = "more users may write the file than the directory"
             else:
