@@ -12,6 +12,8 @@ except ImportError:  # Python 3.10
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
+EXTRAS = ("pdf", "store")
+"""Optional dependencies of which `make test-lowest` has tests as well."""
 
 
 def requirements(allowed: list[str]) -> list[str]:
@@ -24,4 +26,8 @@ def requirements(allowed: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    sys.stdout.write("\n".join(requirements(project["dependencies"])) + "\n")
+    allowed = [
+        *project["dependencies"],
+        *(each for name in EXTRAS for each in project["optional-dependencies"][name]),
+    ]
+    sys.stdout.write("\n".join(requirements(allowed)) + "\n")
