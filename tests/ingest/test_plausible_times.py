@@ -12,6 +12,7 @@ from drawing import timeline_from_text
 from stagescope.ingest.merge import merge_timelines
 from stagescope.ingest.plausible_times import DAY_NS, MAX_NS, plausible_interval
 from stagescope.model import Timeline
+from stagescope.vocabulary.errors import InputError
 
 RUN = timeline_from_text("F0 F1 F2 F3 B0 B1 B2 B3\n. F0 F1 F2 B0 B1 B2 .", cell_ns=1_000_000)
 LEAST, MOST = -(2**63), 2**63 - 1
@@ -36,6 +37,14 @@ def test_a_span_far_from_all_others_is_dropped_and_counted(column):
         rest = RUN.spans.with_row_index().filter(pl.col("index") != 2).drop("index")
         assert found.spans.sort("rank", "start_ns").equals(rest.sort("rank", "start_ns"))
         assert implausible(found) == [("error", 0, 1)]
+
+
+def test_starts_and_ends_of_different_origins_are_refused():
+    spans = RUN.spans.with_columns(pl.col("end_ns") + 1_763_600_000_000_000_000)
+    with pytest.raises(
+        InputError, match=r"the spans of rank 0 last 447 years: .* different units or origins"
+    ):
+        merge_timelines([RUN.with_spans(spans)])
 
 
 def test_a_step_with_implausible_times_gets_those_of_its_other_spans():

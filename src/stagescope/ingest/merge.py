@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.plausible_times import without_implausible_times
+from stagescope.ingest.plausible_times import require_possible_total, without_implausible_times
 from stagescope.ingest.possible_values import with_possible_values
 from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.run_selection import Source, select_run
@@ -101,6 +101,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
         kernels=in_order(pl.concat(t.kernels for t in declared), KERNELS),
     )
     merged = without_implausible_times(with_possible_values(merged))
+    require_possible_total(merged)
     return _without_reversed(merged).with_diagnostics(
         [*_missing_ranks(merged.ranks), *_wall_clock_warnings(merged.clocks)]
     )

@@ -16,6 +16,7 @@ import polars as pl
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.implied import implied_steps
 from stagescope.model.tables import STEPS
+from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,6 +27,7 @@ MAX_NS = 2**62
 """146 years: differences of larger timestamps do not fit 64 bits."""
 
 DAY_NS = 86_400 * 10**9
+YEAR_NS = 365.25 * DAY_NS
 TIMES_AS_FAR = 10
 LARGEST_PART = 0.2
 
@@ -104,6 +106,20 @@ def without_implausible_times(timeline: Timeline) -> Timeline:
     steps = pl.concat([steps, again]).sort(STEPS.order)
     kept = replace(timeline, spans=spans, steps=steps, counters=counters, kernels=kernels)
     return kept.with_diagnostics([*of_spans, *of_waits, *of_steps, *of_counters, *of_kernels])
+
+
+def require_possible_total(timeline: Timeline) -> None:
+    """Raise InputError if the spans of a rank last so long together that sums of times do not fit 64 bits.
+
+    That is the case if one column of times has another unit or origin than the other one.
+    """
+    length_ns = (pl.col("end_ns").cast(pl.Float64) - pl.col("start_ns").cast(pl.Float64)).clip(0)
+    totals = timeline.spans.group_by("rank").agg(total_ns=length_ns.sum())
+    wrong = totals.filter(pl.col("total_ns") >= MAX_NS).join(timeline.ranks, on="rank").sort("rank")
+    for rank, total_ns, source in wrong.select("rank", "total_ns", "source").iter_rows():
+        years = f"{total_ns / YEAR_NS:,.0f}"
+        text = f"the spans of rank {rank} last {years} years: their starts and ends have different units or origins"
+        raise InputError.damaged(source or "the run", text)
 
 
 def _intervals_of_ranks(timeline: Timeline) -> pl.DataFrame:

@@ -97,6 +97,16 @@ def test_rows_with_invalid_numbers_are_dropped(run):
     assert "has 1 ranges without a name or a start" in " ".join(timeline.diagnostics["message"])
 
 
+def test_ranges_of_an_unknown_type_are_counted(run):
+    with closing(sqlite3.connect(run[0] / "rank1.sqlite")) as database:
+        database.execute("UPDATE NVTX_EVENTS SET eventType = 99 WHERE text LIKE 'B1.0%'")
+        database.commit()
+    timeline = stagescope.read(run[0])
+    assert timeline.spans.filter(pl.col("rank") == 1)["microbatch"].to_list() == [0, 1, 1]
+    found = " ".join(timeline.diagnostics["message"])
+    assert "has 1 ranges of an unknown type, which were left out: 99" in found
+
+
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"\xff" * 2000])
 def test_a_file_that_is_not_a_database_is_an_error_with_its_name(tmp_path, content):
     path = tmp_path / "rank0.sqlite"

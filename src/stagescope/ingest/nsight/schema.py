@@ -103,7 +103,11 @@ def _epoch_of(export: Tables, began: pl.Series) -> int | None:
 def read_ranges(export: Tables) -> tuple[pl.DataFrame, int]:
     """Return the NVTX ranges (RANGES_SCHEMA), and the number of ranges still open when the export ended."""
     every = export.frame(RANGES, list(EVENTS), dict(zip(EVENTS.values(), EVENT_TYPES, strict=True)))
-    events = every.filter(pl.col("type").is_in([PUSHED, STARTED]) | pl.col("type").is_null())
+    is_range = pl.col("type").is_in([PUSHED, STARTED]) | pl.col("type").is_null()
+    events, others = every.filter(is_range), every.filter(~is_range, pl.col("end_ns").is_not_null())
+    if len(others):
+        number = others["type"][0]
+        export.note(RANGES, f"has {len(others)} ranges of an unknown type, which were left out: {number}")
     numbered = events.filter(pl.col("text").is_null())["number"].drop_nulls().unique()
     names = _strings(export).filter(pl.col("number").is_in(numbered.implode())) if len(numbered) else None
     named = events.with_columns(name="text") if names is None else _with_names(events, names)
