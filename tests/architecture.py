@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ PRINTING_CALLS = re.compile(
     r"print|(click|rich)\.(echo|secho|print)|(sys\.)?std(out|err)\.write|(\w+\.)?Console|pprint"
 )
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
+IMPORTING = ("import_module", "__import__")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -165,6 +167,21 @@ class Module:
         """Its name without folder and suffix."""
         return self.path.rpartition("/")[2].removesuffix(".py")
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of its syntax tree: walking through it takes longer than most rules."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """Every import: relative, inside functions, and by literal name."""
+        typing_lines = _typing_only_lines(self)
+        return tuple(
+            Import(node.lineno, target, node.lineno in typing_lines)
+            for node in self.nodes
+            for target in _targets(node, self)
+        )
+
 
 class Import(NamedTuple):
     """An imported name, absolute and dotted, and whether only the type checker sees it."""
@@ -183,14 +200,6 @@ def modules(package: Path) -> list[Module]:
     return found
 
 
-def imports(module: Module) -> Iterator[Import]:
-    """Yield every import of a module: relative, inside functions, and by literal name."""
-    typing_lines = _typing_only_lines(module.tree)
-    for node in ast.walk(module.tree):
-        for target in _targets(node, module):
-            yield Import(node.lineno, target, node.lineno in typing_lines)
-
-
 def _targets(node: ast.AST, module: Module) -> Iterator[str]:
     """Yield the dotted names that one syntax node imports."""
     if isinstance(node, ast.Import):
@@ -200,16 +209,21 @@ def _targets(node: ast.AST, module: Module) -> Iterator[str]:
         base = package[: len(package) - node.level + 1] if node.level else []
         stem = [*base, *([node.module] if node.module else [])]
         yield from (".".join([*stem, alias.name]) for alias in node.names)
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+    elif isinstance(node, ast.Call) and _last_name(node.func) in IMPORTING:
         yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
 
 
-def _typing_only_lines(tree: ast.Module) -> set[int]:
+def _last_name(node: ast.expr) -> str:
+    """Return the name, or the last part of a dotted one. Much faster than ast.unparse."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _typing_only_lines(module: Module) -> set[int]:
     """Return the line numbers below ``if TYPE_CHECKING:``, which never run."""
     return {
         line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for node in module.nodes
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING"
         for statement in node.body
         for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
     }
@@ -217,7 +231,7 @@ def _typing_only_lines(tree: ast.Module) -> set[int]:
 
 def imports_point_downwards(module: Module) -> Iterator[Finding]:
     """Yield imports within stagescope that point up, sideways, to an island or to an entry module."""
-    for line, target, _ in imports(module):
+    for line, target, _ in module.imports:
         root, _, rest = target.partition(".")
         if root != "stagescope" or target == "stagescope.__version__" or module.path in _door_files():
             continue
@@ -242,7 +256,7 @@ def _door_files() -> set[str]:
 def siblings_stay_apart(module: Module) -> Iterator[Finding]:
     """Yield imports between two members of one family."""
     own = _member(f"stagescope.{module.path.removesuffix('.py').replace('/', '.')}")
-    for line, target, _ in imports(module):
+    for line, target, _ in module.imports:
         other = _member(target)
         if own is not None and other is not None and own[0] == other[0] and own[1] != other[1]:
             yield Finding(module.path, other[1], line, f"{own[1]} must not import its sibling {other[1]}")
@@ -257,7 +271,7 @@ def _member(target: str) -> tuple[str, str] | None:
 def third_parties_keep_to_their_row(module: Module) -> Iterator[Finding]:
     """Yield imports of libraries that a part may not use, except imports for the type checker."""
     allowed = THIRD_PARTY[_longest_folder(module)]
-    for line, target, typing_only in imports(module):
+    for line, target, typing_only in module.imports:
         root = target.split(".")[0]
         if typing_only or root == "stagescope" or root in sys.stdlib_module_names or root in allowed:
             continue
@@ -293,7 +307,7 @@ def modules_stay_short(module: Module) -> Iterator[Finding]:
 
 def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield every function and method of a module, nested ones too."""
-    yield from (node for node in ast.walk(module.tree) if isinstance(node, FUNCTIONS))
+    yield from (node for node in module.nodes if isinstance(node, FUNCTIONS))
 
 
 def functions_stay_short(module: Module) -> Iterator[Finding]:
@@ -346,7 +360,7 @@ def only_the_front_end_prints(module: Module) -> Iterator[Finding]:
     """Yield calls of print outside the command line."""
     if module.part in PRINTING_PARTS:
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
             yield Finding(module.path, "print", node.lineno, f"{module.part} must not print")
 
@@ -355,7 +369,7 @@ def the_command_line_prints_in_one_place(module: Module) -> Iterator[Finding]:
     """Yield calls that print from the command line past its console."""
     if module.part != "cli" or module.path == CONSOLE:
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call) and PRINTING_CALLS.fullmatch(ast.unparse(node.func)):
             called = ast.unparse(node.func)
             yield Finding(module.path, called, node.lineno, f"{called} prints past cli/console.py")
@@ -364,7 +378,7 @@ def the_command_line_prints_in_one_place(module: Module) -> Iterator[Finding]:
 def broad_handlers_give_a_reason(module: Module) -> Iterator[Finding]:
     """Yield handlers of all exceptions that have no comment with the reason on their line or the next."""
     lines = module.text.splitlines()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         caught = {"BaseException"} if node.type is None else {ast.unparse(each) for each in _each(node.type)}
@@ -388,11 +402,10 @@ def only_the_recorder_needs_linux(module: Module) -> Iterator[Finding]:
     """Yield imports and uses of what macOS or Windows do not have, except in recording."""
     if module.part in RECORDING:
         return
-    for line, target, typing_only in imports(module):
+    for line, target, typing_only in module.imports:
         if target.split(".")[0] in POSIX_MODULES and not typing_only:
             yield Finding(module.path, target, line, f"{target} is not available on every system")
-    for node in ast.walk(module.tree):
-        # Not by ast.unparse, which takes a second for all attributes of the package.
+    for node in module.nodes:
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
         name = f"{node.value.id}.{node.attr}"
