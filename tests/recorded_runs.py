@@ -26,12 +26,18 @@ UPTIME_NS = 86_400_000_000_000
 
 
 def write_recordings(
-    timeline: Timeline, directory: Path, stages: int, *, ranks_per_machine: int = 8, seed: int = 0
+    timeline: Timeline,
+    directory: Path,
+    stages: int,
+    *,
+    ranks_per_machine: int = 8,
+    seed: int = 0,
+    world_size: int | None = None,
 ) -> None:
     """Write the spans of a timeline as recordings: rank = pipeline * stages + stage.
 
     Each machine has a monotonic clock that began at another moment and drifts by up to 20 ppm, and a wall clock that is
-    wrong by up to a millisecond.
+    wrong by up to a millisecond. `world_size` is the number of ranks of the run if the timeline has only some of them.
     """
     random = np.random.default_rng(seed)
     directory.mkdir(parents=True, exist_ok=True)
@@ -48,7 +54,7 @@ def write_recordings(
                 float(random.uniform(-20e-6, 20e-6)),
                 int(random.integers(-(10**6), 10**6)),
             )
-        header = _header(number, len(parts), stages, machine)
+        header = _header(number, world_size or len(parts), stages, machine)
         content = _recording(spans, header, first_ns, clocks[machine])
         (directory / f"rank-{number:05}{fmt.SUFFIX}").write_bytes(content)
 

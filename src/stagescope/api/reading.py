@@ -23,6 +23,7 @@ from stagescope.ingest.stages import place_stages
 from stagescope.vocabulary.errors import InputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 from stagescope.vocabulary.parallel import DEFAULT_ORDER, DIMENSIONS
+from stagescope.vocabulary.steps import wanted_steps
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from stagescope.model import Timeline
+    from stagescope.vocabulary.steps import StepRange
 
 __all__ = [
     "RunFacts",
@@ -63,6 +65,7 @@ class RunFacts(TypedDict, total=False):
     map: Mapping[str, str | int] | None
     mapping: str | os.PathLike[str] | None
     only: Mapping[str, str | int] | None
+    steps: str | StepRange | None
 
 
 def read(
@@ -82,6 +85,7 @@ def read(
     map: Mapping[str, str | int] | None = None,  # noqa: A002 - the name of the option
     mapping: str | os.PathLike[str] | None = None,
     only: Mapping[str, str | int] | None = None,
+    steps: str | StepRange | None = None,
     align: bool = True,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Timeline:
@@ -118,6 +122,10 @@ def read(
         ``"megascan"``. Shipped ones are recognized without it. `map` replaces the fields of a mapping.
     only
         Slices of a Chrome trace to read, by text or argument, such as ``{"tid": 1}`` or ``{"args.run": "b"}``.
+    steps
+        Steps to read, such as ``"100:110"`` for 100 to 109, or a StepRange; None for all. The result is as if only
+        these steps had been recorded: the clocks, too, are aligned with what happened in them. The other steps of
+        recordings and stored runs take no memory.
     align
         Align the clocks of all machines to the clock of the first one. `timeline.alignment` describes the result and
         `timeline.clocks` has the guaranteed bound of each clock. With False, timestamps stay as recorded, on the
@@ -145,6 +153,7 @@ def read(
         "schedule": schedule, "microbatches": microbatches, "pattern": pattern,
         "attempt": attempt, "pipeline": pipeline, "kernels": kernels,
         "map": map, "mapping": mapping, "only": only,
+        "steps": steps,
     }  # fmt: skip
     options = read_options(**facts)
     with limits_in_force(checked_limits(limits)):
@@ -191,6 +200,7 @@ def read_options(**facts: Unpack[RunFacts]) -> ReadOptions:
         facts.get("pipeline"),
         kernels=facts.get("kernels", False),
         mapping=request,
+        steps=wanted_steps(facts.get("steps")),
     )
 
 

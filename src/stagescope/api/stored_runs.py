@@ -11,6 +11,7 @@ from stagescope.ingest.merge import WALL_CLOCK_CODE
 from stagescope.ingest.stored_run import READER, read_stored_run
 from stagescope.vocabulary.errors import InputError, UsageError
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
+from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +37,13 @@ def stored_run_of(inputs: Inputs) -> Path | None:
 def open_stored_run(directory: Path, facts: Mapping[str, Any], *, align: bool) -> Timeline:
     """Return the timeline of a stored run.
 
-    Raises UsageError for other facts than those with which the run was stored, and for `align=False` if it was stored
-    with aligned clocks; InputError if the run cannot be read.
+    Of the facts, `steps` selects what is read. Raises UsageError for others than those with which the run was stored,
+    and for `align=False` if it was stored with aligned clocks; InputError if the run cannot be read.
     """
-    timeline, manifest = read_stored_run(directory)
-    other = [name for name, value in stated(facts).items() if manifest.facts.get(name) != value]
+    timeline, manifest = read_stored_run(directory, wanted_steps(facts.get("steps")))
+    other = [
+        name for name, value in stated(facts).items() if manifest.facts.get(name) != value and name != "steps"
+    ]
     if other:
         raise UsageError.fact_of_stored_run(directory, other[0])
     if not manifest.aligned:
@@ -56,15 +59,20 @@ def open_stored_run(directory: Path, facts: Mapping[str, Any], *, align: bool) -
 
 def stated(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about a run that a caller stated: those that are not the defaults of `read`."""
-    plain = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in facts.items()
-    }
+    plain = {name: _plain(value) for name, value in facts.items()}
     is_default = {"order": DEFAULT_ORDER, "kernels": False, "map": {}, "only": {}}
     return {
         name: value
         for name, value in plain.items()
         if value is not None and name != "limits" and not (name in is_default and value == is_default[name])
     }
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return str(value) if isinstance(value, StepRange) else value
 
 
 def aligned(timeline: Timeline) -> Timeline:

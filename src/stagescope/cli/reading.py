@@ -48,7 +48,17 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def with_facts(**arguments: Any) -> Any:
-        names = (*SIZES, "order", "schedule", "microbatches", "pattern", "attempt", "pipeline", "kernels")
+        names = (
+            *SIZES,
+            "order",
+            "schedule",
+            "microbatches",
+            "pattern",
+            "attempt",
+            "pipeline",
+            "steps",
+            "kernels",
+        )
         facts = {name: arguments.pop(name) for name in names}
         limits = parse_limits(arguments.pop("limits")) or None
         return function(facts={**facts, "limits": limits, **mapping_facts(arguments)}, **arguments)
@@ -65,10 +75,10 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--schedule", "--pp-type", metavar="NAME", help=f"Pipeline schedule that ran, {IF_UNKNOWN}"
     )
     microbatches = _number("--microbatches", f"Micro-batches per step, {IF_UNKNOWN}")
-    pattern = click.option(
+    pattern = _text(
         "--pattern",
-        metavar="TEXT",
-        help="Names of actions in a Chrome trace, such as '{kind}_{microbatch}', if they are not recognized.",
+        "TEXT",
+        "Names of actions in a Chrome trace, such as '{kind}_{microbatch}', if they are not recognized.",
     )
     attempt = click.option(
         "--attempt",
@@ -76,11 +86,12 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(min=0),
         help="Attempt to read of a run that was restarted, from 0; omit for the last complete one.",
     )
-    pipeline = click.option(
+    pipeline = _text(
         "--pipeline",
-        metavar="NAME",
-        help="Pipeline to read if each process ran several, such as GPipe; omit for the one that took the most time.",
+        "NAME",
+        "Pipeline to read if each process ran several, such as GPipe; omit for the one that took the most time.",
     )
+    steps = _text("--steps", "A:B", "Steps to read, such as 100:110 for 100 to 109; omit for all.")
     kernels = click.option("--kernels", is_flag=True, help="Also read every kernel of a device trace.")
     limits = click.option(
         "--limit",
@@ -90,7 +101,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help=f"Change a limit on what files may contain: {', '.join(BY_NAME)}; may be repeated.",
     )
     added = [
-        *sizes, order, schedule, microbatches, pattern, *MAPPING_OPTIONS, attempt, pipeline, kernels, limits,
+        *sizes, order, schedule, microbatches, pattern, *MAPPING_OPTIONS, attempt, pipeline, steps, kernels, limits,
     ]  # fmt: skip
     for option in reversed(added):
         with_facts = option(with_facts)
@@ -99,6 +110,10 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _number(name: str, help_text: str) -> Callable[..., Any]:
     return click.option(name, metavar="N", type=click.IntRange(min=1), help=help_text)
+
+
+def _text(name: str, metavar: str, help_text: str) -> Callable[..., Any]:
+    return click.option(name, metavar=metavar, help=help_text)
 
 
 def align_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.run_selection import Source, select_run
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
+from stagescope.ingest.step_selection import select_steps
 from stagescope.model import (
     CLOCKS,
     COUNTERS,
@@ -41,8 +42,8 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
 
     If a reader rejects files that were found by searching a directory, and another format is usable, the rejection
     becomes a diagnostic: an error, or a warning if the files are tables with other content. Otherwise the reader's
-    exception is raised. Raises InputError if two sources hold the same rank, and if no source has the attempt or the
-    pipeline of the options.
+    exception is raised. Raises InputError if two sources hold the same rank, and if no source has the attempt, the
+    pipeline or a step of the options.
 
     Formats that belong to different runs are not merged; see ingest/run_selection.py.
     """
@@ -74,7 +75,8 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     merged = merge_timelines(timelines, options.layout.rank_count).with_diagnostics(
         [*inputs.diagnostics, *not_read, *left_out]
     )
-    return place_stages(with_schedule(merged, options.schedule), options.layout)
+    placed = place_stages(with_schedule(merged, options.schedule), options.layout)
+    return select_steps(placed, options.steps)
 
 
 def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None) -> Timeline:

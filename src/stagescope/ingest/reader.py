@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from stagescope.ingest.mapping.mapping import MappingRequest
     from stagescope.model import Timeline
+    from stagescope.vocabulary.steps import StepRange
 
 HEAD_BYTES = 4096
 """Number of decompressed bytes from the beginning of a file that are passed to `Reader.recognizes`."""
@@ -28,6 +29,7 @@ class ReadOptions:
     attempt to read of a run that was restarted, None for the last complete one. `pipeline` is the name of the pipeline
     to read where each process ran several, None for the one that took the most time. `on_read` is called with each
     file after it has been read, to report progress. With `kernels`, readers of device traces keep every kernel.
+    `steps` are the only ones that are wanted, None for all: readers of large files may leave out the others early.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -39,6 +41,7 @@ class ReadOptions:
     on_read: Callable[[Path], object] | None = None
     kernels: bool = False
     mapping: MappingRequest | None = None
+    steps: StepRange | None = None
 
     def done(self, path: Path) -> None:
         """Report that a file has been read."""

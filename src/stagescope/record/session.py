@@ -13,7 +13,7 @@ from stagescope.record.imports import ImportWatch
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
 from stagescope.record.segments import DEFAULT_MAX_BYTES, parse_bound
-from stagescope.vocabulary.steps import StepRange, parse_step_range
+from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     import threading
@@ -181,7 +181,7 @@ def start(
     global _session, recorder  # noqa: PLW0603  # one recording per process
     if _session is not None:
         return
-    wanted = parse_step_range(steps) if isinstance(steps, str) else steps
+    wanted = wanted_steps(steps)
     given = max_bytes if max_bytes is not None else os.environ.get(MAX_BYTES_VARIABLE) or DEFAULT_MAX_BYTES
     bound = parse_bound(given)
     directory = os.fspath(out) if out is not None else directory_of_environment() or DEFAULT_DIRECTORY

@@ -44,6 +44,18 @@ def parse_step_range(text: str) -> StepRange:
     return StepRange(start, stop)
 
 
+def wanted_steps(steps: object) -> StepRange | None:
+    """Return the range of a keyword: text such as ``"2:5"``, a StepRange, or None for every step.
+
+    Raises UsageError for a text that is no range, and TypeError for anything else.
+    """
+    if steps is None or isinstance(steps, StepRange):
+        return steps
+    if isinstance(steps, str):
+        return parse_step_range(steps)
+    raise TypeError(f"steps must be a text such as '2:5' or a StepRange, not {type(steps).__name__}")
+
+
 Skipped = int | Container[int]
 """Steps to leave out: that many at the beginning of a run, or the steps with these numbers."""
 

@@ -97,7 +97,7 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
             yield Diagnostic("error", STORED_MISSING, source, rank, count=count, code="spans.missing")
         text = "no end frame: the process was killed or is still running; its last half second may be missing"
         yield Diagnostic("warning", text, source, rank, _last_record(contents), code="recording.no_end")
-    elif (lost := contents.end.get("spans", 0) - len(contents.spans)) > 0:
+    elif (lost := contents.end.get("spans", 0) - contents.stored_spans) > 0:
         yield Diagnostic("error", STORED_MISSING, source, rank, count=lost, code="spans.missing")
     elif lost < 0:
         text = (
@@ -109,7 +109,7 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
 def _last_record(contents: Contents) -> str | None:
     """Return up to where a process recorded: its last span, with the step and the time since the start."""
     spans = contents.spans
-    if not len(spans):
+    if not len(spans) or contents.unchosen_spans:
         return None
     last = int(spans["end_ns"].argmax())
     began_ns = int(contents.header.get("process_start_ns", spans["start_ns"].min()))

@@ -43,7 +43,7 @@ def main_recordings(processes: Sequence[Process]) -> tuple[list[Process], dict[s
 
 def note_beside(main: Process, others: Sequence[Process]) -> Diagnostic:
     """Return the diagnostic for the recordings beside the one of a rank."""
-    spans = sum(len(process.contents.spans) for process in others)
+    spans = sum(process.contents.stored_spans for process in others)
     what = "another process" if len(others) == 1 else f"{len(others)} other processes"
     text = f"{what} of this rank recorded {spans} spans at the same time, which are not shown"
     return Diagnostic(

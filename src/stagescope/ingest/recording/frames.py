@@ -67,7 +67,8 @@ class Contents:
     """Content of the valid frames of one file, the byte ranges without one, and a checksum of the frames.
 
     `header` is checked; `wrong_facts` describes what was removed from it. `state` is the last STATE frame, as it was
-    written, with the last answer to a request and the stacks. `repeated_frames`, `contradictory_frames` and
+    written, with the last answer to a request and the stacks. `unchosen_spans` and `unchosen_steps` are those that were
+    not asked for (chosen_steps.py). `repeated_frames`, `contradictory_frames` and
     `missing_records` (negative: surplus) are explained in frame_order.py.
     """
 
@@ -78,6 +79,8 @@ class Contents:
     state: dict[str, Any] = field(default_factory=dict)
     dropped_spans: int = 0
     dropped_counters: int = 0
+    unchosen_spans: int = 0
+    unchosen_steps: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     spans: Columns = field(default_factory=lambda: split_columns([]))
     anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ANCHOR_DTYPE))
     device_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, DEVICE_ANCHOR_DTYPE))
@@ -91,6 +94,11 @@ class Contents:
     gaps: list[fmt.Gap] = field(default_factory=list)
     unknown_frames: Counter[int] = field(default_factory=Counter)
     checksum: bytes = b""
+
+    @property
+    def stored_spans(self) -> int:
+        """Number of spans in the file, also of steps that were not asked for."""
+        return len(self.spans) + self.unchosen_spans
 
 
 def read_contents(data: bytes) -> Contents:

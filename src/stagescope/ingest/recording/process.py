@@ -44,11 +44,14 @@ class Process:
 
     @property
     def step_count(self) -> int:
-        """Number of steps that were completed; of steps with spans where nothing marks the steps themselves."""
+        """Number of steps that were completed, of steps with spans where nothing marks the steps themselves.
+
+        Steps that were not asked for are counted, too.
+        """
         spans = self.contents.spans
         is_marker = spans["kind"] == STEP_CODE
         numbers = spans["step"][is_marker] if is_marker.any() else spans["step"][spans["step"] >= 0]
-        return len(np.unique(numbers))
+        return len(np.unique(np.concatenate([numbers, self.contents.unchosen_steps])))
 
     @cached_property
     def offset_ns(self) -> int:

@@ -9,6 +9,7 @@ to the monotonic clock by the recorder, with an error that it stored.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import polars as pl
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.attempts import LAST, choose_attempt
+from stagescope.ingest.recording.chosen_steps import require_chosen_steps, with_chosen_steps
 from stagescope.ingest.recording.clock_domains import assign_clocks, machine_names, rows_of_clocks
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.counters import counters_of
@@ -26,6 +28,7 @@ from stagescope.ingest.recording.leading_loads import without_leading_loads
 from stagescope.ingest.recording.marked_messages import merge_marked
 from stagescope.ingest.recording.marked_steps import divide_into_steps
 from stagescope.ingest.recording.marked_transfers import place_transfers
+from stagescope.ingest.recording.memory_need import require_memory
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.reductions import name_reductions
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from stagescope.vocabulary.steps import StepRange
+
 RANK_IN_NAME = re.compile(r"rank-?(\d+)")
 """Where a header is damaged, the rank is taken from the file name: rank-00003.sscope, or formerly rank00003-7.sscope.
 """
@@ -70,11 +75,12 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
 
     Damage is counted in diagnostics, and every valid frame is used. Of several attempts of the run, and of several
     pipelines that each process ran, those that `options` name are read. Raises InputError for recordings of two
-    trainings with the same rank, for a file of a newer format, if there is no such attempt or pipeline, and if the
-    rank of no file is known.
+    trainings with the same rank, for a file of a newer format, if there is no such attempt, pipeline
+    or step, if the rank of no file is known, and if the machine has too little memory for all steps.
     """
     options = options or ReadOptions()
-    parts, refused = read_usable(_part, paths, options.done)
+    require_memory(paths, options.steps)
+    parts, refused = read_usable(partial(_part, steps=options.steps), paths, options.done)
     parts, lost = without_copies(parts)
     every, unknown = processes_of(parts)
     return timeline_of(every, [*lost, *refused, *unknown], options)
@@ -89,6 +95,7 @@ def timeline_of(
     """
     every, contradictions = assign_clocks(every)
     processes, left_out = choose_attempt(every, LAST if last else options.attempt)
+    require_chosen_steps(processes, options.steps)
     processes, rate_errors_ns, slewed = without_slews(processes)
     label, several = choose_pipeline(processes, options.pipeline)
     ranks = _ranks(processes, label)
@@ -153,7 +160,7 @@ def processes_of(parts: Sequence[Part]) -> tuple[list[Process], list[Diagnostic]
         rank = contents.header.get("rank", _rank_in_name(path))
         if rank is None:
             lost += notes
-            spans = len(contents.spans)
+            spans = contents.stored_spans
             text = f"{_no_rank(contents)}: {spans} spans of an unknown rank were omitted"
             omitted = Diagnostic("error", text, str(path), count=max(1, spans), code="header.missing")
             lost.append(omitted)
@@ -165,8 +172,8 @@ def processes_of(parts: Sequence[Part]) -> tuple[list[Process], list[Diagnostic]
     return sorted(processes, key=lambda process: process.rank), lost
 
 
-def _part(path: Path) -> Part:
-    return Part(path, read_contents(_bytes_of(path)))
+def _part(path: Path, *, steps: StepRange | None) -> Part:
+    return Part(path, with_chosen_steps(read_contents(_bytes_of(path)), steps))
 
 
 def _no_rank(contents: Contents) -> str:

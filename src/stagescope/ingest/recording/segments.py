@@ -106,6 +106,8 @@ def _joined(row: list[Part]) -> Part:
         end=last.end and {**last.end, "spans": last.end["spans"] - row[0].records_before},
         dropped_spans=max(contents.dropped_spans for contents in all_contents),
         dropped_counters=max(contents.dropped_counters for contents in all_contents),
+        unchosen_spans=sum(contents.unchosen_spans for contents in all_contents),
+        unchosen_steps=np.concatenate([contents.unchosen_steps for contents in all_contents]),
         spans=_concatenated([contents.spans for contents in all_contents]),
         anchors=np.concatenate([contents.anchors for contents in all_contents]),
         device_anchors=np.concatenate([contents.device_anchors for contents in all_contents]),
@@ -150,7 +152,7 @@ def _notes(row: list[Part]) -> Iterator[Diagnostic]:
         text = "files of this recording are missing"
         yield Diagnostic("error", text, source, rank, count=expected - len(row), code="files.missing")
     if last.contents.end is None:
-        stored = sum(len(part.contents.spans) for part in row[:-1])
+        stored = sum(part.contents.stored_spans for part in row[:-1])
         missing = last.records_before - first.records_before - stored
         if missing > 0:
             yield Diagnostic("error", STORED_MISSING, source, rank, count=missing, code="spans.missing")

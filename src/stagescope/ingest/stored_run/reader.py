@@ -11,6 +11,7 @@ import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.step_selection import select_steps
 from stagescope.ingest.stored_run import errors
 from stagescope.ingest.stored_run.manifest import read_manifest, recognize_manifest
 from stagescope.ingest.streams import open_stream
@@ -24,7 +25,7 @@ from stagescope.model.stored_run import (
     Manifest,
     declared_columns,
 )
-from stagescope.model.tables import SPANS, TABLES
+from stagescope.model.tables import SPANS, STEPS, TABLES
 from stagescope.model.validate import conform, in_order
 from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import require
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from stagescope.model.stored_run import Part, Source
     from stagescope.model.tables import Table
+    from stagescope.vocabulary.steps import StepRange
 
 
 class StoredRun(NamedTuple):
@@ -43,31 +45,50 @@ class StoredRun(NamedTuple):
     manifest: Manifest
 
 
-def read_stored_run(directory: Path) -> StoredRun:
-    """Return the timeline and the manifest of a stored run.
+def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRun:
+    """Return the timeline of a stored run, or of some of its steps, and the manifest.
 
     Files that are missing, changed or no tables any more are left out and counted in diagnostics (`store.damaged`), as
     are sources that have changed since they were stored (`store.source_changed`). Raises InputError if the run is
-    unfinished or of a newer format, if a limit is exceeded, and if no file with spans can be read.
+    unfinished or of a newer format, if a limit is exceeded, if no file with spans can be read, and
+    if there is none of these steps.
     """
     manifest = read_manifest(directory)
-    require("spans", manifest.span_count, directory)
+    wanted = _wanted_parts(manifest, steps)
+    require("spans", sum(part.rows for part in wanted if part.table == SPANS.name), directory)
     tables: dict[str, list[pl.DataFrame]] = {table.name: [] for table in TABLES}
     notes: list[Diagnostic] = []
-    for part in manifest.parts:
+    for part in wanted:
         rows = _rows_of(directory, part)
         if isinstance(rows, str):
             notes.append(_damaged(directory, part, rows))
         else:
             tables[part.table].append(rows)
-    span_parts = sum(part.table == SPANS.name for part in manifest.parts)
+    span_parts = sum(part.table == SPANS.name for part in wanted)
     if span_parts and not tables[SPANS.name]:
         raise errors.nothing_left(directory, span_parts)
     frames = {name: _joined(parts, TABLE_OF[name]) for name, parts in tables.items()}
     timeline = Timeline(**frames).with_diagnostics(  # type: ignore[arg-type]  # the names are those of the tables
         [*notes, *_changed_sources(directory, manifest)]
     )
-    return StoredRun(timeline, manifest)
+    return StoredRun(select_steps(timeline, steps), manifest)
+
+
+def _wanted_parts(manifest: Manifest, steps: StepRange | None) -> list[Part]:
+    """Return the parts that may have rows of some steps.
+
+    The table of steps, which is small, is always read as a whole: it states when the steps before and after began.
+    """
+    if steps is None or not any(part.table == STEPS.name and part.rows for part in manifest.parts):
+        return list(manifest.parts)
+    return [
+        part
+        for part in manifest.parts
+        if part.table == STEPS.name
+        or part.first_step is None
+        or part.last_step is None
+        or (part.first_step < steps.stop and part.last_step >= steps.start)
+    ]
 
 
 def _rows_of(directory: Path, part: Part) -> pl.DataFrame | str:
@@ -128,7 +149,7 @@ def _has_changed(source: Source) -> bool:
 
 
 def _read(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    timeline = read_stored_run(paths[0].parent).timeline
+    timeline = read_stored_run(paths[0].parent, options.steps).timeline
     options.done(paths[0])
     return timeline
 

@@ -153,6 +153,19 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def no_steps(cls, wanted: str, first: object, last: object) -> Self:
+        """Return the error for steps that were not recorded."""
+        return cls(
+            f"there is no step in {wanted}: the run has steps {first} to {last}",
+            f"give a range A:B within {first} to {last}, or omit --steps for all",
+        )
+
+    @classmethod
+    def no_known_steps(cls, wanted: str) -> Self:
+        """Return the error for steps of a run whose steps are unknown."""
+        return cls(f"steps {wanted} cannot be read: nothing states the steps of this run", "omit --steps")
+
+    @classmethod
     def no_pipeline(cls, wanted: str, known: Iterable[str]) -> Self:
         """Return the error for a pipeline that was not recorded."""
         names = ", ".join(known)

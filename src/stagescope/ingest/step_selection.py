@@ -1,0 +1,72 @@
+"""The steps of a run that a call reads: the result is as if only they had been recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.errors import InputError
+
+if TYPE_CHECKING:
+    from stagescope.model import Timeline
+    from stagescope.vocabulary.steps import StepRange
+
+
+def select_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
+    """Return a timeline with the rows of some steps, None for all, and a diagnostic that states which were read.
+
+    Rows without a step are kept if they began after the earlier steps of their rank had ended and before a later one
+    began. Raises InputError if no row has one of the steps.
+    """
+    if steps is None:
+        return timeline
+    basis = timeline.steps if timeline.steps.height else timeline.spans.drop_nulls("step")
+    known = basis["step"]
+    if not known.len():
+        raise InputError.no_known_steps(str(steps))
+    windows = _windows(timeline, basis, steps)
+    selected = replace(
+        timeline,
+        spans=_rows(timeline.spans, windows, steps, "start_ns"),
+        steps=timeline.steps.filter(_is_chosen(steps)),
+        counters=_rows(timeline.counters, windows, steps, "time_ns"),
+        kernels=_rows(timeline.kernels, windows, steps, "start_ns"),
+    )
+    found = pl.concat([selected.spans["step"], selected.steps["step"]]).drop_nulls().n_unique()
+    if not found:
+        raise InputError.no_steps(str(steps), known.min(), known.max())
+    text = f"only steps {steps} were read, as --steps states: {counted(found, 'step')}"
+    return selected.with_diagnostics([Diagnostic("info", text, count=found, code="steps.selected")])
+
+
+def _is_chosen(steps: StepRange) -> pl.Expr:
+    return pl.col("step").is_between(steps.start, steps.stop, closed="left")
+
+
+def _windows(timeline: Timeline, basis: pl.DataFrame, steps: StepRange) -> pl.DataFrame:
+    """Return when the steps before the chosen ones had ended on each rank, and when those after them began.
+
+    A rank without steps has the widest window of the others; null is for no such step.
+    """
+    windows = basis.group_by("rank").agg(
+        first_ns=pl.col("end_ns").filter(pl.col("step") < steps.start).max(),
+        last_ns=pl.col("start_ns").filter(pl.col("step") >= steps.stop).min(),
+    )
+    others = timeline.ranks.select("rank").join(windows, on="rank", how="anti")
+    widest = windows.select(pl.min("first_ns"), pl.max("last_ns"))
+    return pl.concat([windows, others.join(widest, how="cross")])
+
+
+def _rows(frame: pl.DataFrame, windows: pl.DataFrame, steps: StepRange, time: str) -> pl.DataFrame:
+    """Return the rows of the steps, and those without a step in the window of their rank."""
+    is_after = (pl.col(time) >= pl.col("first_ns")).fill_null(value=True)
+    is_before = (pl.col(time) < pl.col("last_ns")).fill_null(value=True)
+    is_kept = is_after & is_before
+    if "step" in frame.columns:
+        is_kept = pl.when(pl.col("step").is_null()).then(is_kept).otherwise(_is_chosen(steps))
+    placed = frame.join(windows, on="rank", how="left", maintain_order="left")
+    return placed.filter(is_kept).drop("first_ns", "last_ns")
