@@ -38,8 +38,12 @@ def test_sizes_order_schedule_and_microbatches_are_keywords_of_read():
     assert facts_of(*sizes, "--schedule", "1f1b", "--microbatches", "8") == {
         "pp": 4, "tp": 2, "dp": 3, "cp": 1, "order": "tp-pp-dp",
         "schedule": "1f1b", "microbatches": 8, "pattern": None, "attempt": None, "pipeline": None, "limits": None,
-        "map": None, "mapping": None, "only": None, "kernels": False,
+        "map": None, "mapping": None, "only": None, "kernels": False, "steps": None,
     }  # fmt: skip
+
+
+def test_steps_to_read_are_a_keyword_of_read():
+    assert facts_of("--steps", "100:110")["steps"] == "100:110"
 
 
 def test_accepts_the_spelling_of_ascend_for_the_schedule():
