@@ -215,8 +215,10 @@ def test_rows_that_do_not_fit_scroll_by_page(open_page, run_page):
     assert shown.of("display.scroll.value") == 0
 
 
-def test_link_key_announces_that_the_link_was_copied(shown):
+def test_link_key_shows_and_announces_that_the_link_was_copied(shown):
     shown.press("w")
     shown.press("l")
+    shown.page.wait_for_selector(".toast", state="visible")
+    assert "link" in shown.page.locator(".toast").inner_text()
     shown.page.wait_for_function("() => /link/.test(document.querySelector('[role=status]').textContent)")
     assert "#t=" in shown.page.url

@@ -60,15 +60,44 @@ def test_dark_mode_follows_the_system_and_the_button_overrules_it(open_page, run
     assert max(corner[:3]) < 60  # the canvas is as dark as the page
 
 
-def test_print_is_light_without_panels_even_where_the_system_is_dark(open_page, run_page):
-    shown = open_page(run_page, color_scheme="dark")
-    shown.page.emulate_media(media="print", color_scheme="dark")
+def test_print_is_light_and_fits_paper_with_the_verdict_and_the_account(open_page, run_page):
+    shown = open_page(run_page, "panel=none", color_scheme="dark", viewport={"width": 1280, "height": 720})
     shown.page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
-    shown.settle()
+    shown.page.emulate_media(media="print", color_scheme="dark")
+    shown.page.set_viewport_size(
+        {"width": 717, "height": 1046}
+    )  # A4 in portrait between margins of 0.4 inches
     assert luminance(shown, "body") > 0.9
-    assert not shown.page.locator(".side").is_visible()
-    assert shown.page.locator(".canvas-box canvas").is_visible()
+    box = shown.page.locator(".chart").bounding_box()
+    canvas = shown.page.locator(".canvas-box canvas").bounding_box()
+    assert canvas["x"] + canvas["width"] <= 717
+    assert box["height"] == pytest.approx(canvas["height"], abs=1)
+    visible = shown.page.locator(".section:visible h2").all_inner_texts()
+    assert visible == ["Why", "Where the time went"]
     assert shown.page.locator(".legend").is_visible()
+    assert not shown.page.locator(".steps").is_visible()
+    shown.page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert shown.of("display.isPrinted.value") is False
+
+
+DRAWN_SIZES = """window.drawnSizes = [];
+const { setTransform } = CanvasRenderingContext2D.prototype;
+CanvasRenderingContext2D.prototype.setTransform = function (...matrix) {
+    if (this.canvas.closest('.canvas-box')) window.drawnSizes.push([this.canvas.width, this.canvas.height]);
+    return setTransform.apply(this, matrix);
+};"""
+
+
+def test_picture_has_its_final_size_when_it_is_first_drawn(open_page, run_page, pool):
+    settings = {"viewport": {"width": 1280, "height": 720}, "reduced_motion": "reduce", "locale": "en-GB"}
+    fresh = pool.take(settings)
+    fresh.page.add_init_script(DRAWN_SIZES)
+    pool.give_back(fresh)
+    shown = open_page(run_page, viewport={"width": 1280, "height": 720}, locale="en-GB")
+    shown.page.wait_for_function("() => document.querySelectorAll('.ledger li').length > 0")
+    shown.settle()
+    sizes = shown.page.evaluate("() => window.drawnSizes")
+    assert len({tuple(size) for size in sizes}) == 1, sizes
 
 
 @pytest.mark.parametrize(

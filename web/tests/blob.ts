@@ -89,7 +89,7 @@ export function draw(text: string): Drawn[] {
   return drawn;
 }
 
-export function spansOf(drawn: Drawn[]): Spans {
+export function spansOf(drawn: Drawn[], lane = 0): Spans {
   const code = (kind: string): number => KINDS.find(([name]) => name === kind)![2];
   const column = (of: (one: Drawn) => number | null): Values => drawn.map(of);
   const none = column(() => null);
@@ -97,7 +97,7 @@ export function spansOf(drawn: Drawn[]): Spans {
     tableOf({
       row: column((one) => one.row),
       kind: column((one) => code(one.kind)),
-      lane: column(() => 0),
+      lane: column(() => lane),
       step: column((one) => one.step ?? 0),
       stage: column((one) => one.stage),
       chunk: column(() => 0),
@@ -159,9 +159,9 @@ export function metaOf(drawn: Drawn[], rows: number): Meta {
   };
 }
 
-export function sourceOf(text: string): { source: EmbeddedSource; meta: Meta; spans: Spans } {
+export function sourceOf(text: string, lane = 0): { source: EmbeddedSource; meta: Meta; spans: Spans } {
   const drawn = draw(text);
-  const spans = spansOf(drawn);
+  const spans = spansOf(drawn, lane);
   const meta = metaOf(drawn, text.trim().split("\n").length);
   return { source: new EmbeddedSource(meta, spans), meta, spans };
 }

@@ -108,6 +108,9 @@ def data_without_spans(
         tables["kernels"] = encode_kernels(timeline.kernels, ranks, _least(spans["start"]))
     meta = viewer_meta(timeline.with_diagnostics(omitted), bubbles, ranks)
     meta["sections"] = [*tables, *extras.objects]
+    if "idle" in tables and extras.idle is not None:
+        occurring = set(extras.idle["waiting_for"].cast(pl.String))
+        meta["idle_waits"] = [name for name in WAIT_LABELS if name in occurring]
     return ViewerData(meta, tables, dict(extras.objects))
 
 

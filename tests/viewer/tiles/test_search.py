@@ -72,6 +72,25 @@ def test_a_search_finds_what_a_filter_finds(run, spans, query, condition):
     assert found["durations"] == wanted["duration"].to_list()[:1000]
 
 
+def test_all_matches_are_counted_by_layer_and_kind(run, spans):
+    found = search_spans(run.levels, run.meta, "mb:5", 5)
+    groups = spans.filter(pl.col("microbatch") == 5).group_by("lane", "kind").len().sort("lane", "kind")
+    assert [tuple(group.values()) for group in found["groups"]] == groups.rows()
+    assert {group["layer"] for group in found["groups"]} == {0, 1}
+    listed = spans[found["ids"]]
+    assert (found["layers"], found["kinds"]) == (listed["lane"].to_list(), listed["kind"].to_list())
+
+
+def test_host_spans_of_ranks_without_actions_are_drawn_like_actions(tmp_path):
+    on_host = pl.when(pl.col("rank") == 0, pl.col("lane") == "compute").then(pl.lit("host")).otherwise("lane")
+    timeline = TIMELINE.with_spans(
+        TIMELINE.spans.with_columns(lane=on_host.cast(TIMELINE.spans["lane"].dtype))
+    )
+    run = run_of(timeline, tmp_path / "run")
+    found = search_spans(run.levels, run.meta, "kind:F", 9)
+    assert {group["layer"] for group in found["groups"]} == {0}
+
+
 def test_only_the_first_are_listed_and_all_are_counted(run):
     whole, some = (search_spans(run.levels, run.meta, "kind:F", most) for most in (1000, 5))
     assert some["count"] == whole["count"] == 4 * 12 * 3

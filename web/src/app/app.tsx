@@ -17,6 +17,7 @@ import { NewerData } from "../panels/newer";
 import { Side } from "../panels/side";
 import { Steps } from "../panels/steps";
 import { VisibleTable } from "../panels/table";
+import { Toast } from "../panels/toast";
 import { Chart } from "./chart";
 import { watchFreshness } from "./freshness";
 import { listenToKeys } from "./keys";
@@ -73,26 +74,25 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
         <Warning viewer={viewer} />
       </div>
       <main class="main">
-        <Legend viewer={viewer} chunkCount={chunkCount} waits={results.waits} />
+        <Legend viewer={viewer} chunkCount={chunkCount} />
         <Chart viewer={viewer} painter={painter} layers={results.layers} />
         <Steps viewer={viewer} palette={palette} />
         {viewer.display.flags.value.has("table") && <VisibleTable viewer={viewer} />}
       </main>
-      {isOpen && (
-        <Side
-          viewer={viewer}
-          page={page}
-          changes={results.changes}
-          verdict={results.verdict}
-          understood={results.understood}
-          ledger={results.ledger}
-          idle={results.idle}
-          slackOf={(span) => results.slack?.of(span.id) ?? null}
-          waitedFor={(span) => waitedFor(viewer.meta, results.layers.idle, span)}
-        />
-      )}
+      <Side
+        viewer={viewer}
+        page={page}
+        changes={results.changes}
+        verdict={results.verdict}
+        understood={results.understood}
+        ledger={results.ledger}
+        idle={results.idle}
+        slackOf={(span) => results.slack?.of(span.id) ?? null}
+        waitedFor={(span) => waitedFor(viewer.meta, results.layers.idle, span)}
+      />
       {viewer.display.dialog.value === "help" && <Help viewer={viewer} />}
       {viewer.display.dialog.value === "palette" && <Palette viewer={viewer} page={page} />}
+      <Toast viewer={viewer} />
       <p class="sr-only" role="status" aria-live="polite">
         {viewer.announcement.value}
       </p>
@@ -162,7 +162,7 @@ async function openOther(viewer: Viewer, file: File | undefined): Promise<void> 
     const other = await openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
     const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
     compareWith(viewer, comparison);
-    viewer.announce(`compared with ${comparison.title}`);
+    viewer.notify(`compared with ${comparison.title}`);
   } catch (problem) {
     viewer.problem.value = `This run cannot be compared. ${wordsOf(problem)}`;
   }

@@ -1,7 +1,7 @@
 /** The picture: a canvas, redrawn at most once per frame when a signal that it depends on has changed. */
 
 import { effect } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 
 import { AXIS_HEIGHT, type Layers } from "../draw/scene";
 import type { TimelinePainter } from "../draw/timeline";
@@ -10,6 +10,7 @@ import { durationText } from "../model/time";
 import { kernelSentence } from "../panels/kernel";
 import { RowLabels, RowScroller } from "../panels/rows";
 import { listen } from "./gestures";
+import { listenToPrinting } from "./print";
 import { isDark } from "./theme";
 
 const LEAST_WIDTH = 80;
@@ -24,39 +25,46 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
 
-  useEffect(() => {
-    const observer = new ResizeObserver(([entry]) => {
-      const { width, height } = entry!.contentRect;
+  // Layout effects, and a draw inside the observer: no frame shows a picture of another size than its labels.
+  useLayoutEffect(() => {
+    const draw = (): void => {
+      const { size, theme, isPrinted } = viewer.display;
+      const dark = isDark(theme.peek()) && !isPrinted.peek();
+      if (canvas.current) painter.draw(canvas.current, size.peek(), dark, layers);
+    };
+    const measure = ({ width, height }: { width: number; height: number }): void => {
+      if (viewer.display.isPrinted.peek()) return;
       viewer.display.size.value = {
         width: Math.max(Math.floor(width), LEAST_WIDTH),
         height: Math.max(Math.floor(height) - AXIS_HEIGHT, 20),
       };
-    });
-    observer.observe(box.current!);
-    return () => observer.disconnect();
-  }, [viewer]);
-
-  useEffect(() => {
-    let frame = 0;
-    const draw = (): void => {
-      frame = 0;
-      if (canvas.current)
-        painter.draw(canvas.current, viewer.display.size.peek(), isDark(viewer.display.theme.peek()), layers);
+      draw();
     };
+    measure(box.current!.getBoundingClientRect());
+    const observer = new ResizeObserver(([entry]) => measure(entry!.contentRect));
+    observer.observe(box.current!);
+    let frame = 0;
     const stop = effect(() => {
       touch(viewer);
-      if (!frame) frame = requestAnimationFrame(draw);
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        draw();
+      });
     });
+    const stopPrinting = listenToPrinting(viewer, draw);
     return () => {
+      observer.disconnect();
       stop();
+      stopPrinting();
       cancelAnimationFrame(frame);
     };
   }, [viewer, painter, layers]);
 
   useEffect(() => listen(canvas.current!, viewer), [viewer]);
-
+  const isPrinted = viewer.display.isPrinted.value;
+  const size = viewer.display.size.value;
   return (
-    <div class="chart">
+    <div class="chart" style={isPrinted ? { height: `${size.height + AXIS_HEIGHT}px` } : undefined}>
       <RowLabels viewer={viewer} top={AXIS_HEIGHT} />
       <div class="canvas-box" ref={box}>
         <canvas

@@ -48,7 +48,7 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
   const copyLink = (): void => {
     write();
     void copy(location.href).then((ok) =>
-      viewer.announce(ok ? "the link is on the clipboard" : "the address bar has the link"),
+      viewer.notify(ok ? "the link is on the clipboard" : "the address bar has the link"),
     );
   };
   const reload = (): void => {
@@ -63,11 +63,8 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
     applyTheme(viewer.display.theme.peek());
     viewer.revision.value += 1;
   });
-  for (const event of ["beforeprint", "afterprint"])
-    window.addEventListener(event, () => {
-      applyTheme(viewer.display.theme.peek());
-      viewer.revision.value += 1;
-    });
+  window.addEventListener("beforeprint", () => applyTheme("light"));
+  window.addEventListener("afterprint", () => applyTheme(viewer.display.theme.peek()));
   effect(() => {
     shownOf(viewer);
     clearTimeout(timer);

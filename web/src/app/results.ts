@@ -6,15 +6,7 @@ import { waitNamed } from "../layout/colors";
 import { EmbeddedSource } from "../model/embedded";
 import { IdleIntervals, type WaitSum } from "../model/idle";
 import { Kernels } from "../model/kernels";
-import {
-  type Changes,
-  COMPUTE,
-  type Ledger,
-  type Meta,
-  type Understood,
-  type Verdict,
-  type Wait,
-} from "../model/meta";
+import { type Changes, COMPUTE, type Ledger, type Meta, type Understood, type Verdict } from "../model/meta";
 import { Slack } from "../model/slack";
 import type { Source, Span } from "../model/source";
 import { Spans } from "../model/spans";
@@ -28,8 +20,6 @@ export interface Results {
   understood: Understood | null;
   ledger: Ledger | null;
   slack: Slack | null;
-  /** The waits that occur, in the order of the run's declaration. */
-  waits: Wait[];
   /** Idle time of all rows by what was waited for. */
   idle: WaitSum[];
 }
@@ -41,24 +31,21 @@ export const NO_RESULTS: Results = {
   understood: null,
   ledger: null,
   slack: null,
-  waits: [],
   idle: [],
 };
 
 export async function readResults(source: Source): Promise<Results> {
-  const [meta, changes, verdict, understood, table, critical, ideal, ledger, slack, kernels] =
-    await Promise.all([
-      source.meta(),
-      source.json("comparison"),
-      source.json("verdict"),
-      source.json("understood"),
-      source.table("idle"),
-      source.table("critical_path"),
-      source.table("ideal"),
-      source.json("ledger"),
-      source.table("slack"),
-      source.table("kernels"),
-    ]);
+  const [changes, verdict, understood, table, critical, ideal, ledger, slack, kernels] = await Promise.all([
+    source.json("comparison"),
+    source.json("verdict"),
+    source.json("understood"),
+    source.table("idle"),
+    source.table("critical_path"),
+    source.table("ideal"),
+    source.json("ledger"),
+    source.table("slack"),
+    source.table("kernels"),
+  ]);
   const path = critical ? critical.values("span") : new Float64Array(0);
   const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
   return {
@@ -74,15 +61,8 @@ export async function readResults(source: Source): Promise<Results> {
     understood: understood as Understood | null,
     ledger: ledger as Ledger | null,
     slack: slack && new Slack(slack),
-    waits: idle ? inOrder(meta, idle.waits) : [],
     idle: idle ? idle.totals() : [],
   };
-}
-
-function inOrder(meta: Meta, names: string[]): Wait[] {
-  const place = new Map(meta.waits.map((wait, i) => [wait.name, i]));
-  const placeOf = (name: string): number => place.get(name) ?? meta.waits.length;
-  return [...names].sort((one, other) => placeOf(one) - placeOf(other)).map((name) => waitNamed(meta, name));
 }
 
 /** Return what a span's rank waited for before it: the contiguous idle intervals up to its start, latest first. */

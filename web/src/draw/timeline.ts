@@ -14,6 +14,8 @@ import { Textures } from "./textures";
 import { DARK, type Inks, LIGHT } from "./theme";
 
 const TICK_DISTANCE = 90;
+/** Paper shows more dots than a screen: 300 per inch. */
+const PRINTED_RATIO = 3;
 
 export const NO_LAYERS: Layers = { idle: null, critical: null, criticalIds: [], ideal: null, kernels: null };
 
@@ -36,7 +38,8 @@ export class TimelinePainter {
     isDark: boolean,
     layers: Layers,
   ): void {
-    const ratio = window.devicePixelRatio || 1;
+    const isPrinted = this.viewer.display.isPrinted.peek();
+    const ratio = Math.max(window.devicePixelRatio || 1, isPrinted ? PRINTED_RATIO : 0);
     const { width } = size;
     const height = size.height + AXIS_HEIGHT;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {

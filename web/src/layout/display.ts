@@ -14,6 +14,8 @@ export class Display {
   readonly scroll = signal(0);
   /** CSS pixels of the rows, without the axis. */
   readonly size = signal({ width: 900, height: 400 });
+  /** Whether all rows have to fit the height, as on paper; otherwise they have a least height, and scroll. */
+  readonly isPrinted = signal(false);
   readonly rowChoice: Signal<RowChoice> = signal(NOTHING_CHOSEN.rows);
   /** Row height chosen by the user; null: rows share the height. */
   readonly pitchChoice = signal<number | null>(null);
@@ -31,6 +33,7 @@ export class Display {
   constructor(meta: Meta) {
     this.pitch = computed(() => {
       const shown = meta.ranks.rank.length - this.rowChoice.value.hidden.length;
+      if (this.isPrinted.value) return autoPitch(shown, this.size.value.height, 1);
       return this.pitchChoice.value ?? autoPitch(shown, this.size.value.height);
     });
     this.rows = computed(() => placeRows(meta, this.rowChoice.value, this.pitch.value));

@@ -7,6 +7,17 @@ import type { Spans } from "../model/spans";
 /** Layers of the picture in addition to the spans. */
 export type Flag = "arrows" | "waits" | "comm" | "host" | "idle" | "clocks" | "critical" | "table";
 
+export const LAYER_NAMES: Record<Flag, string> = {
+  arrows: "dependency arrows",
+  waits: "waits for transfers",
+  comm: "transfers",
+  host: "host spans",
+  idle: "idle intervals",
+  critical: "critical path",
+  clocks: "clock errors",
+  table: "table of the visible spans",
+};
+
 export interface Point {
   row: number;
   /** Part of the row's height, from its top. */

@@ -82,8 +82,8 @@ const LARGEST_AUTO_PITCH = 120;
 export const LARGEST_PITCH = 240;
 
 /** The distance at which the rows fill the height, within limits. */
-export function autoPitch(count: number, height: number): number {
-  return Math.min(Math.max(Math.floor(height / Math.max(count, 1)), SMALLEST_AUTO_PITCH), LARGEST_AUTO_PITCH);
+export function autoPitch(count: number, height: number, smallest = SMALLEST_AUTO_PITCH): number {
+  return Math.min(Math.max(Math.floor(height / Math.max(count, 1)), smallest), LARGEST_AUTO_PITCH);
 }
 
 export function rowLabel(meta: Meta, row: number): string {

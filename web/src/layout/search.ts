@@ -4,7 +4,7 @@ import { batch, type Signal, signal } from "@preact/signals";
 
 import type { Meta } from "../model/meta";
 import { QueryError } from "../model/query";
-import type { Found, Source } from "../model/source";
+import type { Found, Hit, Source } from "../model/source";
 import type { Spans } from "../model/spans";
 import { Matchers } from "./matchers";
 
@@ -47,14 +47,14 @@ export class Search {
     }
   }
 
-  /** Go to the next match (or the previous one, for -1), from `time` at first; return its id, null without matches. */
-  advance(by: number, time: number): number | null {
+  /** Go to the next match (or the previous one, for -1), from `time` at first; return it, null without matches. */
+  advance(by: number, time: number): Hit | null {
     const found = this.found.peek();
     if (!found || found.listed === 0) return null;
     const at = this.foundAt.peek();
     const next = at < 0 ? firstFrom(found, time, by) : (at + by + found.listed) % found.listed;
     this.foundAt.value = next;
-    return found.at(next).id;
+    return found.at(next);
   }
 
   /** Return a predicate of the spans that match; null without a query: all do. */

@@ -12,9 +12,9 @@ export interface Range {
   rows: number[];
 }
 
-/** Where messages of a selection go: `announce` reads text out, `fail` shows an error. */
+/** Where messages of a selection go: `notify` shows text for a few seconds, `fail` shows an error. */
 export interface Messages {
-  announce(text: string): void;
+  notify(text: string): void;
   fail(text: string): void;
 }
 
@@ -97,7 +97,7 @@ export class Selection {
       return await asked;
     } catch (problem) {
       const text = problem instanceof Error ? problem.message : String(problem);
-      if (problem instanceof TooManyError) this.messages.announce(text);
+      if (problem instanceof TooManyError) this.messages.notify(text);
       else this.messages.fail(text);
       return null;
     }

@@ -10,10 +10,11 @@ import type { Spans } from "../model/spans";
 import { divideRow, type Lanes, showsKernels } from "./bands";
 import { Camera } from "./camera";
 import { Display } from "./display";
-import { findSpan } from "./hit";
+import { type Flag, findSpan, LAYER_NAMES } from "./hit";
 import { Search } from "./search";
 import { Selection } from "./selection";
 import { clamp, length } from "./view";
+import { makeVisible } from "./visible";
 
 /** A kernel is hit from so far beside it. */
 const KERNEL_SLOP_PX = 2;
@@ -33,6 +34,8 @@ export class Viewer {
   readonly isOtherShown = signal(false);
   /** Text for screen readers. */
   readonly announcement = signal("");
+  /** The message that is shown for a few seconds; an object, so that the same text is shown again. */
+  readonly toast: Signal<{ text: string } | null> = signal(null);
   /** The last error after the run was opened; empty without. */
   readonly problem = signal("");
   readonly freshness: Signal<Freshness> = signal(FRESH);
@@ -48,7 +51,7 @@ export class Viewer {
     this.display = new Display(meta);
     this.search = new Search(meta, source);
     this.selection = new Selection(source, {
-      announce: (text) => this.announce(text),
+      notify: (text) => this.notify(text),
       fail: (text) => {
         this.problem.value = text;
       },
@@ -66,14 +69,29 @@ export class Viewer {
     this.announcement.value = text;
   }
 
+  /** Show text for a few seconds, and read it out. */
+  notify(text: string): void {
+    this.announce(text);
+    this.toast.value = { text };
+  }
+
   /** One line about a span, also for screen readers. */
   sentence(span: Span): string {
-    const kind = this.meta.kinds.find((one) => one.code === span.kind);
-    const words = [kind?.name.replaceAll("_", " ") ?? "span"];
+    const words = [this.kindName(span.kind)];
     if (span.stage !== null) words.push(`stage ${span.stage}`);
     if (span.microbatch !== null) words.push(`micro-batch ${span.microbatch}`);
     words.push(`rank ${this.meta.ranks.rank[span.row]}`);
     return words.join(", ");
+  }
+
+  kindName(code: number): string {
+    return this.meta.kinds.find((one) => one.code === code)?.name.replaceAll("_", " ") ?? "span";
+  }
+
+  /** Switch a layer on or off, and state it. */
+  toggle(flag: Flag): void {
+    this.display.toggle(flag);
+    this.notify(`${LAYER_NAMES[flag]} ${this.display.flags.peek().has(flag) ? "on" : "off"}`);
   }
 
   /** Zoom to the selected range, else to the selected span, else to the step in view. */
@@ -103,10 +121,13 @@ export class Viewer {
     await this.selection.loadChain(span.id);
   }
 
-  /** Select the next match of the search, or the previous one for -1. */
+  /** Select the next match of the search, or the previous one for -1; what hides it is switched on. */
   async nextMatch(by: number): Promise<void> {
-    const id = this.search.advance(by, this.camera.view.peek().start);
-    if (id !== null) await this.select(id, true);
+    const hit = this.search.advance(by, this.camera.view.peek().start);
+    if (!hit) return;
+    const shown = makeVisible(this.display, hit, this.kindName(hit.kind));
+    await this.select(hit.id, true);
+    if (shown) this.notify(shown);
   }
 
   /** Select the time of the selected span on all rows; without one, start or stop measuring by dragging. */
@@ -120,7 +141,7 @@ export class Viewer {
     }
     const { measuring } = this.selection;
     measuring.value = !measuring.peek();
-    this.announce(measuring.peek() ? "measuring: drag over the picture" : "dragging moves the picture");
+    this.notify(measuring.peek() ? "measuring: drag over the picture" : "dragging moves the picture");
   }
 
   /** Move the selection to the neighbor on its row, or to the span at the same time on the next row. */

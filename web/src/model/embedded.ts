@@ -5,9 +5,9 @@ import { DataError, readTable, type Table } from "./columns";
 import { type Comparison, compareRuns } from "./compare";
 import { IdleIntervals } from "./idle";
 import { findLinks } from "./links";
-import { META_FORMAT, type Meta } from "./meta";
+import { LANES, META_FORMAT, type Meta } from "./meta";
 import { compileQuery, findPlaces } from "./query";
-import type { Found, Links, Source, Span, Statistics, TileRequest } from "./source";
+import type { Found, HitGroup, Links, Source, Span, Statistics, TileRequest } from "./source";
 import { Spans, type Tile } from "./spans";
 import { computeStatistics } from "./statistics";
 
@@ -84,11 +84,12 @@ export class EmbeddedSource implements Source {
   async search(query: string): Promise<Found> {
     const match = compileQuery(query, this.known, this.spans);
     const places = match ? findPlaces(match, this.spans) : new Int32Array(0);
-    const { start, row, duration } = this.spans;
+    const { start, row, duration, kind } = this.spans;
     places.sort((one, other) => start[one]! - start[other]! || one - other);
     return {
       count: places.length,
       listed: places.length,
+      groups: groupsOf(this.spans, places),
       at: (index) => {
         const place = places[index]!;
         return {
@@ -96,6 +97,8 @@ export class EmbeddedSource implements Source {
           row: row[place]!,
           start: start[place]!,
           duration: duration[place]!,
+          layer: this.spans.layer(place),
+          kind: kind[place]!,
         };
       },
     };
@@ -134,6 +137,18 @@ export class EmbeddedSource implements Source {
     );
     return this.compared;
   }
+}
+
+function groupsOf(spans: Spans, places: Int32Array): HitGroup[] {
+  const groups = new Map<number, HitGroup>();
+  for (const place of places) {
+    const [layer, kind] = [spans.layer(place), spans.kind[place]!];
+    const key = LANES.length * kind + layer;
+    const group = groups.get(key);
+    if (group) group.count++;
+    else groups.set(key, { layer, kind, count: 1 });
+  }
+  return [...groups.values()];
 }
 
 function readJson(page: Document, name: string): unknown {

@@ -102,6 +102,8 @@ export interface Meta {
   span_count: number;
   kinds: Kind[];
   waits: Wait[];
+  /** Names of the waits that occur, in the order of `waits`: the legend needs them before the intervals are read. */
+  idle_waits?: string[];
   ranks: Ranks;
   steps: Step[];
   clocks: Clock[];

@@ -7,6 +7,7 @@ import {
   FRESH,
   type Freshness,
   type Hit,
+  type HitGroup,
   type Links,
   type Source,
   type Span,
@@ -110,14 +111,19 @@ export class ServerSource implements Source {
       rows: number[];
       starts: number[];
       durations: number[];
+      layers: number[];
+      kinds: number[];
+      groups: HitGroup[];
     };
     const at = (i: number): Hit => ({
       id: found.ids[i]!,
       row: found.rows[i]!,
       start: found.starts[i]!,
       duration: found.durations[i]!,
+      layer: found.layers[i]!,
+      kind: found.kinds[i]!,
     });
-    return { count: found.count, listed: found.ids.length, at };
+    return { count: found.count, listed: found.ids.length, groups: found.groups, at };
   }
 
   async select(start: number, end: number, rows: number[]): Promise<Statistics> {

@@ -31,6 +31,16 @@ export interface Hit {
   row: number;
   start: number;
   duration: number;
+  /** The lane as which it is drawn: host spans replace the actions of a row without any. */
+  layer: number;
+  kind: number;
+}
+
+/** How many matches a layer has of a kind. */
+export interface HitGroup {
+  layer: number;
+  kind: number;
+  count: number;
 }
 
 /** Matches in order of start. */
@@ -38,6 +48,8 @@ export interface Found {
   /** How many spans match, which may be more than are listed. */
   count: number;
   listed: number;
+  /** All matches by layer and kind. */
+  groups: HitGroup[];
   at(index: number): Hit;
 }
 

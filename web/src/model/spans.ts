@@ -1,6 +1,7 @@
 /** Spans in columns, indexed by track: all spans of one lane of one row, in order of start. */
 
 import type { Table } from "./columns";
+import { COMPUTE, HOST } from "./meta";
 import type { Span } from "./source";
 
 /** Spans of a part of the run, or blocks of binned spans with `count` and `busy`. */
@@ -71,6 +72,14 @@ export class Spans {
 
   end(place: number): number {
     return this.start[place]! + this.duration[place]!;
+  }
+
+  /** The lane as which a span is drawn: host spans replace the actions of a row without any. */
+  layer(place: number): number {
+    const lane = this.lane[place]!;
+    if (lane !== HOST) return lane;
+    const [from, to] = this.track(this.row[place]!, COMPUTE);
+    return from === to ? COMPUTE : HOST;
   }
 
   /** The span under a moment of a track, the shortest if several are; -1 if none. */

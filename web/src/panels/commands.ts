@@ -28,7 +28,7 @@ const PAN = 0.15;
 function rowOfSelection(viewer: Viewer, act: (row: number) => void): void {
   const span = viewer.selection.selected.peek();
   if (span) act(span.row);
-  else viewer.announce("select a span first");
+  else viewer.notify("select a span first");
 }
 
 function next<T>(all: readonly T[], current: T): T {
@@ -101,23 +101,26 @@ export const COMMANDS: Command[] = [
     run: (v) => v.measure(),
   },
   { section: "Look", title: "Ideal schedule: under, over, off", keys: ["i"], run: cycleIdeal },
-  { section: "Look", title: "Critical path", keys: ["c"], run: (v) => v.display.toggle("critical") },
-  { section: "Look", title: "Dependency arrows", keys: ["r"], run: (v) => v.display.toggle("arrows") },
-  { section: "Look", title: "Idle intervals", keys: ["g"], run: (v) => v.display.toggle("idle") },
+  { section: "Look", title: "Critical path", keys: ["c"], run: (v) => v.toggle("critical") },
+  { section: "Look", title: "Dependency arrows", keys: ["r"], run: (v) => v.toggle("arrows") },
+  { section: "Look", title: "Idle intervals", keys: ["g"], run: (v) => v.toggle("idle") },
   {
     section: "Look",
     title: "Clock errors at the edges of spans",
     keys: ["e"],
-    run: (v) => v.display.toggle("clocks"),
+    run: (v) => v.toggle("clocks"),
   },
-  { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.display.toggle("waits") },
-  { section: "Look", title: "Transfers", keys: ["b"], run: (v) => v.display.toggle("comm") },
-  { section: "Look", title: "Host spans", keys: ["o"], run: (v) => v.display.toggle("host") },
+  { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.toggle("waits") },
+  { section: "Look", title: "Transfers", keys: ["b"], run: (v) => v.toggle("comm") },
+  { section: "Look", title: "Host spans", keys: ["o"], run: (v) => v.toggle("host") },
   {
     section: "Look",
     title: "Light, dark or as the system",
     keys: [],
-    run: (v) => (v.display.theme.value = next(THEMES, v.display.theme.peek())),
+    run: (v) => {
+      v.display.theme.value = next(THEMES, v.display.theme.peek());
+      v.notify(`theme: ${v.display.theme.peek()}`);
+    },
   },
   {
     section: "Rows",
@@ -173,7 +176,7 @@ export const COMMANDS: Command[] = [
     section: "Page",
     title: "Table of the visible spans",
     keys: ["t"],
-    run: (v) => v.display.toggle("table"),
+    run: (v) => v.toggle("table"),
   },
   { section: "Page", title: "Copy a link to this view", keys: ["l"], run: (_, page) => page.copyLink() },
   { section: "Page", title: "Compare with another run", keys: [], run: (_, page) => page.openComparison() },
@@ -197,6 +200,11 @@ export function commandFor(key: string): Command | undefined {
 }
 
 function cycleIdeal(viewer: Viewer): void {
-  if (!viewer.meta.sections.includes("ideal")) viewer.announce("this run has no ideal schedule");
-  else viewer.display.ideal.value = next(IDEAL_PLACES, viewer.display.ideal.peek());
+  if (!viewer.meta.sections.includes("ideal")) {
+    viewer.notify("this run has no ideal schedule");
+    return;
+  }
+  const place = next(IDEAL_PLACES, viewer.display.ideal.peek());
+  viewer.display.ideal.value = place;
+  viewer.notify(place === "off" ? "ideal schedule off" : `ideal schedule ${place} the recorded one`);
 }

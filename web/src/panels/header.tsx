@@ -3,6 +3,7 @@
 import type { RefObject } from "preact";
 
 import type { Viewer } from "../layout/viewer";
+import { hiddenCount } from "../layout/visible";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
 import { IconButton } from "./icons";
@@ -12,6 +13,9 @@ interface HeaderProps {
   page: PageActions;
   searchBox: RefObject<HTMLInputElement | null>;
 }
+
+const HIDDEN_MEANING =
+  "These matches are in layers or of kinds that are switched off. Going to one switches them on.";
 
 export function Header({ viewer, page, searchBox }: HeaderProps) {
   return (
@@ -66,6 +70,8 @@ function Search({ viewer, searchBox }: { viewer: Viewer; searchBox: RefObject<HT
   const problem = viewer.search.problem.value;
   const count =
     found && (at >= 0 ? `${countText(at + 1)} of ${countText(found.count)}` : countText(found.count));
+  const { flags, hiddenKinds } = viewer.display;
+  const hidden = found ? hiddenCount(found, flags.value, hiddenKinds.value) : 0;
   return (
     <div class="search" role="search">
       <input
@@ -84,7 +90,10 @@ function Search({ viewer, searchBox }: { viewer: Viewer; searchBox: RefObject<HT
           event.stopPropagation();
         }}
       />
-      <output class="count">{count ? `${count}` : ""}</output>
+      <output class="count" title={hidden ? HIDDEN_MEANING : undefined}>
+        {count ? `${count}` : ""}
+        {hidden > 0 && <span class="hidden-count">, {countText(hidden)} not shown</span>}
+      </output>
       <IconButton name="up" title="Previous match (Shift+N)" onClick={() => void viewer.nextMatch(-1)} />
       <IconButton name="down" title="Next match (N)" onClick={() => void viewer.nextMatch(1)} />
       <p id="search-problem" class="problem" role="alert" hidden={problem === ""}>

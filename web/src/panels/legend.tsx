@@ -1,10 +1,11 @@
 /** Kinds with color, texture and letter; a click hides or shows one. */
 
-import { chunkColor, contrast, textColor } from "../layout/colors";
+import { chunkColor, contrast, textColor, waitNamed } from "../layout/colors";
 import type { Viewer } from "../layout/viewer";
 import { isAction, type Kind, LANES, type Wait } from "../model/meta";
 
-export function Legend({ viewer, chunkCount, waits }: { viewer: Viewer; chunkCount: number; waits: Wait[] }) {
+export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: number }) {
+  const waits = (viewer.meta.idle_waits ?? []).map((name) => waitNamed(viewer.meta, name));
   const flags = viewer.display.flags.value;
   const shown = viewer.meta.kinds.filter(
     (kind) =>

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 
 import { broughtOther } from "../layout/compared";
 import { IDEAL_PLACES } from "../layout/hash";
-import type { Flag } from "../layout/hit";
+import { type Flag, LAYER_NAMES } from "../layout/hit";
 import { GROUPINGS, type Grouping, LARGEST_PITCH, SORTINGS, type Sorting } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
 import type { WaitSum } from "../model/idle";
@@ -44,10 +44,14 @@ export function Side({
   return (
     <aside class="side" aria-label="Details and statistics">
       {viewer.isOtherShown.value && (
-        <Section title="What changed">{changes && <ChangeWords changes={changes} />}</Section>
+        <Section title="What changed" isPrinted>
+          {changes && <ChangeWords changes={changes} />}
+        </Section>
       )}
       {sections.includes("verdict") && (
-        <Section title="Why">{verdict && <VerdictWords verdict={verdict} />}</Section>
+        <Section title="Why" isPrinted>
+          {verdict && <VerdictWords verdict={verdict} />}
+        </Section>
       )}
       {understood && (
         <Section title="Understood as">
@@ -61,7 +65,7 @@ export function Side({
         <SelectionStatistics viewer={viewer} />
       </Section>
       {ledger && (
-        <Section title="Where the time went">
+        <Section title="Where the time went" isPrinted>
           <LedgerBars viewer={viewer} ledger={ledger} />
         </Section>
       )}
@@ -94,13 +98,15 @@ function Section({
   title,
   children,
   isClosed = false,
+  isPrinted = false,
 }: {
   title: string;
   children: ComponentChildren;
   isClosed?: boolean;
+  isPrinted?: boolean;
 }) {
   return (
-    <details class="section" open={!isClosed}>
+    <details class={isPrinted ? "section printed" : "section"} open={!isClosed}>
       <summary>
         <h2>{title}</h2>
       </summary>
@@ -109,14 +115,15 @@ function Section({
   );
 }
 
-const FLAGS: [Flag, string, string | null][] = [
-  ["arrows", "dependency arrows", null],
-  ["waits", "waits for transfers", null],
-  ["comm", "transfers", null],
-  ["host", "host spans", null],
-  ["idle", "idle intervals", "idle"],
-  ["critical", "critical path", "critical_path"],
-  ["clocks", "clock errors", null],
+/** Layers to choose, each with the section of the data that it needs. */
+const FLAGS: [Flag, string | null][] = [
+  ["arrows", null],
+  ["waits", null],
+  ["comm", null],
+  ["host", null],
+  ["idle", "idle"],
+  ["critical", "critical_path"],
+  ["clocks", null],
 ];
 
 function ViewChoices({ viewer }: { viewer: Viewer }) {
@@ -124,7 +131,7 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
   const choice = viewer.display.rowChoice.value;
   const hasClocks = meta.clocks.some((clock) => clock.error_hi_ns !== null);
   const flags = FLAGS.filter(
-    ([flag, , section]) =>
+    ([flag, section]) =>
       (section === null || meta.sections.includes(section)) && (flag !== "clocks" || hasClocks),
   );
   return (
@@ -188,14 +195,14 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
       )}
       <fieldset>
         <legend class="sr-only">Layers</legend>
-        {flags.map(([flag, words]) => (
+        {flags.map(([flag]) => (
           <label key={flag} class="check">
             <input
               type="checkbox"
               checked={viewer.display.flags.value.has(flag)}
               onChange={() => viewer.display.toggle(flag)}
             />{" "}
-            {words}
+            {LAYER_NAMES[flag]}
           </label>
         ))}
       </fieldset>

@@ -3,6 +3,7 @@ import { beforeEach, expect, it } from "vitest";
 import { restore, shownOf } from "../../src/layout/shown";
 import { length } from "../../src/layout/view";
 import { Viewer } from "../../src/layout/viewer";
+import { hiddenCount } from "../../src/layout/visible";
 import { sourceOf } from "../blob";
 
 const TEXT = `
@@ -45,6 +46,40 @@ it("moves the selection along a row and between rows", async () => {
   expect(label()).toBe("F1.0"); // there is none before it
   await viewer.moveFocus("up");
   expect(label()).toBe("F0.1");
+});
+
+it("counts matches that are not shown, and shows what hides the one it goes to", async () => {
+  const { found } = viewer.search;
+  const hidden = () =>
+    hiddenCount(found.value!, viewer.display.flags.value, viewer.display.hiddenKinds.value);
+  viewer.display.toggleKind(2);
+  viewer.display.hide(0);
+  await viewer.search.run("mb:0");
+  expect([found.value!.count, hidden()]).toEqual([4, 2]);
+  await viewer.nextMatch(1);
+  expect([label(), hidden()]).toEqual(["F0.0", 2]);
+  expect(viewer.display.rowChoice.value.hidden).toEqual([]);
+  expect(viewer.toast.value?.text).toContain("hidden row");
+  await viewer.nextMatch(1);
+  expect([label(), hidden()]).toEqual(["F1.0", 2]);
+  await viewer.nextMatch(1);
+  expect([label(), hidden()]).toEqual(["B1.0", 0]);
+  expect(viewer.toast.value?.text).toContain("backward");
+});
+
+it("switches on the layer of a match", async () => {
+  const { source, meta } = sourceOf(TEXT, 1);
+  viewer = new Viewer(meta, source);
+  await viewer.search.run("F0.1");
+  await viewer.nextMatch(1);
+  expect(viewer.display.flags.value.has("comm")).toBe(true);
+  expect(viewer.toast.value?.text).toContain("transfers");
+});
+
+it("shows messages for a few seconds and reads them out", () => {
+  viewer.toggle("critical");
+  expect(viewer.toast.value?.text).toBe("critical path on");
+  expect(viewer.announcement.value).toBe("critical path on");
 });
 
 it("goes to the next match and around", async () => {
