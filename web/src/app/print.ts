@@ -1,4 +1,4 @@
-/** Printing: the picture is drawn anew, as wide as a page of paper, because a canvas does not follow the layout. */
+/** Printing: the picture is drawn again, as wide as a page of paper, because a canvas does not follow the layout. */
 
 import { batch } from "@preact/signals";
 import { options } from "preact";
