@@ -143,14 +143,14 @@ def _rate_errors_ns(table: pl.DataFrame, clocks: list[str]) -> Floats:
 
 def _timestamps_by_clock(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints]:
     """Return the distinct timestamps of each clock, sorted."""
-    columns = [(timeline.spans, name) for name in TIMESTAMPS] + [
-        (timeline.steps, name) for name in TIMESTAMPS[:2]
-    ]
-    every = pl.concat([frame.select("rank", at_ns=name) for frame, name in columns]).drop_nulls()
-    by_clock = every.join(numbered, on="rank").select("clock", "at_ns").unique().sort("clock", "at_ns")
-    clock, at_ns = by_clock["clock"].to_numpy(), by_clock["at_ns"].to_numpy()
-    limits = np.searchsorted(clock, np.arange(count + 1))
-    return [at_ns[limits[index] : limits[index + 1]] for index in range(count)]
+    parts: list[list[Ints]] = [[] for _ in range(count)]
+    for frame, names in ((timeline.spans, TIMESTAMPS), (timeline.steps, TIMESTAMPS[:2])):
+        rows_of_clock = _rows_by_clock(frame, numbered, count)
+        for name in names:
+            is_known, at_ns = frame[name].is_not_null().to_numpy(), frame[name].fill_null(0).to_numpy()
+            for own, rows in zip(parts, rows_of_clock, strict=True):
+                own.append(at_ns[rows[is_known[rows]]])
+    return [np.unique(np.concatenate(own)) for own in parts]
 
 
 def _length_ns(timestamps: list[Ints], coarse: Coarse) -> float:
@@ -181,19 +181,21 @@ def _moved(timeline: Timeline, numbered: pl.DataFrame, corrections: list[Correct
 def _moved_columns(
     frame: pl.DataFrame, numbered: pl.DataFrame, corrections: list[Correction], names: tuple[str, ...]
 ) -> pl.DataFrame:
-    clock = (
-        frame.select("rank").join(numbered, on="rank", how="left", maintain_order="left")["clock"].to_numpy()
-    )
-    order = np.argsort(clock, kind="stable")
-    limits = np.searchsorted(clock[order], np.arange(len(corrections) + 1))
+    rows_of_clock = _rows_by_clock(frame, numbered, len(corrections))
     moved = {}
     for name in names:
         timestamps_ns = frame[name].fill_null(0).to_numpy().copy()
-        for index, own in enumerate(corrections):
-            rows = order[limits[index] : limits[index + 1]]
+        for own, rows in zip(corrections, rows_of_clock, strict=True):
             timestamps_ns[rows] = own.at(timestamps_ns[rows])
         moved[name] = pl.when(pl.col(name).is_not_null()).then(pl.Series(name, timestamps_ns)).alias(name)
     return frame.with_columns(**moved)
+
+
+def _rows_by_clock(frame: pl.DataFrame, numbered: pl.DataFrame, count: int) -> list[Ints]:
+    """Return the rows of each clock, in their order."""
+    clock = frame.select("rank").join(numbered, on="rank", how="left", maintain_order="left")["clock"]
+    order = np.argsort(clock.to_numpy(), kind="stable")
+    return np.split(order, np.searchsorted(clock.to_numpy()[order], np.arange(1, count)))
 
 
 def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport) -> pl.DataFrame:

@@ -98,9 +98,10 @@ def correction_of(solution: Solution, coarse: Coarse, clock: int, timestamps_ns:
         curve = replace(curve, lower_ns=curve.lower_ns - np.inf, upper_ns=curve.upper_ns + np.inf)
     unbounded = [c for c in grid.unbounded if c.clock == clock] + _one_sided(adjustments, curve.at_ns[whole])
     rows = _before_first_knot(curve, whole, timestamps_ns, zero_ns)
-    for left, right in pairwise(whole.tolist()):
+    lines = _linear_pieces(curve, whole[:-1], whole[1:])
+    for line, (left, right) in zip(lines, pairwise(whole.tolist()), strict=True):
         if segment[left] == segment[right]:
-            rows.append(_linear_piece(curve, left, right))
+            rows.append(line)
         else:
             between = [
                 c for c in adjustments if c.to_ns > grid.knots_ns[left] and c.from_ns < grid.knots_ns[right]
@@ -160,23 +161,23 @@ def _estimated_errors(solution: Solution, clock: int) -> Floats:
     return np.asarray(errors_ns)
 
 
-def _linear_piece(curve: _Curve, left: int, right: int) -> _Row:
-    """Return the piece between two knots of one segment.
+def _linear_pieces(curve: _Curve, left: Ints, right: Ints) -> list[_Row]:
+    """Return the pieces between pairs of knots, each pair of one segment.
 
     A clock may have been set in between without being noticed, so the bounds of each end may hold up to the other
     end.
     """
-    ends = [left, right]
-    gap_ns = float(curve.at_ns[right] - curve.at_ns[left])
+    ends = np.array([left, right])
+    gap_ns = curve.at_ns[right] - curve.at_ns[left]
     x_ns = curve.x_ns[ends]
-    # Rows: the knot whose bounds apply; columns: the end at which they apply, after growing by the drift in
-    # between.
-    grown_ns = curve.budget * gap_ns * (1 - np.eye(2))
-    upper_ns = float((curve.upper_ns[ends][:, None] + grown_ns - x_ns).max())
-    lower_ns = float((curve.lower_ns[ends][:, None] - grown_ns - x_ns).min())
-    estimated_ns = float(curve.estimated_ns[ends].max())
-    rate = float(x_ns[1] - x_ns[0]) / gap_ns
-    return float(curve.at_ns[left]), float(x_ns[0]), rate, lower_ns, upper_ns, estimated_ns
+    # Axes: the knot whose bounds apply; the end at which they apply, after growing by the drift in between; the pair.
+    grown_ns = curve.budget * gap_ns * (1 - np.eye(2))[:, :, None]
+    upper_ns = (curve.upper_ns[ends][:, None] + grown_ns - x_ns).max(axis=(0, 1))
+    lower_ns = (curve.lower_ns[ends][:, None] - grown_ns - x_ns).min(axis=(0, 1))
+    estimated_ns = curve.estimated_ns[ends].max(axis=0)
+    rate = (x_ns[1] - x_ns[0]) / gap_ns
+    columns = (curve.at_ns[left], x_ns[0], rate, lower_ns, upper_ns, estimated_ns)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _pieces_around_adjustment(
@@ -213,7 +214,7 @@ def _around_rate_change(
 ) -> _Row:
     """Return the linear piece around changes of the rate, which were removed from the timestamps: nothing was set."""
     left, right = knots
-    start_ns, x_ns, rate, *_, estimated_ns = _linear_piece(curve, left, right)
+    start_ns, x_ns, rate, *_, estimated_ns = _linear_pieces(curve, np.array([left]), np.array([right]))[0]
     ends_ns = curve.x_ns[[left, right]]
     error_ns = (
         estimated_ns + abs(float(np.diff(ends_ns)[0])) + sum(COVERING * each.error_ns for each in changes)

@@ -20,7 +20,7 @@ from stagescope.clocks.collectives import (
 )
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
-from stagescope.vocabulary.kinds import COMPUTE
+from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
@@ -47,6 +47,13 @@ OBSERVATION_SCHEMA = {
 }
 
 
+PAIR = (
+    pl.min_horizontal("source", "target").alias("one"),
+    pl.max_horizontal("source", "target").alias("other"),
+)
+"""Two clocks, whichever is the source."""
+
+
 def gather_observations(
     timeline: Timeline, clocks: pl.DataFrame, collectives: Collectives | None = None
 ) -> pl.DataFrame:
@@ -59,14 +66,10 @@ def gather_observations(
     first event was not later than the second. Actions are used only between clocks without messages: the message lies
     between the two actions and is tighter.
     """
-    messages = _between_clocks(_messages(timeline.spans), clocks)
-    actions = _between_clocks(_actions(timeline), clocks)
-    pair = [
-        pl.min_horizontal("source", "target").alias("one"),
-        pl.max_horizontal("source", "target").alias("other"),
-    ]
-    joined = messages.select(pair).unique()
-    actions = actions.with_columns(pair).join(joined, on=["one", "other"], how="anti").drop("one", "other")
+    messages = _between_clocks(_messages(_across_clocks(timeline.spans, clocks)), clocks)
+    joined = messages.select(PAIR).unique()
+    actions = _between_clocks(_actions(timeline, clocks, joined), clocks)
+    actions = actions.with_columns(PAIR).join(joined, on=["one", "other"], how="anti").drop("one", "other")
     collectives = collectives or matched_collectives(timeline, clocks)
     host_timed = timeline.diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
     ways = [set(messages[way].unique().to_list()) for way in ("source", "target")]
@@ -76,6 +79,19 @@ def gather_observations(
     )
     every = pl.concat([messages, actions, numbered, _reductions(timeline, clocks)])
     return every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True)
+
+
+def _across_clocks(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return the transfers to and from other clocks: matching all others would take longer than the rest."""
+    transfers = spans.filter(pl.col("kind").is_in(TRANSFERS) & pl.col("peer").is_not_null())
+    ends = transfers.select("rank", "peer").unique()
+    of_rank, of_peer = clocks.select("rank", "clock"), clocks.select(peer="rank", clock_of_peer="clock")
+    away = (
+        ends.join(of_rank, on="rank")
+        .join(of_peer, on="peer")
+        .filter(pl.col("clock") != pl.col("clock_of_peer"))
+    )
+    return transfers.join(away.select("rank", "peer"), on=["rank", "peer"], how="semi", maintain_order="left")
 
 
 def _messages(spans: pl.DataFrame) -> pl.DataFrame:
@@ -96,11 +112,13 @@ def _messages(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _actions(timeline: Timeline) -> pl.DataFrame:
+def _actions(timeline: Timeline, clocks: pl.DataFrame, joined: pl.DataFrame) -> pl.DataFrame:
     """Return the observations that follow from the order of actions: forwards down the stages, backwards up.
 
-    Only actions on the compute lane count: the host may launch an action before its input exists. An action that
-    occurs twice (ranks of one stage that no coordinate distinguishes) is omitted, because the partner is ambiguous.
+    Only pipelines are looked at that have neighboring stages on clocks without messages between them; `joined` are
+    the pairs of clocks with messages. Only actions on the compute lane count: the host may launch an action before
+    its input exists. An action that occurs twice (ranks of one stage that no coordinate distinguishes) is omitted,
+    because the partner is ambiguous.
     """
     actions = timeline.spans.filter(
         (pl.col("lane") == COMPUTE) & pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
@@ -108,7 +126,9 @@ def _actions(timeline: Timeline) -> pl.DataFrame:
     if actions.is_empty():
         return pl.DataFrame(schema=OBSERVATION_SCHEMA).drop("source", "target")
     kind = pl.col("kind").cast(pl.String).replace("backward_input", "backward")
-    named = actions.join(find_pipelines(timeline.spans, timeline.ranks), on="rank").with_columns(kind=kind)
+    pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    silent = _without_messages(actions.select("rank", "stage").unique(), pipelines, clocks, joined)
+    named = actions.join(silent, on="rank").with_columns(kind=kind)
     key = ["pipeline", "step", "kind", "stage", "microbatch"]
     named = named.filter(pl.col("kind").is_in(["forward", "backward"])).filter(pl.len().over(key) == 1)
     away = pl.when(pl.col("kind") == "forward").then(1).otherwise(-1).cast(pl.Int32)
@@ -133,6 +153,18 @@ def _actions(timeline: Timeline) -> pl.DataFrame:
         pl.lit(value=True).alias("waited"),
         pl.lit(None).alias("stay_ns"),
     )
+
+
+def _without_messages(
+    stages: pl.DataFrame, pipelines: pl.DataFrame, clocks: pl.DataFrame, joined: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the rows of the pipelines in which neighboring stages are on different clocks without messages."""
+    placed = stages.join(pipelines, on="rank").join(clocks, on="rank")
+    makers = placed.select("pipeline", pl.col("stage") + 1, source="clock")
+    takers = placed.select("pipeline", "stage", target="clock")
+    neighbors = makers.join(takers, on=["pipeline", "stage"]).filter(pl.col("source") != pl.col("target"))
+    silent = neighbors.with_columns(PAIR).join(joined, on=["one", "other"], how="anti")
+    return pipelines.join(silent.select("pipeline").unique(), on="pipeline", how="semi")
 
 
 def _between_clocks(pairs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
