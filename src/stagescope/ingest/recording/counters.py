@@ -21,6 +21,8 @@ def counters_of(process: Process, label: str | None, offset_ns: int) -> pl.DataF
     A counter that vocabulary/counters.py does not declare has neither unit nor device.
     """
     records = process.contents.counters
+    if not len(records):
+        return COUNTERS.empty()
     records = records[is_of_pipeline(process, records["step"], label)]
     names = texts(records["name"], process.contents.names)
     device = str(process.contents.header.get("device") or "") or None

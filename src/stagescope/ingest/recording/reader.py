@@ -217,16 +217,14 @@ def _rank_row(
 
 
 def _steps(markers: Columns, rank: int, offset_ns: int) -> pl.DataFrame:
-    return conform(
-        pl.DataFrame(
-            {
-                "step": markers["step"],
-                "rank": np.full(len(markers), rank, np.int32),
-                "start_ns": markers["start_ns"] + offset_ns,
-                "end_ns": markers["end_ns"] + offset_ns,
-            }
-        ),
-        STEPS,
+    return pl.DataFrame(
+        {
+            "step": markers["step"],
+            "rank": np.full(len(markers), rank, np.int32),
+            "start_ns": markers["start_ns"] + offset_ns,
+            "end_ns": markers["end_ns"] + offset_ns,
+        },
+        schema=dict(STEPS.schema),
     )
 
 
