@@ -288,11 +288,13 @@ def test_a_directory_with_a_stored_run_alone_names_it(recordings, tmp_path):
     ("facts", "message"),
     [
         ({"version": VERSION + 1}, "of version 2; this stagescope reads versions up to 1"),
+        ({"version": 0}, "its version is 0"),
+        ({"version": None}, "its version is None"),
         ({"format": "another"}, "not a recording or trace"),
         ({"parts": 7}, "Expected `array`, got `int` - at `$.parts`"),
         ({"alignment": {"machines": [{}]}}, "the alignment in its manifest is damaged"),
     ],
-    ids=["newer", "format", "parts", "alignment"],
+    ids=["newer", "version", "unversioned", "format", "parts", "alignment"],
 )
 def test_a_manifest_of_another_kind_is_refused(facts, message, recordings, tmp_path):
     store(recordings, out=tmp_path / "run")

@@ -56,6 +56,18 @@ def test_the_requests_of_the_real_sdk_are_stored_and_read(tmp_path):
     assert found.steps.height == 4
 
 
+def test_an_answer_states_its_own_type_and_repeats_no_header(tmp_path):
+    headers, body = recorded()[1][0]
+    with api.TraceReceiver(tmp_path, port=0) as receiver:
+        host, port = receiver.endpoint.removeprefix("http://").split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        foreign = {**headers, "Content-Type": "Application/X-Protobuf ; name=<script>"}
+        connection.request("POST", "/v1/traces", body, foreign)
+        answer = connection.getresponse()
+        connection.close()
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-protobuf")
+
+
 def test_protobuf_and_json_become_the_same_lines(tmp_path):
     _, requests = recorded()
     with api.TraceReceiver(tmp_path / "a", port=0) as first:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stagescope.ingest.otlp.messages import Resource, values_of
 from stagescope.ingest.otlp.names import HOST, rank_of
-from stagescope.ingest.otlp.request_body import MOST_BODY_BYTES, RefusedError, answer, received
+from stagescope.ingest.otlp.request_body import MOST_BODY_BYTES, RefusedError, answer, media_type, received
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
             self._check_path()
             with self.receiver.bodies:
-                kind = self.headers.get("Content-Type", "")
+                kind = media_type(self.headers.get("Content-Type", ""))
                 found = received(self._body(), kind, self.headers.get("Content-Encoding", "").strip().lower())
                 rejected = self.receiver.take(*found)
             self._answer(200, answer(kind, rejected, FULL), kind)

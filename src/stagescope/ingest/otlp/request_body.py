@@ -35,10 +35,15 @@ class Received(NamedTuple):
     request: Request
 
 
+def media_type(content_type: str) -> str:
+    """Return what a Content-Type states without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
 def received(body: bytes, content_type: str, encoding: str) -> Received:
     """Return a request from its body. Raises RefusedError."""
     data = _unpacked(body, encoding)
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = media_type(content_type)
     try:
         if kind == PROTOBUF:
             request = request_of(data)
@@ -71,8 +76,11 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
 
 
 def answer(kind: str, rejected: int, sentence: str) -> bytes:
-    """Return an ExportTraceServiceResponse in the format of the request; with `rejected` spans, a partial success."""
-    if kind.partition(";")[0].strip().lower() != PROTOBUF:
+    """Return an ExportTraceServiceResponse in the format of the request, which is `kind`.
+
+    With `rejected` spans it is a partial success.
+    """
+    if kind != PROTOBUF:
         partial = (
             {"partialSuccess": {"rejectedSpans": str(rejected), "errorMessage": sentence}} if rejected else {}
         )

@@ -43,6 +43,8 @@ def read_manifest(directory: Path) -> Manifest:
         version = facts.get("version")
         if isinstance(version, int) and version > VERSION:
             raise errors.newer_version(directory, version, VERSION)
+        if version != VERSION:
+            raise errors.damaged_manifest(path, f"its version is {version!r}")
         manifest = msgspec.convert(facts, Manifest)
         checksum = manifest_checksum(facts)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
