@@ -24,6 +24,10 @@ MOST_LEFT = 0.25
 """A change of a rate that is larger than this fraction of a removed one, and is left, shows that it was removed from
 the wrong clock."""
 
+MOST_JUDGED = 20_000_000
+"""Observations that are judged in all attempts together to remove slews: a run of thousands of machines has as many
+slews to choose from, and each attempt takes as long as the rest of the alignment."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -64,7 +68,8 @@ def prepare(table: pl.DataFrame, error_ns: Floats, max_ppm: float) -> Prepared:
     before = len(find_conflicts(plain.evidence, budget))
     every = [dict(slews)] + [{c: slews[c] for c in slews if c != clock} for clock in slews if len(slews) > 1]
     # If one was attributed to the wrong clock, the others may be right.
-    for chosen in every + [{clock: slews[clock]} for clock in slews if len(slews) > 2]:  # noqa: PLR2004  # not yet tried
+    every += [{clock: slews[clock]} for clock in slews if len(slews) > 2]  # noqa: PLR2004  # not yet tried
+    for chosen in every[: 1 + MOST_JUDGED // max(1, len(plain.evidence))]:
         found = _without(chosen, plain, table, error_ns)
         if len(find_conflicts(found.evidence, budget)) <= before and not _is_left(found):
             return replace(found, unsteady=unsteady_clocks(found.evidence, chosen, found.zones, max_ppm))
