@@ -14,6 +14,7 @@ import polars as pl
 
 from stagescope.clocks.collectives import (
     HOST_TIMES,
+    LATE_NS,
     Collectives,
     collective_observations,
     matched_collectives,
@@ -200,11 +201,15 @@ def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
         entered_rank=pl.col("rank").gather(last).first(),
         left_rank=pl.col("rank").gather(first).first(),
     )
+    # All leave at about the same time, so the shortest stay is that of the last to enter, on whichever clock.
+    stay_ns = pl.col("left_ns") - pl.col("entered_ns")
     members = members.sort("clock").with_columns(
-        place=pl.int_range(pl.len()).over(key), size=pl.len().over(key)
+        place=pl.int_range(pl.len()).over(key),
+        size=pl.len().over(key),
+        waited=stay_ns - stay_ns.min().over(key) <= LATE_NS,
     )
     sources = members.select(
-        *key, "place", "size", source="clock", source_rank="entered_rank", sent_ns="entered_ns"
+        *key, "place", "size", "waited", source="clock", source_rank="entered_rank", sent_ns="entered_ns"
     )
     targets = members.select(*key, "place", target="clock", target_rank="left_rank", received_ns="left_ns")
     pairs = sources.join(targets, on=key, nulls_equal=True, suffix="_of_target")
@@ -215,7 +220,6 @@ def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
     pairs = pairs.filter((pl.col("source") != pl.col("target")) & near).with_columns(
         kind=pl.lit("reduction"),
         microbatch=pl.lit(None, pl.Int32),
-        waited=pl.lit(value=True),
         stay_ns=pl.lit(None),
     )
     return pairs.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())
