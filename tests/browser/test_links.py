@@ -104,7 +104,9 @@ def test_a_link_restores_all_that_is_on_the_screen(open_page, run_page):
     assert again.page.evaluate(flags) == shown.page.evaluate(flags)
     for opened in (shown, again):
         opened.page.mouse.move(2, 2)
-        opened.page.wait_for_selector(".toast", state="detached")  # the last key press is reported for a while
+        opened.page.wait_for_selector(
+            ".toast", state="detached"
+        )  # the last key press is reported for a while
         opened.settle()
     assert difference_fraction(shown.page, shown.page.screenshot(), again.page.screenshot()) < 1e-3
 
