@@ -113,12 +113,12 @@ def test_a_link_restores_all_that_is_on_the_screen(open_page, run_page):
 
 def test_a_link_restores_rows_causes_kinds_theme_and_height(open_page, run_page):
     shown = open_page(
-        run_page, "pin=3&hide=0&sort=machine&without=forward&idle=transfer&theme=dark&pitch=90&y=40",
+        run_page, "pin=3&hide=0&sort=machine&without=forward&idle=exposed_communication&theme=dark&pitch=90&y=40",
         viewport={"width": 1000, "height": 420},
     )  # fmt: skip
     choice = shown.of("display.rowChoice.value")
     assert (choice["pinned"], choice["hidden"], choice["sort"]) == ([3], [0], "machine")
-    assert shown.page.evaluate("() => [...window.stagescopeViewer.display.waitFilter.value]") == ["transfer"]
+    assert shown.of("display.causeFilter.value") == "exposed_communication"
     assert (
         shown.of("display.hiddenKinds.value.size"),
         shown.of("display.theme.value"),

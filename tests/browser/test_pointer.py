@@ -159,12 +159,56 @@ def test_the_heat_map_goes_to_the_step_that_is_clicked(shown):
     assert shown.of("camera.step.value.step") == 0
 
 
-def test_bars_filter_the_idle_intervals_in_the_picture(shown):
-    bars = shown.page.locator(".ledger button", has_text="transfer")
-    bars.last.click()
-    assert shown.page.evaluate("() => [...window.stagescopeViewer.display.waitFilter.value]") == ["transfer"]
-    assert bars.last.get_attribute("aria-pressed") == "true"
-    shown.page.locator(
-        ".ledger button", has_text="exposed communication"
-    ).click()  # the same idle time, in the ledger
-    assert shown.of("display.waitFilter.value") is None
+def test_a_cause_opens_into_what_it_comes_from_and_filters_the_idle_intervals(shown):
+    cause = shown.page.locator(".ledger button", has_text="exposed communication")
+    cause.click()
+    assert shown.of("display.causeFilter.value") == "exposed_communication"
+    assert cause.get_attribute("aria-expanded") == "true"
+    row = shown.page.locator(".origins button", has_text="transfers from rank 2 to rank 3")
+    row.click()
+    shown.page.wait_for_function("() => window.stagescopeViewer.selection.idleChain.value")
+    facts = shown.facts("Selected span")
+    assert (facts["rank"], facts["waiting for"]) == ("3", "a transfer")
+    cause.click()
+    assert shown.of("display.causeFilter.value") is None
+
+
+IDLE_SPOT = """([row, wait]) => {
+    const v = window.stagescopeViewer, idle = v.idle.value, view = v.camera.view.value, unit = v.display.size.value.width;
+    const place = idle.longest((i) => idle.row[i] === row && idle.waitingFor(i) === wait &&
+        idle.start[i] >= view.start && idle.start[i] + idle.duration[i] <= view.end);
+    const box = document.querySelector('.canvas-box canvas').getBoundingClientRect();
+    const placed = v.display.rows.value.placed.find((one) => one.row === row);
+    const middle = idle.start[place] + idle.duration[place] / 2;
+    return [place, box.left + ((middle - view.start) / (view.end - view.start)) * unit,
+            box.top + 34 + placed.top + placed.height * 0.4];
+}"""
+
+
+def test_idle_intervals_are_hovered_clicked_and_zoomed_to(shown):
+    page = shown.page
+    page.wait_for_function("() => window.stagescopeViewer.idle.value")
+    for row, wait, words in [
+        (1, "compute", "compute of another rank"),
+        (3, "nothing", "the end of the step"),
+    ]:
+        place, x, y = page.evaluate(IDLE_SPOT, [row, wait])
+        page.mouse.move(x, y)
+        shown.settle()
+        assert f"idle, rank {row}" in page.locator(".readout").inner_text()
+        page.mouse.click(x, y)
+        page.wait_for_function(
+            f"() => window.stagescopeViewer.selection.idleChain.value?.hops[0].place === {place}"
+        )
+        shown.settle()
+        assert words in shown.facts("Selected span")["waiting for"]
+        assert "waited" in page.locator(".chain li").first.inner_text()
+        hops = shown.of("selection.idleChain.value.hops")
+        assert all(hop["span"]["row"] != row for hop in hops[:1])
+        ends = [hop["span"]["start"] for hop in hops]
+        assert ends == sorted(ends, reverse=True)  # back in time
+        assert shown.of("selection.chain.value.links.length") == len(hops)
+    page.mouse.dblclick(x, y)
+    shown.settle()
+    idle = f"idle.value.duration[{place}]"
+    assert shown.of("camera.view.value.end") - shown.of("camera.view.value.start") < 6 * shown.of(idle)

@@ -3,6 +3,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+import planted_runs
 from drawing import timeline_from_text
 from machines import on_machines
 from stagescope.analysis import build_explained_report, intermediates
@@ -19,14 +20,11 @@ from synthetic import Shape, pipeline_timeline
 RUN = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=3))
 
 
-def test_idle_intervals_sum_to_the_bubble_except_trailing_ones():
+def test_idle_intervals_sum_to_the_bubble_of_every_rank():
     pieces = gather_extras(RUN).idle.with_columns(long=pl.col("end_ns") - pl.col("start_ns"))
-    idle = step_bubbles(RUN.spans, find_pipelines(RUN.spans, RUN.ranks))
-    first = pieces.filter(pl.col("rank") == 0).group_by("step").agg(pl.sum("long")).sort("step")
-    of_rank = idle.filter(pl.col("rank") == 0).sort("step")
-    assert (
-        first["long"].to_list() == of_rank["idle_ns"].to_list()
-    )  # rank 0 ends each step: no idle time after it
+    idle = step_bubbles(RUN.spans, find_pipelines(RUN.spans, RUN.ranks)).sort("rank", "step")
+    of_rank = pieces.group_by("rank", "step").agg(pl.sum("long")).sort("rank", "step")
+    assert of_rank["long"].to_list() == idle["idle_ns"].to_list()
     assert set(pieces["waiting_for"]) <= set(WAIT_LABELS)
 
 
@@ -35,6 +33,37 @@ def test_idle_intervals_wait_for_actions_of_other_ranks():
     kinds = RUN.spans[idle["waits_for"].to_list()]
     assert set(kinds["kind"]) == {"forward", "backward"}
     assert (kinds["rank"] != idle["rank"]).all()
+
+
+def test_a_rank_that_is_done_waits_for_the_last_action_of_its_step():
+    done = gather_extras(RUN).idle.filter(pl.col("waiting_for") == "nothing")
+    assert set(done["rank"]) == {1, 2, 3}
+    last = RUN.spans[done["waits_for"].to_list()]
+    assert last["step"].equals(done["step"])
+    ends = (
+        done.with_columns(last_ns=last["end_ns"])
+        .group_by("rank", "step")
+        .agg(pl.max("end_ns"), pl.max("last_ns"))
+    )
+    assert ends["end_ns"].equals(ends["last_ns"], check_names=False)
+
+
+def test_idle_intervals_have_the_causes_and_culprits_of_the_report():
+    idle, expected = gather_extras(RUN).idle, build_explained_report(RUN).idle
+    assert idle["cause"].to_list() == expected["cause"].cast(pl.String).to_list()
+    assert idle["culprit"].to_list() == expected["culprit_row"].to_list()
+
+
+@pytest.mark.parametrize("run", [RUN, planted_runs.run(planted_runs.random_times(planted_runs.Shape()))])
+def test_what_causes_come_from_sums_to_the_causes(run):
+    parts = {part["name"]: part for part in gather_extras(run).objects["ledger"]["parts"]}
+    opened = {name: part["origins"] for name, part in parts.items() if part["origins"]}
+    assert set(opened) >= {"schedule_bubble", "exposed_communication", "unattributed"}
+    for name, origins in opened.items():
+        assert sum(each["ns"] for each in origins) == parts[name]["ns"]
+    links = {(each["rank"], each["peer"]) for each in opened["exposed_communication"]}
+    assert {(2, 3), (3, 2)} <= links
+    assert all(each["rank"] is None for each in opened["schedule_bubble"])
 
 
 def test_the_verdict_is_that_of_the_report():
@@ -70,7 +99,7 @@ def test_pipelines_that_are_not_on_one_clock_are_left_out_and_the_others_name_th
     machines = {0: "a", 1: "c", 2: "a", 3: "b"}
     extras = gather_extras(on_machines(replicas, machines, {"a": (0, 0), "b": (-5, 5), "c": None}))
     assert set(extras.idle["rank"]) == {2, 3}
-    waits = extras.idle.drop_nulls("waits_for").sort("start_ns")
+    waits = extras.idle.filter(pl.col("waiting_for") == "compute").sort("start_ns")
     waited = both.spans[waits["waits_for"].to_list()].select("rank", "kind").rows()
     assert waited == [(2, "forward"), (3, "backward")]
     path = both.spans[extras.critical_path["row"].to_list()]
@@ -124,7 +153,8 @@ def test_single_rank_waits_for_no_other_rank():
 
 def test_the_layers_of_a_picture_are_those_of_its_step_in_the_viewer():
     layers, extras = gather_layers(RUN, 2), gather_extras(RUN)
-    assert layers.idle.equals(extras.idle.filter(pl.col("step") == 2))
+    inner = extras.idle.filter(pl.col("step") == 2, pl.col("waiting_for") != "nothing")
+    assert layers.idle.equals(inner.select(layers.idle.columns))
     in_step = RUN.spans.with_row_index("row").filter(pl.col("step") == 2)["row"].implode()
     path = extras.critical_path.filter(pl.col("row").is_in(in_step))
     assert layers.critical_path["row"].to_list() == path["row"].to_list()

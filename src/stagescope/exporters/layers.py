@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class AnalysisLayers:
     """Results of the analysis for a picture or a page, each optional.
 
-    `idle` has rank, step, start_ns, end_ns, waiting_for, waits_for (row of the spans table, null) and text.
+    `idle` has rank, step, start_ns, end_ns, waiting_for, waits_for (row of the spans table, null) and text; for the
+    page, also cause and culprit (a row, null).
     `critical_path` has row (of the spans table), in order of time; `slack` has row and slack_ns of every action.
     `ideal` is a spans table: the schedule without transfers, stragglers and stage imbalance, on the run's clock.
     `bubbles` is what `step_bubbles` returns for the measured pipelines. `objects` are JSON by name: verdict, ledger,

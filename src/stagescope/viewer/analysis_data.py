@@ -16,33 +16,15 @@ from stagescope.model.simulated import is_simulated
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import conform
 from stagescope.reports.comparison_sentences import comparison_sentences
-from stagescope.vocabulary.causes import BY_COLUMN, Cause
+from stagescope.viewer.account_data import account_of
 from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stagescope.analysis import Report
     from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.lost_time import LostTime
     from stagescope.analysis.prediction.ideal import Ideal
     from stagescope.analysis.statistics.comparison import Comparison
     from stagescope.model import Timeline
-
-COMPUTED = Cause("compute", "Compute inside the windows of the pipelines.")
-"""The part of the time that is not lost, as a line among the causes."""
-
-WAITS_OF_CAUSE: dict[str, tuple[str, ...]] = {
-    "exposed_communication_ns": ("transfer",),
-    "gradient_reduction_ns": ("reduction",),
-    "data_parallel_wait_ns": ("reduction",),
-    "launch_overhead_ns": ("launch",),
-    "data_loading_ns": ("other_work",),
-    "optimizer_ns": ("other_work",),
-    "other_work_ns": ("other_work",),
-    "unattributed_ns": ("launch", "other_work", "unknown"),
-}
-"""Parts of the ledger that consist of idle intervals with these waits, so that the picture can show them alone."""
 
 
 def gather_extras(timeline: Timeline) -> AnalysisLayers:
@@ -67,9 +49,9 @@ def report_extras(report: Report) -> AnalysisLayers:
     if report.explanation is None or actions.table.is_empty():
         return AnalysisLayers(bubbles=bubbles, objects=verdict)
     is_theory = is_simulated(report.intermediates.timeline)
-    ledger = _ledger(report.explanation.lost_time)
+    ledger = account_of(report)
     return AnalysisLayers(
-        idle=_idle(report.intermediates.idle_intervals),
+        idle=_explained_idle(report.idle, actions),
         critical_path=_path(report.critical_path),
         slack=report.slack.select("row", "slack_ns"),
         bubbles=bubbles,
@@ -135,6 +117,20 @@ def _path(critical_path: pl.DataFrame, rows: pl.Series | None = None) -> pl.Data
     return on_path.select(_row(pl.col("row"), rows).alias("row"))
 
 
+def _explained_idle(idle: pl.DataFrame, actions: Actions) -> pl.DataFrame:
+    """Return all idle intervals with cause and culprit; a rank that is done waits for the last action of the step."""
+    last = actions.table.group_by("pipeline", "step").agg(last=pl.col("row").sort_by("end_ns").last())
+    is_done = pl.col("waiting_for").cast(pl.String) == "nothing"
+    return idle.join(last, on=["pipeline", "step"], how="left", maintain_order="left").select(
+        *("rank", "step", "start_ns", "end_ns"),
+        pl.col("waiting_for").cast(pl.String),
+        pl.when(is_done).then("last").otherwise("waits_for_row").alias("waits_for"),
+        pl.lit(None, pl.String).alias("text"),
+        pl.col("cause").cast(pl.String),
+        pl.col("culprit_row").alias("culprit"),
+    )
+
+
 def _idle(idle: pl.DataFrame, rows: pl.Series | None = None) -> pl.DataFrame:
     """Return all idle intervals except those after a rank's last action, which wait for nothing."""
     return idle.filter(pl.col("waiting_for").cast(pl.String) != "nothing").select(
@@ -162,20 +158,3 @@ def _ideal_spans(actions: Actions, ideal: Ideal) -> pl.DataFrame | None:
         pl.col("ideal_end_ns").alias("end_ns"),
     )
     return conform(spans, SPANS)
-
-
-def _ledger(lost: LostTime | None) -> dict[str, Any] | None:
-    """Return the lost time by cause with the values that texts show: per rank and step."""
-    if lost is None:
-        return None
-    shown = lost.shown_ns()
-    total_ns = lost.whole_ns // lost.rows
-    # The rest, and not busy_ns // rows: the parts are rounded, and have to sum to the total.
-    compute = _part(COMPUTED, total_ns - sum(ns or 0 for ns in shown.values()))
-    causes = [_part(BY_COLUMN[name], ns, WAITS_OF_CAUSE.get(name, ())) for name, ns in shown.items()]
-    return {"denominator": lost.denominator, "total_ns": total_ns, "parts": [compute, *causes]}
-
-
-def _part(cause: Cause, ns: int | None, waits: Sequence[str] = ()) -> dict[str, Any]:
-    meaning = cause.meaning
-    return {"name": cause.name, "label": cause.label, "ns": ns, "meaning": meaning, "waits": list(waits)}

@@ -14,14 +14,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+OF_SPANS = ("waits_for_row", "waits_for_kind", "culprit_row")
+"""Columns that a reader with all spans finds there."""
+
+
 def viewer_idle(idle: pl.DataFrame, spans: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
-    """Return row, start (absolute, in ns), duration, step, waiting_for, waits_for (a span id) and text, sorted.
+    """Return the table `idle` of docs/viewer-format.md, sorted, with absolute starts in ns.
 
     `idle` is that of `AnalysisLayers`, `spans` what `viewer_spans` returns. Ranks without a row are omitted.
     """
-    ids = spans.select(pl.col("source_row").cast(pl.Int64), pl.int_range(pl.len()).alias("waits_for_id"))
-    named = idle.filter(pl.col("rank").is_in(ranks)).with_columns(pl.col("waits_for").cast(pl.Int64))
-    joined = named.join(ids, left_on="waits_for", right_on="source_row", how="left")
+    ids = spans.select(
+        pl.col("source_row").cast(pl.Int64),
+        pl.int_range(pl.len()).alias("waits_for_id"),
+        pl.col("row").alias("waits_for_row"),
+        pl.col("kind").alias("waits_for_kind"),
+    )
+    culprits = ids.select("source_row", culprit_id="waits_for_id", culprit_row="waits_for_row")
+    named = idle.filter(pl.col("rank").is_in(ranks)).with_columns(
+        pl.col("waits_for").cast(pl.Int64),
+        cause=pl.col("cause") if "cause" in idle.columns else pl.lit(None, pl.String),
+        culprit=(pl.col("culprit") if "culprit" in idle.columns else pl.lit(None)).cast(pl.Int64),
+    )
+    joined = named.join(ids, left_on="waits_for", right_on="source_row", how="left").join(
+        culprits, left_on="culprit", right_on="source_row", how="left"
+    )
     return joined.sort("rank", "start_ns").select(
         pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int32).alias("row"),
         pl.col("start_ns").alias("start"),
@@ -30,6 +46,9 @@ def viewer_idle(idle: pl.DataFrame, spans: pl.DataFrame, ranks: Sequence[int]) -
         pl.col("waiting_for").cast(pl.String),
         pl.col("waits_for_id").alias("waits_for"),
         pl.col("text").cast(pl.String),
+        "cause",
+        pl.col("culprit_id").alias("culprit"),
+        *OF_SPANS,
     )
 
 
@@ -42,6 +61,7 @@ def encode_idle_after_spans(idle: pl.DataFrame, spans: pl.DataFrame, base_ns: in
     """Return the column blob for a reader that holds all spans, with `after` and `lead` instead of the start.
 
     Nearly every interval begins where a span or another interval ends. The blob is a third smaller this way.
+    The columns OF_SPANS are omitted.
     """
     ended = spans.with_row_index("after").filter(pl.col("lane") == LANE_CODES[COMPUTE])
     ends = ended.select(
@@ -60,4 +80,4 @@ def encode_idle_after_spans(idle: pl.DataFrame, spans: pl.DataFrame, base_ns: in
     )
     if timed.filter(pl.col("lead") < 0).height:
         return encode_idle(idle, base_ns)
-    return encode_columns(timed.drop("start"))
+    return encode_columns(timed.drop("start", *OF_SPANS))

@@ -99,5 +99,6 @@ WAIT_LABELS: dict[str, str] = {
     "transfer_or_launch": "a transfer or a launch",
     "other_work": "other work",
     "unknown": "unknown",
+    "nothing": "the end of the step: the rank is done",
 }
 """What a rank waits for during one idle interval, by name, in the order of legends."""

@@ -69,6 +69,7 @@ WAIT_SWATCHES: dict[str, Swatch] = {
     "transfer_or_launch": Swatch("#009e73", "bars"),
     "other_work": Swatch("#cc79a7", "dots"),
     "unknown": Swatch("#8a8f98", "rising"),
+    "nothing": Swatch("#8a8f98", "dots"),
 }
 """Color and hatch of the idle intervals of each wait in vocabulary/causes.py, in pictures and in the viewer."""
 

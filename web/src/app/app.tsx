@@ -52,6 +52,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
       timer = window.setTimeout(() => {
         const use = (found: Results): void => {
           viewer.kernels.value = found.layers.kernels;
+          viewer.idle.value = found.layers.idle;
           viewer.hasIdeal.value = found.layers.ideal !== null;
           setResults(found);
         };
@@ -86,7 +87,6 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
         verdict={results.verdict}
         understood={results.understood}
         ledger={results.ledger}
-        idle={results.idle}
         slackOf={(span) => results.slack?.of(span.id) ?? null}
         waitedFor={(span) => waitedFor(viewer.meta, results.layers.idle, span)}
       />

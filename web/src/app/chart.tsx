@@ -7,6 +7,7 @@ import { AXIS_HEIGHT, type Layers } from "../draw/scene";
 import type { TimelinePainter } from "../draw/timeline";
 import type { Viewer } from "../layout/viewer";
 import { durationText } from "../model/time";
+import { idleSentence } from "../panels/idle_details";
 import { kernelSentence } from "../panels/kernel";
 import { RowLabels, RowScroller } from "../panels/rows";
 import { listen } from "./gestures";
@@ -94,7 +95,10 @@ function touch(viewer: Viewer): void {
     viewer.display.ideal.value,
     viewer.display.theme.value,
     viewer.display.hiddenKinds.value,
-    viewer.display.waitFilter.value,
+    viewer.display.causeFilter.value,
+    viewer.selection.idle.value,
+    viewer.selection.hoverIdle.value,
+    viewer.selection.idleChain.value,
     viewer.selection.hover.value,
     viewer.selection.hoverLinks.value,
     viewer.selection.selected.value,
@@ -127,6 +131,9 @@ function Readout({ viewer }: { viewer: Viewer }) {
   const span = viewer.selection.hover.value;
   const kernel = viewer.selection.hoverKernel.value;
   if (kernel) return <p class="readout">{kernelSentence(kernel, viewer.meta.time_unit)}</p>;
+  const idle = viewer.idle.value;
+  const gap = viewer.selection.hoverIdle.value;
+  if (!span && idle && gap !== null) return <p class="readout">{idleSentence(viewer, idle, gap)}</p>;
   if (!span) return null;
   const words = [viewer.sentence(span), durationText(span.duration, viewer.meta.time_unit)];
   if (span.wait_duration !== null)

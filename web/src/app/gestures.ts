@@ -104,7 +104,9 @@ class Gestures {
     else {
       const kernel = kernelUnder(this.viewer, at);
       this.viewer.selection.hoverKernel.value = kernel;
-      void this.viewer.selection.hoverOver(kernel ? null : spanUnder(this.viewer, at));
+      const span = kernel ? null : spanUnder(this.viewer, at);
+      this.viewer.selection.hoverIdle.value = kernel || span ? null : idleUnder(this.viewer, at);
+      void this.viewer.selection.hoverOver(span);
     }
   }
 
@@ -127,8 +129,14 @@ class Gestures {
 
   private click(at: Point): void {
     const kernel = kernelUnder(this.viewer, at);
-    if (kernel) this.viewer.selection.selectKernel(kernel);
-    else void this.viewer.select(spanUnder(this.viewer, at)?.id ?? null);
+    if (kernel) {
+      this.viewer.selection.selectKernel(kernel);
+      return;
+    }
+    const span = spanUnder(this.viewer, at);
+    const idle = span ? null : idleUnder(this.viewer, at);
+    if (idle !== null) void this.viewer.selectIdle(idle);
+    else void this.viewer.select(span?.id ?? null);
   }
 
   cancel(event: PointerEvent): void {
@@ -139,12 +147,16 @@ class Gestures {
 
   leave(): void {
     this.viewer.selection.hoverKernel.value = null;
+    this.viewer.selection.hoverIdle.value = null;
     void this.viewer.selection.hoverOver(null);
   }
 
   doubleClick(event: MouseEvent): void {
-    const span = spanUnder(this.viewer, this.place(event));
+    const at = this.place(event);
+    const span = spanUnder(this.viewer, at);
+    const idle = span ? null : idleUnder(this.viewer, at);
     if (span) this.viewer.showSpan(span, true);
+    else if (idle !== null) this.viewer.showIdle(idle, true);
   }
 
   /** Where an event is, in pixels from the top left of the rows. */
@@ -186,6 +198,11 @@ function spanUnder(viewer: Viewer, at: Point): Span | null {
   const y = at.y + viewer.display.scroll.peek();
   const row = rowAt(viewer.display.rows.peek(), y);
   return row && viewer.spanAt(at.x, row.row, (y - row.top) / row.height);
+}
+
+function idleUnder(viewer: Viewer, at: Point): number | null {
+  const row = at.y < 0 ? null : rowAt(viewer.display.rows.peek(), at.y + viewer.display.scroll.peek());
+  return row && viewer.idleAt(at.x, row.row);
 }
 
 function kernelUnder(viewer: Viewer, at: Point): Kernel | null {

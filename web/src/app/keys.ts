@@ -31,7 +31,7 @@ export function listenToKeys(viewer: Viewer, page: PageActions): () => void {
 function cancel(viewer: Viewer): void {
   if (viewer.selection.measuring.peek()) viewer.selection.measuring.value = false;
   else if (viewer.selection.range.peek()) void viewer.selection.setRange(null);
-  else if (viewer.display.waitFilter.peek()) viewer.display.waitFilter.value = null;
+  else if (viewer.display.causeFilter.peek()) viewer.display.causeFilter.value = null;
   else void viewer.select(null);
 }
 

@@ -4,7 +4,7 @@ import type { Layers } from "../draw/scene";
 import { NO_LAYERS } from "../draw/timeline";
 import { waitNamed } from "../layout/colors";
 import { EmbeddedSource } from "../model/embedded";
-import { IdleIntervals, type WaitSum } from "../model/idle";
+import { IdleIntervals } from "../model/idle";
 import { Kernels } from "../model/kernels";
 import { type Changes, COMPUTE, type Ledger, type Meta, type Understood, type Verdict } from "../model/meta";
 import { Slack } from "../model/slack";
@@ -20,8 +20,6 @@ export interface Results {
   understood: Understood | null;
   ledger: Ledger | null;
   slack: Slack | null;
-  /** Idle time of all rows by what was waited for. */
-  idle: WaitSum[];
 }
 
 export const NO_RESULTS: Results = {
@@ -31,7 +29,6 @@ export const NO_RESULTS: Results = {
   understood: null,
   ledger: null,
   slack: null,
-  idle: [],
 };
 
 export async function readResults(source: Source): Promise<Results> {
@@ -61,7 +58,6 @@ export async function readResults(source: Source): Promise<Results> {
     understood: understood as Understood | null,
     ledger: ledger as Ledger | null,
     slack: slack && new Slack(slack),
-    idle: idle ? idle.totals() : [],
   };
 }
 

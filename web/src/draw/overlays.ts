@@ -17,9 +17,8 @@ export function drawIdle(scene: Scene): void {
   const { idle } = scene.layers;
   if (!idle || !scene.viewer.display.flags.value.has("idle")) return;
   const { pen, view } = scene;
-  const filter = scene.viewer.display.waitFilter.value;
+  const filter = scene.viewer.display.causeFilter.value;
   const styles = idle.waits.map((name) => {
-    if (filter && !filter.has(name)) return null;
     const { color, texture } = waitNamed(scene.viewer.meta, name);
     return { color, hatch: scene.textures.hatch(texture, color) };
   });
@@ -30,7 +29,7 @@ export function drawIdle(scene: Scene): void {
     pen.globalAlpha = isHatched ? (filter ? 0.95 : 0.6) : filter ? 2 * TINT : TINT;
     const [from, to] = idle.within(row.row, view.start, view.end);
     for (let i = from; i < to; i++) {
-      if (duration[i]! < shortest) continue;
+      if (duration[i]! < shortest || (filter !== null && idle.causeOf(i) !== filter)) continue;
       const style = styles[wait[i]!];
       if (!style) continue;
       const left = Math.max(x(scene, start[i]!), -2);
@@ -40,6 +39,28 @@ export function drawIdle(scene: Scene): void {
     }
   }
   pen.globalAlpha = 1;
+}
+
+/** Frames around the idle interval under the pointer, the selected one, and what caused it. */
+export function drawIdleFrames(scene: Scene): void {
+  const { idle } = scene.layers;
+  const { hoverIdle, idle: selected, idleChain } = scene.viewer.selection;
+  if (!idle) return;
+  const { pen } = scene;
+  pen.strokeStyle = scene.inks.ink;
+  for (const [place, width] of [
+    [hoverIdle.value, 1],
+    [selected.value, 2],
+  ] as const) {
+    const row = place === null ? undefined : scene.drawn.get(idle.row[place]!);
+    if (place === null || !row) continue;
+    const left = x(scene, idle.start[place]!);
+    const right = x(scene, idle.start[place]! + idle.duration[place]!);
+    pen.lineWidth = width;
+    pen.strokeRect(left + 0.5, row.mainTop + 1, Math.max(right - left - 1.5, 1), row.mainHeight - 2);
+  }
+  const culprit = idleChain.value?.culprit;
+  if (selected.value !== null && culprit) drawFrame(scene, culprit, 3, scene.inks.accent);
 }
 
 /** Whiskers at the edges of blocks: how far off the clock of their machine may be. */
@@ -201,7 +222,7 @@ function drawArrow(scene: Scene, from: Span, to: Span): void {
 }
 
 /** Frame around a span, and around both of an overlapped pair. */
-export function drawFrame(scene: Scene, span: Span | null, width: number): void {
+export function drawFrame(scene: Scene, span: Span | null, width: number, ink = scene.inks.ink): void {
   const row = span && scene.drawn.get(span.row);
   if (!span || !row) return;
   const [top, height] = bandOf(scene, span, row);
@@ -211,7 +232,7 @@ export function drawFrame(scene: Scene, span: Span | null, width: number): void 
   pen.strokeStyle = scene.inks.paper;
   pen.lineWidth = width + 2;
   pen.strokeRect(left - 1, top - 1, right - left + 1, height + 2);
-  pen.strokeStyle = scene.inks.ink;
+  pen.strokeStyle = ink;
   pen.lineWidth = width;
   pen.strokeRect(left - 1, top - 1, right - left + 1, height + 2);
 }

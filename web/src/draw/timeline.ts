@@ -73,6 +73,7 @@ export class TimelinePainter {
     overlays.drawRange(scene);
     overlays.drawLinks(scene, this.viewer.selection.chain.value, 1.4);
     overlays.drawLinks(scene, this.viewer.selection.hoverLinks.value, 1.8);
+    overlays.drawIdleFrames(scene);
     overlays.drawFrame(scene, this.viewer.selection.hover.value, 1);
     overlays.drawFrame(scene, this.viewer.selection.selected.value, 2);
     pen.restore();

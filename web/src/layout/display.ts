@@ -23,8 +23,8 @@ export class Display {
   readonly ideal = signal<IdealPlace>("off");
   readonly theme = signal<Theme>("auto");
   readonly hiddenKinds: Signal<ReadonlySet<number>> = signal(new Set<number>());
-  /** Names of the waits whose idle intervals are shown; null: all. */
-  readonly waitFilter: Signal<ReadonlySet<string> | null> = signal(null);
+  /** Name of the cause whose idle intervals alone are shown; null: all. */
+  readonly causeFilter: Signal<string | null> = signal(null);
   readonly panel = signal("");
   readonly dialog = signal<"" | "help" | "palette">("");
   readonly rows: ReadonlySignal<Rows>;

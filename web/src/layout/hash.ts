@@ -15,8 +15,8 @@ export interface Shown {
   selected: number | null;
   range: { start: number; end: number; rows: number[] } | null;
   hiddenKinds: string[];
-  /** Names of the waits whose idle time is shown; empty: all. */
-  waits: string[];
+  /** Name of the cause whose idle intervals alone are shown; empty: all. */
+  cause: string;
   /** Pixels that the rows are scrolled by. */
   scroll: number;
   ideal: IdealPlace;
@@ -35,7 +35,7 @@ export const NOTHING_CHOSEN: Shown = {
   selected: null,
   range: null,
   hiddenKinds: [],
-  waits: [],
+  cause: "",
   scroll: 0,
   ideal: "off",
   flags: [],
@@ -62,7 +62,7 @@ export function toHash(shown: Shown): string {
       `${rounded(shown.range.start)}-${rounded(shown.range.end)}@${compactRows(shown.range.rows)}`,
     );
   put("without", shown.hiddenKinds.join("."));
-  put("idle", shown.waits.join("."));
+  put("idle", shown.cause);
   if (shown.scroll > 0) put("y", rounded(shown.scroll));
   if (shown.ideal !== "off") put("ideal", shown.ideal);
   put("with", shown.flags.join("."));
@@ -92,7 +92,7 @@ export function fromHash(hash: string): Shown {
     selected: /^\d+$/.test(text("span")) ? Number(text("span")) : null,
     range: range && { ...range, rows: readRows(rangeRows ?? "") },
     hiddenKinds: list(text("without")),
-    waits: list(text("idle")),
+    cause: /^[a-z_]*$/.test(text("idle")) ? text("idle") : "",
     scroll: /^\d{1,7}$/.test(text("y")) ? Number(text("y")) : 0,
     ideal: oneOf(IDEAL_PLACES, text("ideal"), "off"),
     flags: list(text("with")),

@@ -2,8 +2,10 @@
 
 import { batch, type Signal, signal } from "@preact/signals";
 
+import type { IdleIntervals } from "../model/idle";
 import type { Kernel } from "../model/kernels";
 import { type Links, type Source, type Span, type Statistics, TooManyError } from "../model/source";
+import { chainLinks, followIdle, type IdleChain } from "./idle_chain";
 
 /** A time range on some rows. */
 export interface Range {
@@ -27,6 +29,11 @@ export class Selection {
   /** The selected kernel, and the one under the pointer. */
   readonly kernel: Signal<Kernel | null> = signal(null);
   readonly hoverKernel: Signal<Kernel | null> = signal(null);
+  /** The selected idle interval, by its place in the table, and the one under the pointer. */
+  readonly idle: Signal<number | null> = signal(null);
+  readonly hoverIdle: Signal<number | null> = signal(null);
+  /** What is behind the selected idle interval, once it is known. */
+  readonly idleChain: Signal<IdleChain | null> = signal(null);
   readonly range: Signal<Range | null> = signal(null);
   /** Of the range, once the source has computed them. */
   readonly statistics: Signal<Statistics | null> = signal(null);
@@ -42,7 +49,7 @@ export class Selection {
   async select(id: number | null): Promise<Span | null> {
     if (id === null) {
       batch(() => {
-        this.kernel.value = null;
+        this.clear();
         this.selected.value = null;
         this.chain.value = null;
       });
@@ -51,7 +58,7 @@ export class Selection {
     const span = await this.attempt(this.source.details(id));
     if (span)
       batch(() => {
-        this.kernel.value = null;
+        this.clear();
         this.selected.value = span;
       });
     return span;
@@ -60,10 +67,34 @@ export class Selection {
   /** Select a kernel instead of a span. */
   selectKernel(kernel: Kernel): void {
     batch(() => {
+      this.clear();
       this.selected.value = null;
       this.chain.value = null;
       this.kernel.value = kernel;
     });
+  }
+
+  /** Select an idle interval instead of a span, and find what is behind it. */
+  async selectIdle(idle: IdleIntervals, place: number): Promise<void> {
+    batch(() => {
+      this.clear();
+      this.selected.value = null;
+      this.chain.value = null;
+      this.idle.value = place;
+    });
+    const chain = await this.attempt(followIdle(idle, this.source, place));
+    if (this.idle.peek() !== place || !chain) return;
+    batch(() => {
+      this.idleChain.value = chain;
+      this.chain.value = chainLinks(idle, chain);
+    });
+  }
+
+  /** Nothing but a span is selected any more. */
+  private clear(): void {
+    this.kernel.value = null;
+    this.idle.value = null;
+    this.idleChain.value = null;
   }
 
   async loadChain(id: number): Promise<void> {

@@ -22,7 +22,7 @@ export function shownOf(viewer: Viewer): Shown {
     selected: viewer.selection.selected.value?.id ?? null,
     range: viewer.selection.range.value,
     hiddenKinds: hidden.map((kind) => kind.name),
-    waits: [...(viewer.display.waitFilter.value ?? [])],
+    cause: viewer.display.causeFilter.value ?? "",
     scroll: viewer.display.scroll.value,
     ideal: viewer.display.ideal.value,
     flags: flags.join(".") === [...DEFAULT_FLAGS].sort().join(".") ? [] : flags.length ? flags : ["nothing"],
@@ -48,7 +48,7 @@ export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
     };
     const without = viewer.meta.kinds.filter((kind) => shown.hiddenKinds.includes(kind.name));
     viewer.display.hiddenKinds.value = new Set(without.map((kind) => kind.code));
-    viewer.display.waitFilter.value = shown.waits.length ? new Set(shown.waits) : null;
+    viewer.display.causeFilter.value = shown.cause || null;
     viewer.display.scroll.value = shown.scroll;
     viewer.display.ideal.value = shown.ideal;
     const flags = shown.flags.length

@@ -3,6 +3,7 @@
 import { type Signal, signal } from "@preact/signals";
 
 import type { Comparison } from "../model/compare";
+import type { IdleIntervals } from "../model/idle";
 import type { Kernel, Kernels } from "../model/kernels";
 import type { Meta } from "../model/meta";
 import { FRESH, type Freshness, type Source, type Span } from "../model/source";
@@ -29,6 +30,8 @@ export class Viewer {
   readonly hasIdeal = signal(false);
   /** Kernels, once they are read; null without. */
   readonly kernels: Signal<Kernels | null> = signal(null);
+  /** Idle intervals, once they are read; null without. */
+  readonly idle: Signal<IdleIntervals | null> = signal(null);
   readonly comparison = signal<Comparison | null>(null);
   /** Whether `comparison` is with the run that the page carries; layout/compared.ts changes both. */
   readonly isOtherShown = signal(false);
@@ -101,6 +104,7 @@ export class Viewer {
     const step = this.camera.step.peek();
     if (range) this.camera.show(range.start, range.end);
     else if (selected) this.showSpan(selected, true);
+    else if (this.selection.idle.peek() !== null) this.showIdle(this.selection.idle.peek()!, true);
     else if (step) this.camera.show(step.start, step.end);
   }
 
@@ -195,6 +199,35 @@ export class Viewer {
     const point = { row, part: fraction, time: view.start + x * perPixel, perPixel };
     const { flags, hiddenKinds } = this.display;
     return findSpan(this.spansAround(row), point, flags.peek(), hiddenKinds.peek());
+  }
+
+  /** The idle interval drawn at a point, by its place; null: none. */
+  idleAt(x: number, row: number): number | null {
+    const idle = this.idle.peek();
+    const { flags, causeFilter, size } = this.display;
+    if (!idle || !flags.peek().has("idle")) return null;
+    const view = this.camera.view.peek();
+    const place = idle.at(row, view.start + (x * length(view)) / size.peek().width);
+    if (place < 0 || (causeFilter.peek() ?? idle.causeOf(place)) !== idle.causeOf(place)) return null;
+    return place;
+  }
+
+  /** Select an idle interval by its place, and show what is behind it. */
+  async selectIdle(place: number, isCentered = false): Promise<void> {
+    const idle = this.idle.peek();
+    if (!idle) return;
+    if (isCentered) this.showIdle(place);
+    await this.selection.selectIdle(idle, place);
+  }
+
+  /** Bring an idle interval onto the screen; `isClose` zooms to it. */
+  showIdle(place: number, isClose = false): void {
+    const idle = this.idle.peek();
+    if (idle)
+      this.showSpan(
+        { row: idle.row[place]!, start: idle.start[place]!, duration: idle.duration[place]! },
+        isClose,
+      );
   }
 
   /** The loaded spans of a row around the view, without binned tiles. */

@@ -18,13 +18,15 @@ export class IdleIntervals {
   readonly wait: Int32Array;
   /** The names in the column `waiting_for`. */
   readonly waits: string[];
+  /** The names in the column `cause`; empty without. */
+  readonly causes: string[];
   private readonly end: Float64Array;
   private readonly rowFrom: Int32Array;
 
   /** `spans` are needed where the table stores each start as a reference to the preceding span. */
   constructor(
     private readonly table: Table,
-    spans: Spans | null = null,
+    private readonly spans: Spans | null = null,
   ) {
     this.count = table.rows;
     this.row = table.ints("row");
@@ -32,6 +34,7 @@ export class IdleIntervals {
     this.start = table.has("after") && spans ? startsAfter(table, spans) : startsOf(table);
     this.wait = table.ints("waiting_for");
     this.waits = table.words("waiting_for");
+    this.causes = table.has("cause") ? table.words("cause") : [];
     this.end = this.start.map((value, i) => value + this.duration[i]!);
     const rows = this.count ? this.row[this.count - 1]! + 1 : 0;
     this.rowFrom = new Int32Array(rows + 1);
@@ -61,8 +64,76 @@ export class IdleIntervals {
 
   /** Id of the span that an interval waits for; null where unknown. */
   waitsFor(place: number): number | null {
-    const id = this.table.values("waits_for")[place]!;
-    return Number.isNaN(id) ? null : id;
+    return this.number("waits_for", place);
+  }
+
+  private number(column: string, place: number): number | null {
+    if (!this.table.has(column)) return null;
+    const value = this.table.values(column)[place]!;
+    return Number.isNaN(value) ? null : value;
+  }
+
+  /** Tables for readers without all spans have a column of rows. */
+  private rowOf(column: "waits_for" | "culprit", place: number): number {
+    const name = column === "culprit" ? "culprit_row" : "waits_for_row";
+    if (this.table.has(name)) return this.number(name, place) ?? -1;
+    const id = this.number(column, place);
+    return id === null || !this.spans ? -1 : this.spans.row[this.spans.place(id)]!;
+  }
+
+  /** Id of the span that delays an interval most; null: none, or unknown. */
+  culprit(place: number): number | null {
+    return this.number("culprit", place);
+  }
+
+  /** The row of the span that an interval waits for; -1: unknown. */
+  waitsForRow(place: number): number {
+    return this.rowOf("waits_for", place);
+  }
+
+  culpritRow(place: number): number {
+    return this.rowOf("culprit", place);
+  }
+
+  step(place: number): number | null {
+    return this.number("step", place);
+  }
+
+  /** The name of the largest cause of an interval; empty: unknown. */
+  causeOf(place: number): string {
+    return this.causes.length ? (this.causes[this.table.ints("cause")[place]!] ?? "") : "";
+  }
+
+  /** The wait with most idle time among the intervals of a cause; null without any. */
+  mainWait(cause: string): string | null {
+    const sums = new Float64Array(this.waits.length);
+    for (let i = 0; i < this.count; i++)
+      if (this.wait[i]! >= 0 && this.causeOf(i) === cause) sums[this.wait[i]!]! += this.duration[i]!;
+    const most = sums.reduce((best, sum, i) => (sum > sums[best]! ? i : best), 0);
+    return sums[most] ? this.waits[most]! : null;
+  }
+
+  /** The longest interval that a test accepts, the first if several are; -1: none. */
+  longest(test: (place: number) => boolean): number {
+    let best = -1;
+    for (let i = 0; i < this.count; i++)
+      if ((best < 0 || this.duration[i]! > this.duration[best]!) && test(i)) best = i;
+    return best;
+  }
+
+  /** The interval of a row at a time; -1: none. */
+  at(row: number, time: number): number {
+    const [from, to] = this.within(row, time, time + 1);
+    for (let i = from; i < to; i++) if (this.start[i]! <= time && time < this.end[i]!) return i;
+    return -1;
+  }
+
+  /** The last interval of a row and step that ended by a time and waited for a known span; -1: none. */
+  delayBefore(row: number, time: number, step: number | null): number {
+    const [from, to] = this.within(row, -Infinity, time);
+    for (let i = to - 1; i >= from && this.step(i) === step; i--)
+      if (this.end[i]! <= time && this.waitsFor(i) !== null) return i;
+    return -1;
   }
 
   /** The contiguous intervals that end at a time on a row, latest first. */

@@ -66,8 +66,17 @@ export interface LedgerPart {
   /** Null: nothing of this cause was recorded. */
   ns: number | null;
   meaning: string;
-  /** Names of the waits whose idle time this part is made of. */
-  waits: string[];
+  /** What it comes from; they sum to the part. Empty where nothing is known. */
+  origins: Origin[];
+}
+
+/** Ranks by number: a rank, a link from rank to peer, a pipeline, or a rank that is idle; all null: the rest. */
+export interface Origin {
+  rank: number | null;
+  peer: number | null;
+  pipeline: number | null;
+  victim: number | null;
+  ns: number;
 }
 
 export interface Ledger {

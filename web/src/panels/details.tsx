@@ -6,6 +6,7 @@ import type { Viewer } from "../layout/viewer";
 import { type Clock, isAction, type Kind, LANES } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText, durationText, momentText } from "../model/time";
+import { IdleDetails } from "./idle_details";
 import { KernelDetails } from "./kernel";
 import { Swatch } from "./legend";
 
@@ -26,10 +27,16 @@ interface DetailsProps {
 export function Details({ viewer, waitedFor, slackOf }: DetailsProps) {
   const span = viewer.selection.selected.value;
   const kernel = viewer.selection.kernel.value;
+  const idle = viewer.idle.value;
+  const gap = viewer.selection.idle.value;
+  if (idle && gap !== null) return <IdleDetails viewer={viewer} idle={idle} place={gap} />;
   if (kernel) return <KernelDetails viewer={viewer} kernel={kernel} />;
   if (!span)
     return (
-      <p class="quiet">Click a span to see its details and the path of its micro-batch through the stages.</p>
+      <p class="quiet">
+        Click a span to see its details and the path of its micro-batch through the stages, or an idle
+        interval to see what its rank waited for.
+      </p>
     );
   const kind = viewer.meta.kinds.find((one) => one.code === span.kind);
   const slack = slackOf(span);

@@ -66,7 +66,7 @@ function WaitKey({ wait: { name, color, texture, label } }: { wait: Wait }) {
         <rect width="22" height="12" fill="none" stroke={color} />
         <path d={TEXTURE_PATHS[texture]} stroke={color} fill="none" />
       </svg>
-      {name.replaceAll("_", " ")}
+      {name === "nothing" ? "end of the step" : name.replaceAll("_", " ")}
     </li>
   );
 }

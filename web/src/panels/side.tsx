@@ -7,13 +7,13 @@ import { IDEAL_PLACES } from "../layout/hash";
 import { type Flag, LAYER_NAMES } from "../layout/hit";
 import { GROUPINGS, type Grouping, LARGEST_PITCH, SORTINGS, type Sorting } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
-import type { WaitSum } from "../model/idle";
 import type { Changes, Diagnostic, Ledger, Understood, Verdict } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
+import { Account } from "./account";
 import type { PageActions } from "./commands";
 import { Details, type WaitedFor } from "./details";
-import { ComparisonStatistics, HeatMap, IdleBars, LedgerBars, SelectionStatistics } from "./statistics";
+import { ComparisonStatistics, HeatMap, SelectionStatistics } from "./statistics";
 import { UnderstoodAs, VerdictWords } from "./verdict";
 
 interface SideProps {
@@ -23,22 +23,11 @@ interface SideProps {
   verdict: Verdict | null;
   understood: Understood | null;
   ledger: Ledger | null;
-  idle: WaitSum[];
   waitedFor: (span: Span) => WaitedFor[];
   slackOf: (span: Span) => number | null;
 }
 
-export function Side({
-  viewer,
-  page,
-  changes,
-  verdict,
-  understood,
-  ledger,
-  idle,
-  waitedFor,
-  slackOf,
-}: SideProps) {
+export function Side({ viewer, page, changes, verdict, understood, ledger, waitedFor, slackOf }: SideProps) {
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
   return (
@@ -58,7 +47,7 @@ export function Side({
           <UnderstoodAs rows={understood} />
         </Section>
       )}
-      <Section title="Selected span">
+      <Section title="Selected span or interval">
         <Details viewer={viewer} waitedFor={waitedFor} slackOf={slackOf} />
       </Section>
       <Section title="Selection">
@@ -66,12 +55,7 @@ export function Side({
       </Section>
       {ledger && (
         <Section title="Where the time went" isPrinted>
-          <LedgerBars viewer={viewer} ledger={ledger} />
-        </Section>
-      )}
-      {idle.length > 0 && (
-        <Section title="What idle ranks waited for">
-          <IdleBars viewer={viewer} idle={idle} />
+          <Account viewer={viewer} ledger={ledger} />
         </Section>
       )}
       {sections.includes("heat") && (

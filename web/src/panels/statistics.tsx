@@ -1,13 +1,10 @@
-/** Statistics of a selection, the ledger, stages and steps, and a comparison. */
+/** Statistics of a selection, stages and steps, and a comparison. */
 
 import { useEffect, useState } from "preact/hooks";
 
-import { waitNamed } from "../layout/colors";
 import { broughtOther, compareWith, showOther } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
-import type { WaitSum } from "../model/idle";
-import type { Ledger, LedgerPart } from "../model/meta";
 import { changeText, countText, durationText, percentText } from "../model/time";
 
 export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
@@ -97,86 +94,6 @@ export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
       </button>
     </div>
   );
-}
-
-/** The ledger; a click on a part shows only its idle intervals in the picture. */
-export function LedgerBars({ viewer, ledger }: { viewer: Viewer; ledger: Ledger }) {
-  const most = Math.max(...ledger.parts.map((part) => Math.abs(part.ns ?? 0)), 1);
-  const chosen = viewer.display.waitFilter.value;
-  const isChosen = (part: LedgerPart): boolean =>
-    chosen !== null && part.waits.length > 0 && part.waits.every((name) => chosen.has(name));
-  return (
-    <div>
-      <p class="quiet">
-        Of {durationText(ledger.total_ns, viewer.meta.time_unit)} per rank and step; {ledger.denominator}
-      </p>
-      <ul class="ledger">
-        {ledger.parts.map((part) => (
-          <li key={part.name}>
-            <button
-              type="button"
-              title={part.ns === null ? `${part.meaning} Not recorded.` : part.meaning}
-              disabled={part.waits.length === 0}
-              aria-pressed={isChosen(part)}
-              onClick={() => (viewer.display.waitFilter.value = isChosen(part) ? null : new Set(part.waits))}
-            >
-              <span class="ledger-name">{part.label}</span>
-              <span class="ledger-value">
-                {part.ns === null
-                  ? "–"
-                  : `${durationText(part.ns, viewer.meta.time_unit)} · ${percentText(ledger.total_ns ? part.ns / ledger.total_ns : 0)}`}
-              </span>
-              <span
-                class="bar"
-                style={{
-                  width: `${(100 * Math.abs(part.ns ?? 0)) / most}%`,
-                  background: barColor(viewer, part),
-                }}
-              />
-            </button>
-          </li>
-        ))}
-      </ul>
-    </div>
-  );
-}
-
-/** Idle time of all ranks by what they waited for; a click shows only those intervals in the picture. */
-export function IdleBars({ viewer, idle }: { viewer: Viewer; idle: WaitSum[] }) {
-  const total = idle.reduce((sum, one) => sum + one.sum_ns, 0);
-  const chosen = viewer.display.waitFilter.value;
-  return (
-    <ul class="ledger">
-      {idle.map(({ waiting_for, sum_ns }) => {
-        const { label, color } = waitNamed(viewer.meta, waiting_for);
-        const isChosen = chosen?.size === 1 && chosen.has(waiting_for);
-        return (
-          <li key={waiting_for}>
-            <button
-              type="button"
-              title={`waiting for ${label}`}
-              aria-pressed={isChosen}
-              onClick={() => (viewer.display.waitFilter.value = isChosen ? null : new Set([waiting_for]))}
-            >
-              <span class="ledger-name">{waiting_for.replaceAll("_", " ")}</span>
-              <span class="ledger-value">
-                {durationText(sum_ns, viewer.meta.time_unit)} · {percentText(total ? sum_ns / total : 0)}
-              </span>
-              <span
-                class="bar"
-                style={{ width: `${total ? (100 * sum_ns) / idle[0]!.sum_ns : 0}%`, background: color }}
-              />
-            </button>
-          </li>
-        );
-      })}
-    </ul>
-  );
-}
-
-function barColor(viewer: Viewer, part: LedgerPart): string {
-  const first = part.waits[0];
-  return first === undefined ? "var(--quiet)" : waitNamed(viewer.meta, first).color;
 }
 
 const METRICS = [

@@ -9,7 +9,7 @@ const ALL: Shown = {
   selected: 42,
   range: { start: 10, end: 20, rows: [0, 1, 2, 5] },
   hiddenKinds: ["backward_weight"],
-  waits: ["compute", "transfer"],
+  cause: "exposed_communication",
   scroll: 120,
   ideal: "under",
   flags: ["arrows", "critical"],

@@ -11,10 +11,15 @@ const table = tableOf(
     duration: [10, 15, 10, 4],
     waiting_for: [0, 1, 0, 1],
     waits_for: [7, null, 8, 9],
+    cause: [0, 1, 0, 1],
+    culprit: [5, null, null, 9],
+    waits_for_row: [1, null, 2, 0],
+    culprit_row: [1, null, null, 0],
+    step: [1, 1, 2, 1],
   },
   { origin: 100 },
 );
-table.words = () => ["compute", "transfer"];
+table.words = (name) => (name === "cause" ? ["jitter", "straggler"] : ["compute", "transfer"]);
 table.text = () => null;
 const idle = new IdleIntervals(table);
 
@@ -66,5 +71,23 @@ describe("idle intervals", () => {
   it("name what they wait for", () => {
     expect([0, 1].map((place) => idle.waitsFor(place))).toEqual([7, null]);
     expect(idle.waitingFor(1)).toBe("transfer");
+  });
+
+  it("name their cause and culprit", () => {
+    expect([0, 1, 2].map((place) => idle.causeOf(place))).toEqual(["jitter", "straggler", "jitter"]);
+    expect([0, 2, 3].map((place) => idle.culprit(place))).toEqual([5, null, 9]);
+    expect([0, 1, 3].map((place) => idle.waitsForRow(place))).toEqual([1, -1, 0]);
+    expect([0, 1, 3].map((place) => idle.culpritRow(place))).toEqual([1, -1, 0]);
+    expect(idle.mainWait("straggler")).toBe("transfer");
+    expect(idle.mainWait("optimizer")).toBeNull();
+  });
+
+  it("are found at a time, the longest of some, and the delay before a time in a step", () => {
+    expect([109, 110, 124, 125].map((time) => idle.at(0, time))).toEqual([0, 1, 1, -1]);
+    expect(idle.longest((place) => idle.causeOf(place) === "straggler")).toBe(1);
+    expect(idle.longest(() => false)).toBe(-1);
+    expect(idle.delayBefore(0, 150, 1)).toBe(0); // the one at 110 waits for nothing known
+    expect(idle.delayBefore(0, 150, 2)).toBe(-1);
+    expect(idle.delayBefore(0, 160, 2)).toBe(2);
   });
 });
