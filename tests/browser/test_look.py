@@ -109,7 +109,8 @@ def test_nothing_is_cut_off_in_a_small_window_or_with_large_type(open_page, run_
         run_page, viewport={"width": width, "height": height}, device_scale_factor=scale
     )  # 720 at 2 is 1440 pixels at 200 %
     assert shown.page.evaluate(OVERFLOW) == []
-    assert shown.page.evaluate("() => document.documentElement.scrollHeight - innerHeight") == 0
+    if height >= 450:  # lower windows scroll, so that the picture keeps a usable height
+        assert shown.page.evaluate("() => document.documentElement.scrollHeight - innerHeight") == 0
     box = shown.page.locator(".canvas-box canvas").bounding_box()
     assert box["width"] > 0.55 * min(width, 900) - 60
     assert box["x"] + box["width"] <= width + 1

@@ -174,7 +174,8 @@ def test_a_cause_opens_into_what_it_comes_from_and_filters_the_idle_intervals(sh
 
 
 IDLE_SPOT = """([row, wait]) => {
-    const v = window.stagescopeViewer, idle = v.idle.value, view = v.camera.view.value, unit = v.display.size.value.width;
+    const v = window.stagescopeViewer, idle = v.idle.value, view = v.camera.view.value;
+    const unit = v.display.size.value.width;
     const place = idle.longest((i) => idle.row[i] === row && idle.waitingFor(i) === wait &&
         idle.start[i] >= view.start && idle.start[i] + idle.duration[i] <= view.end);
     const box = document.querySelector('.canvas-box canvas').getBoundingClientRect();
