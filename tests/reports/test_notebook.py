@@ -12,7 +12,13 @@ from planted_runs import Shape, random_times, run
 from stagescope.model import empty_timeline
 
 RUN = timeline_from_text("F0 F1 B0 B1\n. F0 B0 F1 B1")
-STEP = ss.simulate("zb-v", ranks=4, microbatches=8)
+RESULTS = {
+    "timeline": lambda: RUN,
+    "report": lambda: ss.analyze(RUN),
+    "comparison": lambda: ss.compare(RUN, RUN),
+    "simulation": lambda: ss.simulate("zb-v", ranks=4, microbatches=8),
+    "empty timeline": empty_timeline,
+}
 
 
 def test_a_timeline_is_a_table_of_its_size():
@@ -35,9 +41,10 @@ def test_a_comparison_is_its_sentences_and_parts():
 
 
 def test_a_simulated_step_is_a_table_of_its_ranks():
-    text = STEP._repr_html_()
+    step = RESULTS["simulation"]()
+    text = step._repr_html_()
     assert text.count("<tr>") == 5
-    assert f"makespan {STEP.simulation.makespan_ns / 1e6:.0f}, bubble" in text
+    assert f"makespan {step.simulation.makespan_ns / 1e6:.0f}, bubble" in text
 
 
 def test_many_ranks_are_counted():
@@ -50,7 +57,8 @@ def test_names_are_escaped():
     assert "<script>" not in ss.analyze(hostile)._repr_html_()
 
 
-@pytest.mark.parametrize("result", [RUN, ss.analyze(RUN), ss.compare(RUN, RUN), STEP, empty_timeline()])
-def test_representations_are_short(result):
+@pytest.mark.parametrize("name", RESULTS)
+def test_representations_are_short(name):
+    result = RESULTS[name]()
     assert len(repr(result)) < 600
     assert type(result).__name__ in repr(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from stagescope.analysis.collectives.summary import (
     COLLECTIVE_KINDS,
@@ -29,18 +30,20 @@ def table(*rows):
     return find_collectives(conform(pl.DataFrame([computing, *rows]), SPANS))
 
 
-CALLS = table(
-    call(0, 0, 10, 40, 100), call(1, 0, 90, 90, 101), call(0, 1, 200, 200, 260), call(1, 1, 210, 210, 260)
-)
+@pytest.fixture(scope="module")
+def calls():
+    return table(
+        call(0, 0, 10, 40, 100), call(1, 0, 90, 90, 101), call(0, 1, 200, 200, 260), call(1, 1, 210, 210, 260)
+    )
 
 
-def test_an_asynchronous_collective_is_exposed_only_while_it_is_waited_for():
-    first = CALLS.filter(rank=0, sequence=0).row(0, named=True)
+def test_an_asynchronous_collective_is_exposed_only_while_it_is_waited_for(calls):
+    first = calls.filter(rank=0, sequence=0).row(0, named=True)
     assert (first["exposed_ns"], first["arrival_wait_ns"], first["hidden_ns"]) == (60, 50, 30)
 
 
-def test_times_per_kind_are_means_per_rank_and_iteration():
-    (row,) = summarize_kinds(CALLS, 2).to_dicts()
+def test_times_per_kind_are_means_per_rank_and_iteration(calls):
+    (row,) = summarize_kinds(calls, 2).to_dicts()
     assert (row["group_kind"], row["operation"], row["collectives"], row["calls"]) == (
         "dp",
         "all_reduce",
@@ -58,8 +61,8 @@ def test_waits_that_were_not_recorded_are_null():
     assert row["hidden_fraction"] is None
 
 
-def test_rank_that_came_last_has_the_time_that_it_was_late():
-    ranks = summarize_ranks(CALLS)
+def test_rank_that_came_last_has_the_time_that_it_was_late(calls):
+    ranks = summarize_ranks(calls)
     assert ranks["last_count"].to_list() == [0, 2]
     assert ranks["late_ns"].to_list() == [0, 80 + 10]
 
