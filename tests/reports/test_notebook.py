@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 import stagescope as ss
+import stagescope.api.notebook  # adds the representations
 from drawing import timeline_from_text
 from explained_runs import explained
 from planted_runs import Shape, random_times, run
