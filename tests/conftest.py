@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from stagescope.record import clock, recording
+
 # A deadline is a timing: on a busy machine it fails by chance.
 settings.register_profile("stagescope", deadline=None)
 settings.load_profile("stagescope")
@@ -29,3 +31,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid in names or item.nodeid.partition("[")[0] in names:
             item.add_marker("exhaustive")
+
+
+@pytest.fixture
+def just_booted(monkeypatch):
+    """Let clock readings of recordings begin near 0, so that spans at a few nanoseconds are near them.
+
+    Without it, such spans are implausible on a machine that has been up for more than a day.
+    """
+    booted_ns = clock.now_ns()
+
+    def since_boot(read):
+        def shifted():
+            reading = read()
+            return reading and reading._replace(monotonic_ns=reading.monotonic_ns - booted_ns)
+
+        return shifted
+
+    monkeypatch.setattr(recording, "read_anchor", since_boot(clock.read_anchor))
+    monkeypatch.setattr(recording, "read_raw", since_boot(clock.read_raw))

@@ -99,6 +99,7 @@ def test_unknown_steps_cannot_be_selected():
         select_steps(unknown, StepRange(0, 1))
 
 
+@pytest.mark.usefixtures("just_booted")
 @pytest.mark.parametrize("max_bytes", [0, MIN_MAX_BYTES])
 def test_records_of_other_steps_are_not_missing(max_bytes, tmp_path):
     recording = Recording(str(tmp_path), max_bytes)

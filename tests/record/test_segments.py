@@ -17,6 +17,8 @@ from stagescope.record.recording import MORE_NAMES, Recording
 from stagescope.record.records import pack_span
 from stagescope.record.segments import MIN_MAX_BYTES, SEGMENTS
 
+pytestmark = pytest.mark.usefixtures("just_booted")
+
 CHUNK = 1000
 FACTS = {"version": 1, "rank": 3, "host": "h", "boot": "b", "pid": 7, "process_start_ns": 5, "run": "r"}
 

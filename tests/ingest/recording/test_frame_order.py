@@ -144,6 +144,7 @@ def test_counts_that_no_process_states_are_ignored():
     assert (contents.lost_frames, +contents.missing_records) == (0, {})
 
 
+@pytest.mark.usefixtures("just_booted")
 def test_what_a_recording_states_about_itself_is_so(tmp_path):
     recording = Recording(str(tmp_path), max_bytes=2**20)
     recording.describe({"rank": 0, "recording": "one"})
