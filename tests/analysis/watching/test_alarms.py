@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from stagescope.analysis.watching.alarms import Alarms
 from stagescope.analysis.watching.step_values import QUANTITIES, StepValues, Subject
@@ -104,7 +105,8 @@ def test_the_numbers_of_a_change_are_those_of_its_values():
     change = alarms.all[0].changes[0]
     assert change.subject == ranks()[3]
     assert abs(change.now - 1.8 * 4e8) < 2e7
-    assert change.size == change.now / change.usual - 1
+    # Not to the last bit: logarithms and exponentials differ there between kinds of processors.
+    assert change.size == pytest.approx(change.now / change.usual - 1, rel=1e-12)
 
 
 def test_a_cause_is_a_fraction_of_the_iteration():
