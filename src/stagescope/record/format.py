@@ -33,6 +33,10 @@ HEAD = struct.Struct("<4sIIB3xI")
 _GUARDED = slice(4, 16)
 
 HEADER, NAMES, SPANS, CLOCK, DROPS, END, DEVICE_CLOCK, RAW_CLOCK, COUNTERS, STATE = range(1, 11)
+FRAME_NAMES = (
+    "HEADER", "NAMES", "SPANS", "CLOCK", "DROPS", "END", "DEVICE_CLOCK", "RAW_CLOCK", "COUNTERS", "STATE",
+)  # fmt: skip
+"""The names of the types of frames, from 1 on."""
 """Frame types. HEADER, NAMES, DROPS, END and STATE contain JSON, the others fixed-size records."""
 
 SPAN = struct.Struct("<qqqqqiiiiiIhHBB2x")

@@ -306,6 +306,7 @@ CODES: tuple[Code, ...] = (
         "timestamps.implausible",
         "Timestamps are far from everything else that was recorded, and what they belong to was dropped.",
     ),
+    Code("timestamps.rounded", "Times are in floating point and have lost their last digits."),
     Code("transfers.contradictory", "Receives end before the matching sends start."),
     Code(
         "transfers.no_direction",

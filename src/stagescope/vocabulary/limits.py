@@ -45,7 +45,7 @@ class Limit(NamedTuple):
 LIMITS: tuple[Limit, ...] = (
     Limit("unpacked", 16 * 2**30, BYTES, "the size of one file after decompression",
           "A small compressed file can expand to any size."),
-    Limit("ratio", 200, COUNT, "the compression ratio of one file, beyond its first 64 MiB,",
+    Limit("ratio", 200, COUNT, "the compression ratio of one file, beyond its first 64 MiB (4 MiB of packets)",
           "Recordings and traces shrink 5 to 50 times; only constructed files shrink 1000 times."),
     Limit("whole", 768 * 2**20, BYTES, "the size of one file that is read as a whole",
           "Recordings, CSV tables and some traces are in memory as a whole, next to what is read from them."),

@@ -7,6 +7,7 @@ from stagescope.ingest.annotations.steps import (
     named_steps,
     profiler_steps,
     step_openings,
+    steps_of_ranks,
     with_steps,
 )
 
@@ -72,3 +73,21 @@ def test_spans_without_a_stated_step_belong_to_the_step_that_ends_next():
     transfers = pl.DataFrame({"start_ns": [-50, 12, 19, 99]})
     assert with_steps(transfers, named_steps(found), [])["step"].to_list() == [7, 7, 8, 8]
     assert named_steps(actions("F0 B0")).is_empty()
+
+
+def test_the_steps_of_many_ranks_are_those_of_each():
+    texts = ["F0 B0 opt F0 B0 opt opt", "F0 F1 B0 B1 F0 F1 B0 B1", "opt", "F0 B0 F0 B0 opt F0 F1 B0 F0 B1"]
+    ranks = [actions(text).with_columns(rank=pl.lit(number, pl.Int32)) for number, text in enumerate(texts)]
+    mixed = pl.concat(ranks).sample(fraction=1.0, shuffle=True, seed=7).drop("mark_start_ns")
+    found = steps_of_ranks(mixed).sort("rank", "start_ns")
+    assert found["step"].to_list() == [step for text in texts for step in steps(text)]
+
+
+def test_a_transfer_is_in_the_step_of_an_action_of_its_rank():
+    own = actions("F0 B0 opt F0 B0 opt").with_columns(rank=pl.lit(0, pl.Int32))
+    other = own.with_columns(pl.col("start_ns", "end_ns") - 30, rank=pl.lit(1, pl.Int32))
+    receive = own[3:4].with_columns(
+        kind=pl.lit("recv_forward"), start_ns=pl.lit(21, pl.Int64), end_ns=pl.lit(25, pl.Int64)
+    )
+    found = steps_of_ranks(pl.concat([own, other, receive]).drop("mark_start_ns"))
+    assert found.filter(kind="recv_forward")["step"].to_list() == [1]

@@ -123,3 +123,18 @@ def test_traces_of_other_readers_and_our_own_exports_are_not_recognized(tmp_path
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([{"ph": "X", "name": "F0", "ts": "1", "dur": 1}], "Expected `float`, got `str` - at `event.ts`"),
+        ([{"ph": "E", "name": "F0", "ts": 1}], "without the other event of their pair"),
+        ([{"ph": "C", "name": "memory", "ts": 1}], "only metadata, counters or marks of single moments"),
+    ],
+    ids=["times", "ends", "counters"],
+)
+def test_a_trace_without_a_readable_slice_states_why(write, events, reason):
+    with pytest.raises(InputError, match="has no slice that can be read") as refused:
+        stagescope.read(write(events))
+    assert reason in str(refused.value)

@@ -145,3 +145,14 @@ def test_kernels_are_kept_on_request_with_their_actions(run):
     assert owned.drop("len").equals(actions.cast(owned.drop("len").schema))
     assert owned["len"].unique().to_list() == [2]
     assert found["category"].unique().to_list() == ["gemm"]
+
+
+def test_repeated_ranges_are_used_once(run):
+    folder, _ = run
+    intact = stagescope.read(folder, align=False)
+    with closing(sqlite3.connect(folder / "rank1.sqlite")) as database:
+        database.execute("INSERT INTO NVTX_EVENTS SELECT * FROM NVTX_EVENTS")
+        database.commit()
+    found = stagescope.read(folder, align=False)
+    assert found.spans.equals(intact.spans)
+    assert found.diagnostics.filter(code="events.repeated")["count"].to_list() == [4]

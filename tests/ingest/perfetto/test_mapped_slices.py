@@ -74,11 +74,14 @@ def test_slices_are_read_by_their_arguments(write):
     assert actions(read) == actions(drawn)
 
 
-def test_compressed_packets_are_read(write):
+@pytest.mark.parametrize("level", [9, 0], ids=["short", "longer than the searched head"])
+def test_compressed_packets_are_read(write, level):
     drawn = timeline_from_text(DRAWING)
-    inner = trace_of(drawn, "{kind}_{microbatch}").SerializeToString()
+    inner = trace_of(drawn, "{kind}_{microbatch}")
+    for number in range(200):
+        inner.packet.add().track_descriptor.uuid = 2**60 + number * 2**40
     packed = pb2.Trace()
-    packed.packet.add().compressed_packets = zlib.compress(inner)
+    packed.packet.add().compressed_packets = zlib.compress(inner.SerializeToString(), level)
     assert actions(stagescope.read(write(packed))) == actions(drawn)
 
 

@@ -269,13 +269,15 @@ def test_dropped_device_spans_report_possible_causes(tmp_path):
 
 def test_unknown_kinds_and_frames_are_kept_or_counted(tmp_path):
     frames = recording_frames([*FIVE, span_record(99)])
-    frames.insert(3, (77, b"from the future"))
+    frames[3:3] = [(77, b"from the future"), (fmt.DROPS, b"[]")]
     path = tmp_path / "a.sscope"
     path.write_bytes(encode(frames))
     timeline = read_recordings([path])
     assert timeline.spans["kind"].to_list().count("other") == 1
     assert {"frames.unknown", "spans.unknown_kind"} <= set(timeline.diagnostics["code"])
-    assert "frames of type 77" in " ".join(timeline.diagnostics["message"])
+    messages = " ".join(timeline.diagnostics["message"])
+    assert "frames of type 77" in messages
+    assert "DROPS frames have invalid content" in messages
 
 
 @given(

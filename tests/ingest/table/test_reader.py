@@ -285,3 +285,22 @@ def test_dates_beyond_64_bits_in_nanoseconds_are_refused(tmp_path):
     pipeline_timeline(Shape(2, 3, 1)).spans.with_columns(late).write_parquet(tmp_path / "spans.parquet")
     with pytest.raises(TableError, match="1000000000000000000 us since 1970"):
         stagescope.read(tmp_path / "spans.parquet")
+
+
+def test_a_column_that_is_there_twice_is_refused(write):
+    header, *rows = MINIMAL.splitlines()
+    text = "\n".join([f"{header},end_ns", *(f"{row},5" for row in rows), ""])
+    with pytest.raises(InputError, match="the header has the column end_ns more than once"):
+        CSV.read([write("a.csv", text)])
+
+
+def test_times_that_floating_point_has_rounded_are_reported(tmp_path):
+    spans = timeline_from_text("F0 B0", step=3).spans
+    found = []
+    for start in (0, 1_763_600_000_123_456_789):
+        path = tmp_path / f"{start}.parquet"
+        times = (pl.col("start_ns", "end_ns") + start).cast(pl.Float64)
+        spans.with_columns(times).write_parquet(path)
+        found.append([(row.code, row.message.split(",")[-1]) for row in diagnosed(PARQUET.read([path]))])
+    warning = ("timestamps.rounded", " where times of this size are multiples of 256 ns")
+    assert found == [[], [warning, warning]]

@@ -133,3 +133,29 @@ def test_events_on_an_impossible_clock_are_dropped_and_counted(decode):
 def test_a_chain_of_tracks_is_followed_up_to_a_limit():
     chain = {number: Track(number, parent=number - 1) for number in range(1, 1000)}
     assert len(ancestors(chain[999], chain)) == MOST_LEVELS
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_a_trace_that_is_in_the_file_several_times_is_used_once(decode, copies):
+    """Slices touch and are nested: at one time, a copy ends what another one has just begun."""
+    trace = pb2.Trace()
+    for begin, end in ((0, 10), (10, 30), (30, 40)):
+        add_slice(trace, begin, end)
+    for begin, end in ((10, 20), (20, 30)):
+        add_slice(trace, begin, end)
+    trace.packet.sort(key=lambda packet: packet.timestamp)
+    intact, found = decode(trace), decode(trace.SerializeToString() * copies)
+    assert found.slices == intact.slices
+    assert [(row.code, row.count) for row in found.diagnostics] == [
+        *((row.code, row.count) for row in intact.diagnostics),
+        ("events.repeated", 5 * (copies - 1)),
+    ]
+
+
+def test_a_repeated_slice_is_used_once(decode):
+    trace = pb2.Trace()
+    for begin, end in ((0, 10), (20, 30), (20, 30)):
+        add_slice(trace, begin, end)
+    found = decode(trace)
+    assert times(found) == [(0, 10), (20, 30)]
+    assert [(row.code, row.count) for row in found.diagnostics] == [("events.repeated", 1)]

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.annotations.names import step_number
-from stagescope.vocabulary.kinds import ACTION_KINDS, EXCHANGING_KINDS
+from stagescope.vocabulary.kinds import ACTION_KINDS, EXCHANGING_KINDS, RECEIVES, SENDS
 
 ACTION = ["kind", "stage", "microbatch"]
 STEPS_SCHEMA = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
@@ -54,10 +54,14 @@ def with_steps(spans: pl.DataFrame, steps: pl.DataFrame, openings: list[int]) ->
 def in_steps_of_actions(transfers: pl.DataFrame, actions: pl.DataFrame) -> pl.DataFrame:
     """Return transfers with the step of the action they belong to: the next one for a receive, the last for a send.
 
+    With a column `rank`, only actions of the rank of a transfer count.
+
     Times alone do not determine it: the last send of a step is issued after all of its actions. A transfer without a
     matching action keeps its step.
     """
     key = ["is_backward", "of_stage", "microbatch"]
+    if "rank" in actions.columns and "rank" in transfers.columns:
+        key.append("rank")
     # join_asof never matches null keys, so a missing stage becomes -1.
     keys = {"is_backward": pl.col("kind").str.contains("backward"), "of_stage": pl.col("stage").fill_null(-1)}
     is_action = pl.col("kind").is_in(EXCHANGING_KINDS)
@@ -95,20 +99,68 @@ def named_steps(actions: pl.DataFrame) -> pl.DataFrame:
 
 
 def step_openings(actions: pl.DataFrame) -> list[int]:
-    """Return the times at which each step but the first opens, for traces without step marks."""
-    optimizers = actions.filter(pl.col("kind") == "optimizer")["end_ns"].sort().to_numpy()
-    # Use the mark, during which the action certainly runs: its estimated start may precede the end of the optimizer.
-    pipeline = actions.filter(pl.col("kind").is_in(ACTION_KINDS)).sort("mark_start_ns")
-    starts = pipeline["mark_start_ns"].to_numpy()
+    """Return the times at which each step but the first opens, for a trace of one rank without step marks."""
+    pipeline, optimizers = _in_order(actions, "mark_start_ns")
+    if "order" not in actions.columns:
+        return _openings(_arrays(pipeline), optimizers["end_ns"].to_numpy())
+    openings, parts = _after_optimizers(pipeline["mark_start_ns"].to_numpy(), optimizers["end_ns"].to_numpy())
+    divided = pipeline.with_columns(pl.Series("part", parts))
+    return sorted(openings + _at_returns(divided, is_marked=optimizers.height > 0))
+
+
+def steps_of_ranks(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans of many ranks, with `step` for traces without step marks, in the order of their ranks.
+
+    It is what `step_openings`, `with_steps` and `in_steps_of_actions` lead to for each rank, with a few microseconds
+    of work per rank: a trace may have as many processes as its writer likes.
+    """
+    ordered = spans.sort("rank", maintain_order=True)
+    pipeline, optimizers = _in_order(ordered.with_columns(mark_start_ns="start_ns"), "rank", "mark_start_ns")
+    arrays, ends, starts = _arrays(pipeline), optimizers["end_ns"].to_numpy(), ordered["start_ns"].to_numpy()
+    numbers = np.unique(ordered["rank"].to_numpy())
+    edges = [np.searchsorted(frame["rank"].to_numpy(), [*numbers, numbers[-1] + 1]).tolist()
+             for frame in (pipeline, optimizers, ordered)]  # fmt: skip
+    steps = np.empty(len(starts), np.int32)
+    for row in range(len(numbers)):
+        own, finished, all_own = (slice(edge[row], edge[row + 1]) for edge in edges)
+        openings = _openings(tuple(array[own] for array in arrays), ends[finished])
+        steps[all_own] = np.searchsorted(np.array(openings, np.int64), starts[all_own], side="right")
+    stepped = ordered.with_columns(pl.Series("step", steps))
+    is_transfer = pl.col("kind").is_in((*SENDS, *RECEIVES))
+    actions = stepped.filter(~is_transfer)
+    return pl.concat([actions, in_steps_of_actions(stepped.filter(is_transfer), actions)])
+
+
+def _in_order(actions: pl.DataFrame, *order: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the actions of the pipeline and the optimizers, each in the order in which a rank ran them.
+
+    The mark decides, during which an action certainly runs: its estimated start may precede the end of the optimizer.
+    """
+    by_end = [*order[:-1], "end_ns"]
+    optimizers = actions.filter(pl.col("kind") == "optimizer").sort(by_end, maintain_order=True)
+    return actions.filter(pl.col("kind").is_in(ACTION_KINDS)).sort(order, maintain_order=True), optimizers
+
+
+def _arrays(pipeline: pl.DataFrame) -> tuple[np.ndarray, ...]:
+    """Return starts, ends and a number of each action: equal numbers mean the same action of a step."""
+    numbers = pipeline.select(pl.struct(ACTION).rank("dense")).to_series()
+    return pipeline["mark_start_ns"].to_numpy(), pipeline["end_ns"].to_numpy(), numbers.to_numpy()
+
+
+def _openings(arrays: tuple[np.ndarray, ...], optimizers: np.ndarray) -> list[int]:
+    """Return the openings of one rank, from the arrays of its actions and the ends of its optimizers."""
+    starts, ends, numbers = arrays
+    openings, parts = _after_optimizers(starts, optimizers)
+    return sorted(openings + _at_repetitions(parts, numbers, ends))
+
+
+def _after_optimizers(starts: np.ndarray, optimizers: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """Return the ends of optimizers that open a step, and for each action the number of those before it."""
     # Several optimizers may step in a row: the next action after them opens the step.
     rows = np.unique(np.searchsorted(starts, optimizers))
     rows = rows[(rows > 0) & (rows < len(starts))]
     openings = optimizers[np.searchsorted(optimizers, starts[rows], side="right") - 1].tolist()
-    parts = pl.Series("part", np.searchsorted(rows, np.arange(len(starts)), side="right"))
-    divided = pipeline.with_columns(parts)
-    if "order" in actions.columns:
-        return sorted(openings + _at_returns(divided, is_marked=len(optimizers) > 0))
-    return sorted(openings + _at_repetitions(divided))
+    return openings, np.searchsorted(rows, np.arange(len(starts)), side="right")
 
 
 def _at_returns(actions: pl.DataFrame, *, is_marked: bool) -> list[int]:
@@ -125,15 +177,16 @@ def _at_returns(actions: pl.DataFrame, *, is_marked: bool) -> list[int]:
     return found
 
 
-def _at_repetitions(actions: pl.DataFrame) -> list[int]:
-    """Return the end of the last action before each step; a step begins when its `part` repeats an action."""
-    following = pl.col("row").shift(-1).over("part", *ACTION).fill_null(pl.len())
-    again = actions.with_row_index("row").select(following.cast(pl.Int64)).to_series().to_numpy()
-    if len(again) == 0:
+def _at_repetitions(parts: np.ndarray, numbers: np.ndarray, ends: np.ndarray) -> list[int]:
+    """Return the end of the last action before each step; a step begins when its part repeats an action."""
+    if len(ends) == 0:
         return []
+    order = np.lexsort((numbers, parts))
+    is_again = (np.diff(parts[order]) == 0) & (np.diff(numbers[order]) == 0)
+    following = np.full(len(ends), len(ends))
+    following[order[:-1][is_again]] = order[1:][is_again]
     # For each row, the first row from there on that repeats an action at or after it: the next step begins there.
-    repeated = np.minimum.accumulate(again[::-1])[::-1]
-    ends = actions["end_ns"].to_numpy()
+    repeated = np.minimum.accumulate(following[::-1])[::-1]
     row, openings = int(repeated[0]), []
     while row < len(ends):
         openings.append(int(ends[row - 1]))

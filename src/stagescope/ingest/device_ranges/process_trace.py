@@ -68,7 +68,8 @@ def read_trace(
     # Faults are collected while reading, so they are turned into diagnostics only after the last query.
     path, wording = trace.path, trace.wording
     facts = trace.facts()
-    ranges, still_open = trace.ranges()
+    every, still_open = trace.ranges()
+    ranges = every.unique(maintain_order=True)
     actions = _actions(ranges, NamePattern(pattern) if pattern else None)
     if actions.is_empty():
         names = ranges["name"].unique(maintain_order=True).head(MOST_NAMES).to_list()
@@ -80,6 +81,9 @@ def read_trace(
     if still_open:
         text = f"ranges were still open when the {wording.file} ended, and were dropped"
         damage.append(Diagnostic("warning", text, str(path), count=still_open, code="ranges.open"))
+    if repeated := every.height - ranges.height:
+        text = f"{wording.ranges} are in the {wording.file} more than once and were used once"
+        damage.append(Diagnostic("error", text, str(path), count=repeated, code="events.repeated"))
     spans, notes = _spans_of(actions, projected, trace)
     steps = _steps(ranges)
     numbers = np.unique(process_of(actions["thread"].to_numpy())).tolist()

@@ -25,6 +25,12 @@ def no_action_names(path: str | os.PathLike[str], pattern: str | None, names: Se
     )
 
 
+def no_slices(path: str | os.PathLike[str], faults: Sequence[str]) -> InputError:
+    """Return the error for a trace without any slice that can be read; `faults` are those of its events."""
+    why = f": {faults[0]}" if faults else ", only metadata, counters or marks of single moments"
+    return InputError(f"{path}: the trace has no slice that can be read{why}")
+
+
 def no_mapped_spans(path: str | os.PathLike[str], mapping: str, names: Sequence[str]) -> InputError:
     """Return the error for a trace in which a mapping finds no forward and no backward."""
     return InputError(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.annotations.steps import STEPS_SCHEMA, in_steps_of_actions, step_openings, with_steps
+from stagescope.ingest.annotations.steps import steps_of_ranks
 from stagescope.ingest.mapping.checks import check_fields, check_identity, check_iterations, check_repetitions
 from stagescope.ingest.mapping.choice import ASSUMED, GIVEN, choose_mapping
-from stagescope.ingest.mapping.errors import no_action_names, no_mapped_spans
+from stagescope.ingest.mapping.errors import no_action_names, no_mapped_spans, no_slices
 from stagescope.ingest.mapping.ranks import rank_rows, with_peers, with_ranks
 from stagescope.ingest.mapping.spans import mapped_spans, merged_slices, restricted
 from stagescope.ingest.source_clocks import source_clocks
@@ -41,6 +41,8 @@ def timeline_of_slices(
     found = [*diagnostics, *(row for file in files for row in file.diagnostics)]
     names = _names(files)
     choice = choose_mapping(files, names, options)
+    if not names:
+        raise no_slices(files[0].path, [row.message for row in found])
     if choice is None:
         raise no_action_names(files[0].path, options.pattern, names[:MOST_SHOWN])
     spans = _spans(files, choice, options, found)
@@ -120,13 +122,4 @@ def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the spans with steps: as mapped, else a new step whenever a rank repeats an action."""
     if spans["step"].null_count() < spans.height:
         return spans
-    no_steps = pl.DataFrame(schema=STEPS_SCHEMA)
-    typed = spans.with_columns(pl.col("rank", "step", "stage", "microbatch").cast(pl.Int32))
-    ranks = typed.with_columns(mark_start_ns="start_ns").partition_by("rank", maintain_order=True)
-    parts = []
-    for rank in ranks:
-        stepped = with_steps(rank, no_steps, step_openings(rank))
-        is_transfer = pl.col("kind").is_in((*SENDS, *RECEIVES))
-        actions = stepped.filter(~is_transfer)
-        parts += [actions, in_steps_of_actions(stepped.filter(is_transfer), actions)]
-    return pl.concat(parts).drop("mark_start_ns")
+    return steps_of_ranks(spans.with_columns(pl.col("rank", "step", "stage", "microbatch").cast(pl.Int32)))

@@ -205,11 +205,7 @@ def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the spans; transfers have the step of their action."""
     is_transfer = pl.col("kind").is_in(TRANSFERS)
     others = spans.filter(~is_transfer)
-    parts = [others]
-    for rank in spans.filter(is_transfer).partition_by("rank", maintain_order=True):
-        own = others.filter(pl.col("rank") == rank["rank"][0])
-        parts.append(in_steps_of_actions(rank, own))
-    return pl.concat(parts)
+    return pl.concat([others, in_steps_of_actions(spans.filter(is_transfer), others)])
 
 
 def _counters(rows: list[dict[str, Any]]) -> pl.DataFrame:

@@ -8,6 +8,7 @@ import numpy as np
 
 from stagescope.ingest.recording.coverage import MAX_NAMED, coverage_of
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.record import format as fmt
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.kinds import BY_CODE, COMPUTE, LANE_CODES, STEP_CODE
 
@@ -129,7 +130,11 @@ def _wrong_facts(contents: Contents, source: str, rank: int) -> Iterator[Diagnos
 
 def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
     for frame_type, count in contents.unknown_frames.items():
-        text = f"frames of type {frame_type} are unknown to this version of stagescope and were skipped"
+        text = (
+            f"{fmt.FRAME_NAMES[frame_type - 1]} frames have invalid content and were skipped"
+            if 1 <= frame_type <= len(fmt.FRAME_NAMES)
+            else f"frames of type {frame_type} are unknown to this version of stagescope and were skipped"
+        )
         yield Diagnostic("error", text, source, rank, count=count, code="frames.unknown")
     known = np.array([STEP_CODE, *BY_CODE], np.uint8)
     names = np.concatenate([contents.spans["name"], contents.counters["name"]])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import ceil, inf, log2
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import TableError
 
 if TYPE_CHECKING:
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 NS_PER_UNIT = {"ns": 1, "us": 10**3, "ms": 10**6}
 LARGEST_NS = 2**63 - 1
+LARGEST_EXACT = 2**53
+"""Up to this number, Float64 has every whole number."""
 
 
 def with_plain_types(frame: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
@@ -25,6 +29,23 @@ def with_plain_types(frame: pl.DataFrame, table: Table, where: str) -> pl.DataFr
     return frame.with_columns(_plain(frame[column.name], column, table, where) for column in columns)
 
 
+def rounded_times(frame: pl.DataFrame, table: Table, where: str) -> list[Diagnostic]:
+    """Return a warning for each column of times in floating point with numbers that have lost their last digits."""
+    found = []
+    for column in table.columns:
+        if column.unit != "ns" or column.name not in frame.columns or not frame[column.name].dtype.is_float():
+            continue
+        largest = float(frame[column.name].abs().fill_nan(0).max() or 0)  # type: ignore[arg-type] # a number
+        exact = LARGEST_EXACT if frame[column.name].dtype == pl.Float64 else LARGEST_EXACT >> 29
+        if exact < largest < inf:
+            grid = int(2 ** ceil(log2(largest) - log2(exact)))
+            text = (
+                f"{column.name} is in floating point, where times of this size are multiples of {grid:,} ns"
+            )
+            found.append(Diagnostic("warning", text, where, count=frame.height, code="timestamps.rounded"))
+    return found
+
+
 def _plain(values: pl.Series, column: Column, table: Table, where: str) -> pl.Series:
     kind = values.dtype
     is_number = column.dtype in (pl.Int32, pl.Int64)
@@ -35,7 +56,8 @@ def _plain(values: pl.Series, column: Column, table: Table, where: str) -> pl.Se
         if beyond.is_empty():
             return counts * factor
         # Dates after the year 2262 exceed 64 bits in nanoseconds. Python has no date after the year 9999.
-        number = f"{beyond[0]} {kind.time_unit} since 1970"
+        since = " since 1970" if isinstance(kind, pl.Datetime) else ""
+        number = f"{beyond[0]} {kind.time_unit}{since}"
         raise TableError.wrong_values(table.name, column.name, number, "Int64 in ns", where)
     if kind.is_nested() or kind == pl.Object or (is_number and (kind.is_temporal() or kind == pl.Boolean)):
         wrong: object = str(kind)

@@ -11,7 +11,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
-from stagescope.ingest.table.column_types import with_plain_types
+from stagescope.ingest.table.column_types import rounded_times, with_plain_types
 from stagescope.ingest.table.csv_text import usable_lines
 from stagescope.ingest.usable_files import read_usable
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARQUET_MAGIC = b"PAR1"
+SECOND = "_duplicated_0"
+"""What Polars appends to the name of a column that the header has a second time."""
 HEADER_BEGINS = re.compile(rb'(\xef\xbb\xbf)?("?)[A-Za-z_]\w*\2\r?(,|\n|$)')
 Load = Callable[["Path"], tuple[pl.DataFrame, list[Diagnostic]]]
 REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
@@ -77,7 +79,8 @@ def _table_of(path: Path, load: Load) -> Loaded:
     if lost := frame.height - whole.height:
         message = f"rows without a value in {', '.join(known)}; they were omitted"
         diagnostics.append(Diagnostic("error", message, str(path), count=lost, code="rows.incomplete"))
-    plain = with_plain_types(with_plain_types(whole, RANKS, str(path)), SPANS, str(path))
+    diagnostics += rounded_times(whole, SPANS, str(path))
+    plain = with_plain_types(with_plain_types(whole, SPANS, str(path)), RANKS, str(path))
     every = conform(plain, SPANS, where=str(path))
     spans = _once(every)
     if repeated := every.height - spans.height:
@@ -111,7 +114,10 @@ def _load_csv(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
         lines, diagnostics = usable_lines(stream.read(), path)
         if stream.damage:
             diagnostics.append(Diagnostic("error", stream.damage, str(path), code="file.damaged"))
-        return pl.read_csv(lines, infer_schema=False), diagnostics
+        frame = pl.read_csv(lines, infer_schema=False)
+        if twice := [name for name in SPANS.names if f"{name}{SECOND}" in frame.columns]:
+            raise InputError.damaged(path, f"the header has the column {twice[0]} more than once")
+        return frame, diagnostics
 
 
 def _load_parquet(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.protobuf_fields import LENGTH, DamagedFieldError, message_fields, stream_fields
-from stagescope.ingest.streams import ANY_RATIO_BYTES, open_stream
+from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_proto.schema import TRACE_PACKET, Packet
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.limits import beyond, limit
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from stagescope.ingest.protobuf_fields import Field
 
 PacketFields = list["Field"]
+
+ANY_RATIO_BYTES = 4 << 20
+"""Unpacked bytes of compressed packets from which the limit `ratio` applies; reading tiny packets takes long."""
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
+from math import gcd
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +35,29 @@ class SliceEvent(NamedTuple):
     time_ns: int
     track: int
     began: Slice | None
+
+
+def without_copies(events: Sequence[SliceEvent]) -> tuple[Sequence[SliceEvent], int]:
+    """Return the events of one copy of a trace that is in the file several times, and the number of slices left out.
+
+    It is if every event is there a multiple of N times, the beginnings with the same arguments. Pairing would nest the
+    copies in each other.
+    """
+    counts = Counter((one.track, one.time_ns, one.began and one.began.name) for one in events)
+    if not counts or min(counts.values()) == 1:
+        return events, 0
+    exact = Counter(map(repr, events))
+    copies = gcd(*exact.values())
+    if copies == 1:
+        return events, 0
+    left = {event: count // copies for event, count in exact.items()}
+    kept = []
+    for event in events:
+        key = repr(event)
+        if left[key]:
+            left[key] -= 1
+            kept.append(event)
+    return kept, sum(one.began is not None for one in events) - sum(one.began is not None for one in kept)
 
 
 def paired(events: Sequence[SliceEvent]) -> tuple[list[Slice], int, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.ingest.protobuf_fields import LENGTH, DamagedFieldError, message_fields
 from stagescope.ingest.streams import open_stream
-from stagescope.ingest.trace_proto.schema import TRACE_PACKET
+from stagescope.ingest.trace_proto.schema import TRACE_PACKET, Packet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,10 +66,19 @@ def _is_one_long_packet(data: bytes) -> bool:
     except DamagedFieldError as damage:
         if not damage.is_truncated:
             return False
-        tag = content[damage.offset : damage.offset + 1]
-        fields.append(tag[0] >> 3 if tag else 0)
+        fields.append(_field_number(content[damage.offset :]))
     return bool(fields) and all(field in FIRST_FIELDS for field in fields) and data[1] not in TEXT
 
 
-FIRST_FIELDS = (1, 2, 3, 6, 8, 9, 10, 11, 12, 13)
-"""Fields with numbers of one byte that begin long packets: processes, interned texts, clocks, sequences."""
+def _field_number(data: bytes) -> int:
+    """Return the number of the field that begins here, 0 if its tag has more than two bytes or is incomplete."""
+    if not data or (data[0] >= CONTINUED and (len(data) == 1 or data[1] >= CONTINUED)):
+        return 0
+    tag = data[0] if data[0] < CONTINUED else data[0] - CONTINUED | data[1] << 7
+    return tag >> 3
+
+
+CONTINUED = 0x80
+"""The bit of a byte of a number that is set in all but its last byte."""
+FIRST_FIELDS = (1, 2, 3, 6, 8, 9, 10, 11, 12, 13, Packet.COMPRESSED)
+"""Fields that begin long packets: processes, interned texts, clocks, sequences, and packets that were compressed."""
