@@ -8,11 +8,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def compact_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as compact ranges, "none" for no numbers.
+MOST_RANGES = 24
+"""Ranges in a message; a message that lists thousands of ranks is not read."""
+
+
+def compact_ranges(numbers: Iterable[int], most: int | None = MOST_RANGES) -> str:
+    """Return numbers as compact ranges, "none" for no numbers; beyond `most` ranges, how many numbers follow.
 
     >>> compact_ranges([0, 1, 2, 3, 7])
     '0-3, 7'
+    >>> compact_ranges(range(0, 10_000, 8), most=3)
+    '0, 8, 16 and 1,247 more'
     """
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -20,17 +26,20 @@ def compact_ranges(numbers: Iterable[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs) or "none"
+    listed = runs[:most]
+    text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in listed) or "none"
+    hidden = sum(b - a + 1 for a, b in runs[len(listed) :])
+    return f"{text} and {hidden:,} more" if hidden else text
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ranks as compact ranges, with the noun.
+def ranks_text(ranks: Iterable[int], most: int | None = MOST_RANGES) -> str:
+    """Return ranks as compact ranges, with the noun; see compact_ranges.
 
     >>> ranks_text([3]), ranks_text([0, 1, 2]), ranks_text([0, 3])
     ('rank 3', 'ranks 0-2', 'ranks 0 and 3')
     """
     different = set(ranks)
-    listed = compact_ranges(different)
-    if listed.count(",") == 1:
+    listed = compact_ranges(different, most)
+    if " and " not in listed and listed.count(",") == 1:
         listed = listed.replace(", ", " and ")
     return f"{'rank' if len(different) == 1 else 'ranks'} {listed}"

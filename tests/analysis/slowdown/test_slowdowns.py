@@ -108,3 +108,10 @@ def test_timeline_without_actions_has_no_slowdowns():
     timeline = empty_timeline()
     pipelines = pl.DataFrame(schema={"rank": pl.Int32, "pipeline": pl.Int32})
     assert measure_slowdowns(timeline, pipelines, []).equals(SLOWDOWNS.empty())
+
+
+def test_a_step_that_would_take_minutes_is_not_replayed(monkeypatch):
+    timeline = timeline_of(simulate(make_plan(Shape(replicas=2), Costs(), 0)))
+    monkeypatch.setattr("stagescope.analysis.slowdown.slowdowns.MOST_REPLAYED_ACTIONS", 1)
+    report = stagescope.analyze(timeline, explain=False)
+    assert report.slowdowns.is_empty()

@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from stagescope.analysis.statistics import noise
 from stagescope.analysis.statistics.estimates import medians_of_others
 from stagescope.analysis.statistics.noise import (
     count_independent,
@@ -106,3 +107,14 @@ def test_equal_series_differ_no_more_often_than_stated_however_they_drift(stages
     # Two of 200 are expected at the rate of 1 %; more than 9 have a probability of 0.01 %.
     assert levels <= 9
     assert changes <= 9
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 399, 401, 1000])
+def test_the_variance_of_a_change_by_drift_is_that_of_its_weighted_samples(count):
+    """The closed form equals the sum over all pairs of samples, which takes their square in time and memory."""
+    place = np.arange(count) - (count - 1) / 2
+    weight = place * (count - 1) / (place**2).sum()
+    wanted = weight @ noise.MEMORY ** np.abs(np.subtract.outer(place, place)) @ weight
+    drift = noise.Noise(1.0, 1.0, 1.0).change_variance(np.array([float(count)]))[0]
+    of_mean = noise.Noise(1.0, 1.0, 1.0).mean_variance(np.array([float(count)]))[0]
+    assert drift == pytest.approx(wanted * (1 + of_mean), rel=1e-12)

@@ -40,6 +40,8 @@ MetricType = pl.Enum(list(METRICS))
 SLOWEST_WORKERS_PERCENT = 3
 MOST_REPLAYED_ACTIONS = 20_000_000
 """Actions times replays; beyond, only some of the steps are replayed, equally far apart."""
+MOST_OF_A_STEP = 100
+"""How many times more one step may be; a step beyond, of very many replicas, is not replayed at all."""
 
 SLOWDOWNS = Table(
     "slowdowns",
@@ -67,7 +69,10 @@ SLOWDOWNS = Table(
 
 
 def measure_slowdowns(timeline: Timeline, pipelines: pl.DataFrame, steps: Collection[int]) -> pl.DataFrame:
-    """Return the table SLOWDOWNS of some steps; empty without actions. `pipelines` is from find_pipelines."""
+    """Return the table SLOWDOWNS of some steps. `pipelines` is from find_pipelines.
+
+    It is empty without actions, and if replaying a single step once per replica would take minutes.
+    """
     chosen = _sample(timeline.spans, pipelines, sorted(steps))
     spans = timeline.spans.filter(
         pl.col("step").is_in(chosen) & pl.col("rank").is_in(pipelines["rank"].implode())
@@ -84,11 +89,14 @@ def measure_slowdowns(timeline: Timeline, pipelines: pl.DataFrame, steps: Collec
 
 
 def _sample(spans: pl.DataFrame, pipelines: pl.DataFrame, steps: list[int]) -> list[int]:
-    """Return the steps to replay: all, or as many as can be replayed in a few seconds."""
+    """Return the steps to replay: all, as many as can be replayed in a few seconds, or none."""
     replicas = pipelines["pipeline"].n_unique()
     replays = len(METRICS) + replicas + pipelines.height // max(replicas, 1)
     actions = spans.filter(pl.col("microbatch").is_not_null()).height
-    most = max(round(MOST_REPLAYED_ACTIONS / max(actions * replays, 1) * len(steps)), 1)
+    share = MOST_REPLAYED_ACTIONS / max(actions * replays, 1)
+    if share * len(steps) * MOST_OF_A_STEP < 1:
+        return []
+    most = max(round(share * len(steps)), 1)
     if most >= len(steps):
         return steps
     return [steps[round(number)] for number in np.linspace(0, len(steps) - 1, most)]

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MEMORY = 0.9
 """The coefficient of drift from one step to the next that is assumed at most."""
+REMEMBERED = 400
+"""The number of steps after which nothing is left of drift: less than the rounding of a number."""
 
 SURE_DEVIATIONS = 2.5
 """The share of drift is its estimate plus so many standard errors."""
@@ -273,10 +275,12 @@ def _mean_share(count: Floats) -> Floats:
 
 def _change_share(count: Floats) -> Floats:
     """Return the variance of the change over so many samples of drift, relative to that of one sample."""
-    known = {}
-    for each in np.unique(count):
-        size = int(each)
-        place = np.arange(size) - (size - 1) / 2
-        weight = place * (size - 1) / (place**2).sum()
-        known[each] = float(weight @ MEMORY ** np.abs(np.subtract.outer(place, place)) @ weight)
-    return np.array([known[each] for each in count])
+    sizes, where = np.unique(np.floor(count), return_inverse=True)
+    # The sum of the products of places that are `lag` apart, and count from their middle, has a closed form.
+    lag = np.arange(1, REMEMBERED + 1)
+    pairs = np.maximum(sizes[:, None] - lag, 0)
+    products = pairs * (pairs**2 - 1) / 12 - pairs * lag**2 / 4
+    squares = sizes * (sizes**2 - 1) / 12
+    variance = squares + 2 * products @ MEMORY**lag
+    share: Floats = variance * ((sizes - 1) / squares) ** 2
+    return share[where]
