@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Format(NamedTuple):
     """One format: its name, how to write a sample into an empty folder, its mutators and its redundancy.
 
-    `reveals` gets the file before and after the mutations. `pattern` selects the files to mutate.
+    `reveals` gets the file before and after the mutations. `pattern` selects the files to mutate. `is_directory` states
+    that the files mean something together only.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Format(NamedTuple):
     mutators: tuple[Mutator, ...]
     reveals: Callable[[Path, Path], bool]
     pattern: str = "*"
+    is_directory: bool = False
 
 
 def any_change(before: Path, after: Path) -> bool:
@@ -111,6 +113,7 @@ FORMATS = (
     Format("perfetto", samples.perfetto_export, BYTES, nothing),
     Format("csv", samples.spans_csv, (*BYTES, *TEXT, *CSV, *CSV), damaged_rows),
     Format("parquet", samples.spans_parquet, (*BYTES, *PARQUET), unreadable_parquet),
+    Format("stored run", samples.stored_run, (*BYTES, *TEXT), any_change, is_directory=True),
     Format("nsight", samples.nsight_reports, (*BYTES, *DATABASE), damaged_database, "*.sqlite"),
     Format(
         "nsight, parquet", samples.nsight_parquet_reports, (*BYTES, *PARQUET), unreadable_parquet, "*.parquet"

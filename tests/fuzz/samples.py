@@ -19,6 +19,8 @@ from places import DATA
 from primus_dumps import write_dumps
 from rocprof_traces import write_rocpd, write_rocprof_json
 from stagescope.exporters.perfetto import pftrace
+from stagescope.exporters.stored_run import WriteOptions, write_stored_run
+from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.record import format as fmt
 from synthetic import Shape, pipeline_timeline
 from xplane_profiles import drawn_profile
@@ -112,6 +114,12 @@ def spans_csv(folder: Path) -> None:
 def spans_parquet(folder: Path) -> None:
     """Write a span table as Parquet."""
     pipeline_timeline(Shape(2, 3, 2)).spans.write_parquet(folder / "spans.parquet")
+
+
+def stored_run(folder: Path) -> None:
+    """Write a run as it is stored, in files for several ranges of steps."""
+    manifest = Manifest(FORMAT, VERSION, "stagescope", (), {}, aligned=True)
+    write_stored_run(pipeline_timeline(Shape(2, 3, 4)), folder, manifest, WriteOptions(most_spans=60))
 
 
 def nsight_reports(folder: Path) -> None:

@@ -185,7 +185,8 @@ class Server:
         for mutator in mutators:
             mutator.apply(target, chance)
         revealed = is_revealed(form, mutators, sample / target.relative_to(case), target)
-        paths = files if chance.random() < CHANCE_OF_FILES else [case]
+        is_by_file = chance.random() < CHANCE_OF_FILES and not form.is_directory
+        paths = files if is_by_file else [case]
         self._limit_memory()
         outcome = judge(paths, self._intact[form.name], is_revealed=revealed, thorough=thorough)
         return self._within_memory(outcome, number, names)
