@@ -96,6 +96,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
 }
 """What each part may import besides the standard library; the longest matching path decides."""
 
+STANDARD = frozenset({*sys.stdlib_module_names, "tomllib"})
+"""The standard library, also that of later versions than the one that runs the tests."""
+
 FORBIDDEN_WORDS = frozenset({"common", "helper", "helpers", "manager", "misc", "util", "utils"})
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -273,7 +276,7 @@ def third_parties_keep_to_their_row(module: Module) -> Iterator[Finding]:
     allowed = THIRD_PARTY[_longest_folder(module)]
     for line, target, typing_only in module.imports:
         root = target.split(".")[0]
-        if typing_only or root == "stagescope" or root in sys.stdlib_module_names or root in allowed:
+        if typing_only or root == "stagescope" or root in STANDARD or root in allowed:
             continue
         yield Finding(module.path, root, line, f"{module.folder or module.name} must not import {root}")
 

@@ -19,6 +19,7 @@ from functools import cached_property
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import GenericAlias
 from typing import TYPE_CHECKING, is_typeddict
 
 try:
@@ -346,7 +347,8 @@ def _reference(module: ModuleType, names: Iterable[str]) -> str:
     for name in sorted(names, key=str.lower):
         value = getattr(module, name)
         heading = f"### `{module.__name__}.{name}`"
-        if inspect.isclass(value) or inspect.isfunction(value):
+        is_alias = isinstance(value, GenericAlias)  # which is a class for Python 3.10
+        if (inspect.isclass(value) and not is_alias) or inspect.isfunction(value):
             sections.append(
                 "\n\n".join(
                     [
