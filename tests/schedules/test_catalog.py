@@ -130,3 +130,9 @@ def test_rejects_invalid_chunks_and_suggests_the_nearest(schedule):
         with pytest.raises(ScheduleError, match="model chunk") as refused:
             order(schedule.name, ranks=4, microbatches=8, chunks=chunks)
         assert refused.value.hint == f"nearest valid: chunks={schedule.least_chunks or schedule.chunks}"
+
+
+@pytest.mark.parametrize("sizes", [(10**9, 4), (4, 10**9)])
+def test_rejects_sizes_whose_order_would_not_fit_into_memory(sizes):
+    with pytest.raises(ScheduleError, match="4,000,000,000: expected at most 10,000,000"):
+        order("1f1b", ranks=sizes[0], microbatches=sizes[1])

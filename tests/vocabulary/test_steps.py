@@ -18,6 +18,7 @@ STEPS = st.integers(0, 2**31 - 1)
         ("3:", StepRange(3)),
         (":", StepRange()),
         ("0:1", StepRange(0, 1)),
+        (f"7:{10**30}", StepRange(7)),
     ],
 )
 def test_a_range_is_read_like_a_slice(text, expected):

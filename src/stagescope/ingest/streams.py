@@ -67,7 +67,7 @@ class ByteStream:
         self.damage: str | None = None
         """Why the stream ended early; None while no damage was found."""
         try:
-            self._file: IO[bytes] = _open_regular(path)
+            self._file: IO[bytes] = open_regular(path)
             magic = self._file.read(len(ZSTD_MAGIC))
             self._file.seek(0)
         except FileNotFoundError:
@@ -199,7 +199,7 @@ def _before_damage(unpacker: zlib._Decompress, data: bytes) -> bytes:
     return found.getvalue()
 
 
-def _open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file; a pipe would block, and a device may never end. Raises InputError, OSError."""
     require_regular(path, path.stat().st_mode)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))

@@ -49,6 +49,9 @@ SCHEDULES: tuple[Schedule, ...] = (
 NAMES: tuple[str, ...] = tuple(schedule.name for schedule in SCHEDULES)
 """The names of all schedules, in the order of SCHEDULES."""
 
+MOST_FORWARDS = 10_000_000
+"""Of one order, which is in memory as a whole: 40 times those of 512 ranks and 512 micro-batches."""
+
 _BY_NAME = {schedule.name: schedule for schedule in SCHEDULES}
 
 
@@ -70,4 +73,7 @@ def order(name: str, *, ranks: int, microbatches: int, chunks: int | None = None
     F0.0 F0.1 B0.0 F0.2 B0.1 B0.2
     """
     schedule = find_schedule(name)
-    return schedule.build(schedule.shape(ranks, microbatches, chunks, options))
+    shape = schedule.shape(ranks, microbatches, chunks, options)
+    if (size := ranks * microbatches * (chunks or 1)) > MOST_FORWARDS:
+        raise ScheduleError.too_large(size, MOST_FORWARDS)
+    return schedule.build(shape)

@@ -29,7 +29,8 @@ class StepRange(NamedTuple):
 def parse_step_range(text: str) -> StepRange:
     """Return the range of ``A:B``, ``A:``, ``:B`` or ``:``.
 
-    Raises UsageError if a bound is not a whole number or negative, or if the range is empty.
+    Raises UsageError if a bound is no whole number, if the first one is negative or too large for the number of a step
+    (32 bits), or if the range is empty.
     """
     start_text, colon, stop_text = text.partition(":")
     try:
@@ -37,11 +38,11 @@ def parse_step_range(text: str) -> StepRange:
         stop = int(stop_text or EVERY_STEP_STOP)
     except ValueError:
         raise UsageError.step_range_malformed(text) from None
-    if not colon or start < 0:
+    if not colon or not 0 <= start < EVERY_STEP_STOP:
         raise UsageError.step_range_malformed(text)
     if start >= stop:
         raise UsageError.step_range_empty(text, start, stop)
-    return StepRange(start, stop)
+    return StepRange(start, min(stop, EVERY_STEP_STOP))
 
 
 def wanted_steps(steps: object) -> StepRange | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pipeline_recordings import RANKS, planted_training, write_training
@@ -116,3 +118,10 @@ def test_a_copy_of_a_file_counts_once(tmp_path):
     timeline = follower.timeline()
     assert timeline.spans.equals(whole.spans)
     assert timeline.diagnostics["code"].to_list() == ["recording.copy"]
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    pipe = tmp_path / "rank-00000.sscope"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="a pipe"):
+        Follower([pipe]).read()

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import sqlite3
+from contextlib import closing
 
 import polars as pl
 import pytest
@@ -170,3 +172,16 @@ def test_kernels_are_kept_on_request_with_their_actions(run):
     assert owned.drop("len").equals(actions.cast(owned.drop("len").schema))
     assert owned["len"].unique().to_list() == [2]
     assert found["category"].unique().to_list() == ["gemm"]
+
+
+def test_ranges_without_a_thread_are_dropped_and_counted(tmp_path):
+    path = tmp_path / "rank0_results.db"
+    write_rocpd(path, planted_rank(timeline_from_text(DRAWING), 0))
+    with closing(sqlite3.connect(path)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        regions = next(name for name in tables if name.startswith("rocpd_region"))
+        database.execute(f'UPDATE "{regions}" SET tid = NULL WHERE id = (SELECT max(id) FROM "{regions}")')  # noqa: S608
+        database.commit()
+    found = stagescope.read(path)
+    assert found.spans.height == 3
+    assert "events.dropped" in found.diagnostics["code"].to_list()

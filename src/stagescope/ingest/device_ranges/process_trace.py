@@ -68,7 +68,8 @@ def read_trace(
     # Faults are collected while reading, so they are turned into diagnostics only after the last query.
     path, wording = trace.path, trace.wording
     facts = trace.facts()
-    every, still_open = trace.ranges()
+    stated, still_open = trace.ranges()
+    every = stated.drop_nulls()
     ranges = every.unique(maintain_order=True)
     actions = _actions(ranges, NamePattern(pattern) if pattern else None)
     if actions.is_empty():
@@ -81,6 +82,9 @@ def read_trace(
     if still_open:
         text = f"ranges were still open when the {wording.file} ended, and were dropped"
         damage.append(Diagnostic("warning", text, str(path), count=still_open, code="ranges.open"))
+    if lost := stated.height - every.height:
+        text = f"{wording.ranges} have no name, thread or time, and were dropped"
+        damage.append(Diagnostic("error", text, str(path), count=lost, code="events.dropped"))
     if repeated := every.height - ranges.height:
         text = f"{wording.ranges} are in the {wording.file} more than once and were used once"
         damage.append(Diagnostic("error", text, str(path), count=repeated, code="events.repeated"))

@@ -20,6 +20,7 @@ from stagescope.ingest.recording.frames import (
 )
 from stagescope.ingest.recording.header import checked_header
 from stagescope.ingest.recording.segments import Part, identity_of
+from stagescope.ingest.streams import open_regular
 from stagescope.record import format as fmt
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import STEP_CODE
@@ -85,7 +86,7 @@ class FollowedFile:
         Raises FileNotFoundError if the file was deleted, and InputError if it cannot be read.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 if os.fstat(file.fileno()).st_size < self._offset:
                     raise InputError.damaged(self.path, "the file has become shorter while it was followed")
                 file.seek(self._offset)

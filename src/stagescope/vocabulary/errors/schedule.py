@@ -73,6 +73,11 @@ class ScheduleError(StagescopeError):
         )
 
     @classmethod
+    def too_large(cls, found: int, most: int) -> Self:
+        """Return the error for sizes whose order would not fit into memory."""
+        return cls(f"ranks times micro-batches times chunks is {found:,}: expected at most {most:,}")
+
+    @classmethod
     def wrong_cost(cls, name: str, found: object, expected: str) -> Self:
         """Return the error for an invalid cost."""
         return cls(f"cost {name}: expected {expected}, found {found!r}")
