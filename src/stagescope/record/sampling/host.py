@@ -107,9 +107,13 @@ def _none() -> list[tuple[str, float]]:
 
 
 def _read(path: str, default: str | None = None) -> str:
-    """Return the content of a small file; `default` if it cannot be read, unless that is None."""
+    """Return the content of a small file; `default` if it cannot be read, unless that is None.
+
+    UTF-8 is a part of the interpreter. Other encodings are modules, whose import fails with CPython 3.13.0 in a working
+    directory that was deleted.
+    """
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         if default is None:
