@@ -98,3 +98,17 @@ def test_the_rank_that_holds_up_a_training_is_named(how, tmp_path, capsys):
 def test_a_directory_without_recordings_is_an_error(tmp_path, capsys):
     assert main(["hang", str(tmp_path)]) == 1
     assert f"no recording of stagescope in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["hang"], ["watch", "--seconds", "0"]])
+def test_a_pipe_is_refused_instead_of_waited_for(words, tmp_path, capsys):
+    pipe = tmp_path / "rank-00000.sscope"
+    os.mkfifo(pipe)
+    assert main([*words, str(pipe)]) == 1
+    assert "is a pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["watch", "--seconds", "nan"], ["hang", "--after", "inf"]])
+def test_times_that_no_clock_reaches_are_refused(words, tmp_path, capsys):
+    assert main([*words, str(tmp_path)]) == 2
+    assert "is not a finite number" in capsys.readouterr().err

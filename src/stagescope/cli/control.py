@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo
+from stagescope.cli.finite_range import FiniteRange
 from stagescope.record.control import DETAILS
 from stagescope.vocabulary.number_ranges import compact_ranges, ranks_text
 from stagescope.vocabulary.printable import printable
@@ -49,7 +50,7 @@ EXIT_PARTIAL = 1
     "--wait",
     "patience_s",
     metavar="S",
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     default=10.0,
     show_default=True,
     help="Seconds to wait for the answers of all ranks.",

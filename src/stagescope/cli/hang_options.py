@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.finite_range import FiniteRange
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -15,7 +17,7 @@ def after_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--after",
         metavar="S",
-        type=click.FloatRange(min=1.0),
+        type=FiniteRange(min=1.0),
         default=10.0,
         show_default=True,
         help="Seconds without a span after which a rank has stopped; at least three times its longest pause before.",

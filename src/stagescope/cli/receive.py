@@ -9,6 +9,7 @@ import click
 
 from stagescope.cli.console import echo
 from stagescope.cli.ending import ending
+from stagescope.cli.finite_range import FiniteRange
 from stagescope.vocabulary.printable import printable
 
 
@@ -44,7 +45,7 @@ from stagescope.vocabulary.printable import printable
 )
 @click.option("--most", metavar="SIZE", default="4GB", show_default=True, help="Largest size of the file.")
 @click.option(
-    "--seconds", metavar="S", type=click.FloatRange(min=0.0), help="End after this time, without Ctrl-C."
+    "--seconds", metavar="S", type=FiniteRange(min=0.0), help="End after this time, without Ctrl-C."
 )
 def command(output: Path, host: str, port: int, most: str, seconds: float | None) -> int:
     """Receive OpenTelemetry traces (OTLP over HTTP) of programs on this machine.

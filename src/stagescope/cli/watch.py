@@ -12,6 +12,7 @@ import click
 
 from stagescope.cli.console import echo, replaced_text
 from stagescope.cli.ending import ending
+from stagescope.cli.finite_range import FiniteRange
 from stagescope.cli.hang_options import after_option
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ EXIT_ALARM = 3
 @click.option(
     "--least-change",
     metavar="FRACTION",
-    type=click.FloatRange(0.0, 10.0),
+    type=FiniteRange(0.0, 10.0),
     default=0.05,
     show_default=True,
     help="Smallest lasting increase in a rank, link, cause or iteration that raises an alarm; 0 for none.",
@@ -66,9 +67,9 @@ EXIT_ALARM = 3
 )
 @click.option("--metrics-per-rank", is_flag=True, help="Serve the values of each rank and link as well.")
 @click.option("--until-alarm", is_flag=True, help="End at the first alarm.")
-@click.option("--seconds", metavar="S", type=click.FloatRange(min=0.0), help="End after this time.")
+@click.option("--seconds", metavar="S", type=FiniteRange(min=0.0), help="End after this time.")
 @click.option(
-    "--interval", metavar="S", type=click.FloatRange(0.1, 3600.0), default=1.0, show_default=True,
+    "--interval", metavar="S", type=FiniteRange(0.1, 3600.0), default=1.0, show_default=True,
     help="Seconds between updates.",
 )  # fmt: skip
 @click.option(

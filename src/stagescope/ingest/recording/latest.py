@@ -11,6 +11,7 @@ import numpy as np
 
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.recording.frames import Contents, read_contents
+from stagescope.ingest.streams import open_regular
 from stagescope.model.process_states import Call, ProcessState
 from stagescope.record import format as fmt
 from stagescope.vocabulary.errors import InputError
@@ -66,7 +67,7 @@ def _newest_files(paths: Sequence[Path]) -> list[Path]:
 
 def _read(path: Path) -> tuple[Contents, float]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             facts = os.fstat(file.fileno())
             data = file.read(HEAD_BYTES)
             if facts.st_size > HEAD_BYTES:
