@@ -198,3 +198,26 @@ def _named_rows() -> list[dict[str, Any]]:
          "start_ns": 1_000 * number, "end_ns": 1_000 * number + 900}
         for number, name in enumerate(AWKWARD_NAMES)
     ]  # fmt: skip
+
+
+def slowed_step(timeline: Timeline, step: int) -> Timeline:
+    """Return a run in which everything in one step takes twice as long, and later steps begin later.
+
+    Durations differ by up to a percent, as real ones do: of equal steps, any other one is an outlier.
+    """
+    spans, of_step = timeline.spans, pl.col("step")
+    slow = spans.filter(of_step == step)
+    begin_ns = slow["start_ns"].min()
+    extra_ns = slow.select(pl.max("end_ns") - pl.min("start_ns")).item()
+    times = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+    moved = [
+        pl.when(of_step == step)
+        .then((pl.col(name) - begin_ns) * 2 + begin_ns)
+        .when(of_step > step)
+        .then(pl.col(name) + extra_ns)
+        .otherwise(name)
+        .alias(name)
+        for name in times
+    ]
+    shorter = (pl.col("end_ns") - pl.col("start_ns")) * (pl.int_range(pl.len()) * 7919 % 101) // 10_000
+    return timeline.with_spans(spans.with_columns(*moved).with_columns(end_ns=pl.col("end_ns") - shorter))

@@ -2,6 +2,9 @@
 
 import pytest
 
+from stagescope.analysis import build_report
+from synthetic import Shape, pipeline_timeline, slowed_step
+
 pytestmark = pytest.mark.slow
 
 CHART = "document.querySelector('.canvas-box canvas')"
@@ -147,7 +150,9 @@ def test_the_legend_hides_a_kind_and_the_steps_are_scrubbed(shown):
     page.mouse.click(at["x"], at["y"])
     shown.settle()
     assert shown.of("selection.selected.value") is None  # what is not drawn cannot be hit
-    page.locator(".thumb").nth(2).click()
+    bars = page.locator(".step-canvas canvas")
+    box = bars.bounding_box()
+    bars.click(position={"x": box["width"] * 5 / 6, "y": 30})  # the third of three bars
     assert shown.of("camera.step.value.step") == 2
     page.get_by_role("slider", name="Step").focus()
     page.keyboard.press("ArrowLeft")
@@ -213,3 +218,20 @@ def test_idle_intervals_are_hovered_clicked_and_zoomed_to(shown):
     shown.settle()
     idle = f"idle.value.duration[{place}]"
     assert shown.of("camera.view.value.end") - shown.of("camera.view.value.start") < 6 * shown.of(idle)
+
+
+def test_slow_step_is_marked_and_its_finding_leads_to_it(open_page, make_page):
+    timeline = slowed_step(pipeline_timeline(Shape(ranks=2, microbatches=3, steps=12)), 7)
+    shown = open_page(make_page("slow step", timeline))
+    steps = shown.of("meta.steps")
+    assert [step["step"] for step in steps if step["excess_ns"] is not None] == [7]
+    report = build_report(timeline)
+    assert [step["window_ns"] for step in steps] == report.steps["window_ns"].to_list()
+    bars = shown.page.locator(".step-canvas canvas")
+    bars.hover(position={"x": bars.bounding_box()["width"] * 7.5 / 12, "y": 30})
+    caption = shown.page.locator(".step-caption")
+    assert caption.inner_text().startswith("step 7: ")
+    assert "longer than usual" in caption.inner_text()
+    shown.page.get_by_role("button", name="Step 7 took").click()
+    shown.settle()
+    assert shown.of("camera.step.value.step") == 7

@@ -248,4 +248,4 @@ def test_the_page_of_a_step_alone_has_that_step(open_page, run, tmp_path):
     write_html(run.only_step(2), path)
     shown = open_page(path)
     assert shown.of("meta.steps.length") == 1
-    assert shown.page.locator(".thumbs").count() == 0
+    assert shown.page.locator(".step-bars").count() == 0

@@ -8,7 +8,7 @@ from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.totals import REPORT_RANKS, REPORT_STEPS
 from stagescope.model import empty_timeline
 from stagescope.reports.tables import percent_text, step_and_rank_tables
-from synthetic import Shape, pipeline_timeline
+from synthetic import Shape, pipeline_timeline, slowed_step
 
 
 def report(ranks: int, steps: int, machine: str = "node-a", *, in_totals: bool = True) -> Report:
@@ -99,3 +99,13 @@ def test_percent_text() -> None:
         "100.0 %",
         "-",
     ]
+
+
+def test_lists_the_slowest_steps_of_a_long_run_and_marks_outliers() -> None:
+    run = slowed_step(pipeline_timeline(Shape(ranks=2, microbatches=3, steps=30)), 14)
+    lines = step_and_rank_tables(build_report(run)).splitlines()
+    slowest = lines.index(next(line for line in lines if line.startswith("slowest steps")))
+    assert lines[slowest + 1].split()[0] == "14"
+    assert lines[slowest + 1].endswith(" longer than usual")
+    assert lines[slowest + 6] == ""  # five steps
+    assert not any("longer than usual" in line for line in lines[:slowest])  # step 14 is not shown there

@@ -27,7 +27,8 @@ def test_meta_describes_the_run():
     assert (meta["base_ns"], meta["end"], meta["span_count"]) == (str(10**18), 8000, 8)
     assert [kind["letter"] for kind in meta["kinds"]] == ["F", "B"]
     assert meta["ranks"]["stages"] == [[0], [1]]
-    assert meta["steps"] == [{"step": 0, "start": 0, "end": 8000, "bubble_fraction": 4 / 16}]
+    measured = {"window_ns": 8000, "bubble_fraction": 4 / 16, "in_totals": True, "excess_ns": None}
+    assert meta["steps"] == [{"step": 0, "start": 0, "end": 8000, **measured}]
 
 
 def test_a_run_without_anything_has_meta_too():

@@ -149,7 +149,9 @@ export function metaOf(drawn: Drawn[], rows: number): Meta {
       pipeline: filled<number | null>(0),
       stages: Array.from({ length: rows }, (_, i) => [i]),
     },
-    steps: [{ step: 0, start: 0, end, bubble_fraction: null }],
+    steps: [
+      { step: 0, start: 0, end, window_ns: null, bubble_fraction: null, in_totals: true, excess_ns: null },
+    ],
     clocks: [],
     diagnostics: [],
     sections: [],

@@ -9,6 +9,7 @@ import polars as pl
 from stagescope.analysis.finding_sentences import (
     action_text,
     changing_rank_sentence,
+    costliest_outlier,
     joined_names,
     late_rank_sentence,
     outlier_actions_sentence,
@@ -83,6 +84,9 @@ FINDINGS = Table(
             nullable=True,
         ),
         Column("confidence", pl.Float64, "", "1 - p of the test behind it.", nullable=True),
+        Column("step", pl.Int32, "", "The step that shows it; null: no single one.", nullable=True),
+        Column("rank", pl.Int32, "", "The rank that shows it; of a link, the sender.", nullable=True),
+        Column("row", pl.UInt32, "", "The action that shows it: its row in the spans.", nullable=True),
     ),
 )
 
@@ -94,6 +98,9 @@ class _Finding(NamedTuple):
     cost_ns: float | None
     confidence: float | None
     is_of_iteration: bool = False
+    step: int | None = None
+    rank: int | None = None
+    row: int | None = None
 
 
 def find_findings(explanation: Explanation) -> pl.DataFrame:
@@ -121,6 +128,7 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
             row["lost_ns"],
             1 - row["p_value"],
             is_of_iteration=True,
+            rank=row["rank"],
         )
     yield from _outlier_actions(explanation)
     for row in explanation.stragglers.changing.iter_rows(named=True):
@@ -130,6 +138,7 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
             changing_rank_sentence(row) + _clock_note(explanation, row["rank"]),
             row["extra_ns_per_step"],
             1 - row["p_value"],
+            rank=row["rank"],
         )
     for group in _grouped(_other_stragglers(explanation)):
         first = group[0]
@@ -139,14 +148,28 @@ def _findings(explanation: Explanation) -> Iterator[_Finding]:
             _straggler_sentence(explanation, group),
             first["extra_ns_per_step"],
             1 - max(row["p_value"] for row in group),
+            rank=first["rank"],
         )
     for row in explanation.trends.outliers.iter_rows(named=True):
-        yield _Finding("step.outlier", f"step {row['step']}", outlier_sentence(row), row["excess_ns"], None)
+        yield _Finding(
+            "step.outlier",
+            f"step {row['step']}",
+            outlier_sentence(row),
+            row["excess_ns"],
+            None,
+            step=row["step"],
+            rank=row["rank"],
+        )
     yield from _trends(explanation)
     for row in explanation.replicas.table.filter("is_claimed").iter_rows(named=True):
         subject = f"pipeline of rank {row['pipeline']}"
         yield _Finding(
-            "replica.last", subject, replica_sentence(row), row["extra_ns_per_step"], 1 - row["p_value"]
+            "replica.last",
+            subject,
+            replica_sentence(row),
+            row["extra_ns_per_step"],
+            1 - row["p_value"],
+            rank=row["pipeline"],
         )
 
 
@@ -171,6 +194,7 @@ def _slow_replicas(explanation: Explanation) -> Iterator[_Finding]:
             slow_replica_sentence(replica),
             replica.extra_ns_per_step,
             1 - replica.p_value,
+            rank=replica.pipeline,
         )
 
 
@@ -232,7 +256,11 @@ def _outlier_actions(explanation: Explanation) -> Iterator[_Finding]:
         f"{outliers.height} actions" if outliers.height > 1 else action_text(outliers.row(0, named=True))
     )
     sentence = outlier_actions_sentence(outliers, pattern)
-    yield _Finding("action.outlier", subject, sentence, float(outliers["cost_ns"].sum()) / steps, None)
+    shown = costliest_outlier(outliers).row(0, named=True)
+    place = {name: shown[name] for name in ("step", "rank", "row")}
+    yield _Finding(
+        "action.outlier", subject, sentence, float(outliers["cost_ns"].sum()) / steps, None, **place
+    )
 
 
 def _mean_window_ns(explanation: Explanation) -> float:

@@ -32,6 +32,7 @@ from stagescope.analysis.kernels.communication import (
     summarize_kernel_communication,
 )
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
+from stagescope.analysis.statistics.step_lengths import measure_step_lengths
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
 from stagescope.analysis.verdict import Verdict, give_verdict
@@ -93,6 +94,11 @@ class Report:
     def steps_per_iteration(self) -> int:
         """How many steps of the schedule an iteration has: more than 1 if gradients are accumulated over them."""
         return self.intermediates.accumulation.size_among(self.bubble.steps)
+
+    @cached_property
+    def step_lengths(self) -> pl.DataFrame:
+        """The table STEP_LENGTHS: length and bubble of every step, and by how much outliers are longer than usual."""
+        return measure_step_lengths(self.steps, self.intermediates.windows.bubbles, self.bubble.steps)
 
     @property
     def stages(self) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from stagescope.analysis.completeness.incomplete_steps import (
     incomplete_step_diagnostics,
 )
 from stagescope.analysis.iteration.accumulation import find_accumulation
-from stagescope.model.bubbles import unrecorded_waits
+from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS
@@ -104,7 +104,7 @@ def measure_totals(
     step needs is imported. Incomplete steps are not, as long as there are complete ones.
     """
     accumulation = accumulation or find_accumulation(windows.bubbles["step"], timeline.spans)
-    per_step = _per_step(windows.bubbles).join(accumulation.table, on="step", maintain_order="left")
+    per_step = bubbles_of_steps(windows.bubbles).join(accumulation.table, on="step", maintain_order="left")
     incomplete = find_incomplete_steps(timeline.spans, windows.pipelines) & set(per_step["step"])
     leaves_incomplete = len(incomplete) < per_step.height
     left_out = [] if skipped is None else skipped_steps(skipped, per_step["step"])
@@ -153,19 +153,6 @@ def _skipped(steps: list[int]) -> list[Diagnostic]:
     return [Diagnostic("info", message, count=len(steps), code="steps.skipped")]
 
 
-def _per_step(bubbles: pl.DataFrame) -> pl.DataFrame:
-    return (
-        bubbles.group_by("step")
-        .agg(
-            pl.min("window_start_ns").alias("start_ns"),
-            pl.max("window_end_ns").alias("end_ns"),
-            pl.max("window_ns"),
-            _fraction(pl.sum("idle_ns"), pl.sum("window_ns")),
-        )
-        .sort("step")
-    )
-
-
 def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> pl.DataFrame:
     stages = (
         timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
@@ -179,17 +166,12 @@ def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> pl.DataFrame:
     )
     return (
         sums.with_columns(
-            _fraction(pl.col("idle_ns"), pl.col("window_ns")), **unrecorded_waits(timeline.spans)
+            bubble_fraction(pl.col("idle_ns"), pl.col("window_ns")), **unrecorded_waits(timeline.spans)
         )
         .join(timeline.ranks.select("rank", "machine"), on="rank", how="left", maintain_order="left")
         .join(stages, on="rank", how="left", maintain_order="left")
         .select(pl.col(name).cast(dtype) for name, dtype in REPORT_RANKS.schema.items())
     )
-
-
-def _fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:
-    """Return idle time over window; a window without length has no bubble."""
-    return pl.when(window_ns > 0).then(idle_ns / window_ns).otherwise(0.0).alias("bubble_fraction")
 
 
 def _slow_first_step(per_step: pl.DataFrame, spans: pl.DataFrame) -> list[Diagnostic]:

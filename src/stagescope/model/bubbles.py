@@ -49,6 +49,28 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def bubbles_of_steps(bubbles: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per step, sorted: start_ns and end_ns of all windows, the longest window, and the bubble.
+
+    `bubbles` is what `step_bubbles` returns.
+    """
+    return (
+        bubbles.group_by("step")
+        .agg(
+            pl.min("window_start_ns").alias("start_ns"),
+            pl.max("window_end_ns").alias("end_ns"),
+            pl.max("window_ns"),
+            bubble_fraction(pl.sum("idle_ns"), pl.sum("window_ns")),
+        )
+        .sort("step")
+    )
+
+
+def bubble_fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:
+    """Return idle time over window; a window without length has no bubble."""
+    return pl.when(window_ns > 0).then(idle_ns / window_ns).otherwise(0.0).alias("bubble_fraction")
+
+
 def unrecorded_waits(spans: pl.DataFrame) -> dict[str, pl.Expr]:
     """Return, by column of step_bubbles, null for the waits of sends or receives of which no span has a wait."""
     waits = {"receive_wait_ns": ALL_RECEIVES, "send_wait_ns": ALL_SENDS}

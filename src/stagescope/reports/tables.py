@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 
+from stagescope.analysis.statistics.step_lengths import slowest_steps
 from stagescope.reports.aligned import aligned
 from stagescope.reports.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 40
 MOST_STEPS = 20
+MOST_SLOW_STEPS = 5
 WIDEST_STAGES = 15
 
 
@@ -29,12 +31,13 @@ def step_and_rank_tables(report: Report, *, width: int = 80, ascii_only: bool = 
     Busy and idle times are those of the windows; bubbles have the definition of `report.bubble`.
     The memory of the ranks is shown if the table with it fits. Steps that are not in the totals are marked. Of more
     than 20 steps the first and last ten are shown, of more than 40 ranks 40 evenly spaced ones; a line counts the
-    others.
+    others. Of more than five steps, the five slowest are listed as well, with how much longer than usual outliers are.
     """
     ranks = _rank_lines(report, _memory_cells(report))
     if max(map(cell_len, ranks)) > width:  # a number that is cut off would be mistaken for a smaller one
         ranks = _rank_lines(report, {})
-    lines = [*_step_lines(report), "", *ranks]
+    slowest = _slowest_lines(report)
+    lines = [*_step_lines(report), *(("", *slowest) if slowest else ()), "", *ranks]
     text = "\n".join(
         set_cell_size(line, width).rstrip() if cell_len(line) > width else line for line in lines
     )
@@ -42,20 +45,40 @@ def step_and_rank_tables(report: Report, *, width: int = 80, ascii_only: bool = 
 
 
 def _step_lines(report: Report) -> list[str]:
-    steps = report.steps
+    steps = report.step_lengths
     if steps.is_empty():
         return ["no steps to measure"]
     half = MOST_STEPS // 2
     shown = steps if len(steps) <= MOST_STEPS else steps.head(half).vstack(steps.tail(half))
     rows = [
         (str(step["step"]), duration_text(step["window_ns"]), percent_text(report.bubble.per_step.get(step["step"])),
-         "" if step["in_totals"] else "not in totals")
+         _remark(step))
         for step in shown.iter_rows(named=True)
     ]  # fmt: skip
     lines = aligned(("step", "length", "bubble", ""), rows, left={3})
     if len(shown) < len(steps):
         lines.insert(1 + half, f"... {len(steps) - len(shown)} steps not shown")
     return lines
+
+
+def _slowest_lines(report: Report) -> list[str]:
+    """Return the slowest steps, empty if the steps are few."""
+    lengths = report.step_lengths
+    if lengths.height <= MOST_SLOW_STEPS:
+        return []
+    rows = [
+        (str(step["step"]), duration_text(step["window_ns"]), percent_text(report.bubble.per_step.get(step["step"])),
+         _remark(step))
+        for step in slowest_steps(lengths, MOST_SLOW_STEPS).iter_rows(named=True)
+    ]  # fmt: skip
+    return aligned(("slowest steps", "length", "bubble", ""), rows, left={3})
+
+
+def _remark(step: Mapping[str, Any]) -> str:
+    if not step["in_totals"]:
+        return "not in totals"
+    excess_ns = step["excess_ns"]
+    return "" if excess_ns is None else f"{duration_text(round(excess_ns))} longer than usual"
 
 
 def _rank_lines(report: Report, memory: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from stagescope.analysis.statistics.comparison import Comparison
     from stagescope.model import Timeline
 
+PLACE = ("step", "rank", "row")
+"""The columns of FINDINGS that state where a finding is seen."""
+
 
 def gather_extras(timeline: Timeline) -> AnalysisLayers:
     """Return the layers of a timeline, which is analyzed for them; empty without spans.
@@ -47,7 +50,7 @@ def report_extras(report: Report) -> AnalysisLayers:
     bubbles = report.intermediates.windows.bubbles
     actions = report.intermediates.actions
     if report.explanation is None or actions.table.is_empty():
-        return AnalysisLayers(bubbles=bubbles, objects=verdict)
+        return AnalysisLayers(bubbles=bubbles, steps=report.step_lengths, objects=verdict)
     is_theory = is_simulated(report.intermediates.timeline)
     ledger = account_of(report)
     return AnalysisLayers(
@@ -55,6 +58,7 @@ def report_extras(report: Report) -> AnalysisLayers:
         critical_path=_path(report.critical_path),
         slack=report.slack.select("row", "slack_ns"),
         bubbles=bubbles,
+        steps=report.step_lengths,
         ideal=None if is_theory else _ideal_spans(actions, report.explanation.ideal),
         objects={**verdict, **({"ledger": ledger} if ledger else {})},
     )
@@ -98,7 +102,13 @@ def _verdict(report: Report) -> dict[str, Any]:
     because = report.bubble.unknown_because
     if because and not why:
         why = f"The bubble is unknown: {because}."
-    return {"why": why, "improvement": verdict.improvement, "findings": list(verdict.findings)}
+    found = report.findings.select("evidence", *PLACE).to_dicts() if verdict.findings else []
+    places = {row["evidence"]: row for row in found}
+    findings = [
+        {"text": text, **{name: places.get(text, {}).get(name) for name in PLACE}}
+        for text in verdict.findings
+    ]
+    return {"why": why, "improvement": verdict.improvement, "findings": findings}
 
 
 def _understood(timeline: Timeline) -> dict[str, Any]:

@@ -23,13 +23,14 @@ from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, vi
 from stagescope.viewer.kernel_data import MOST_KERNELS, encode_kernels, omitted_kernels
 from stagescope.viewer.links import TooManyPairsError, find_pairs
 from stagescope.viewer.span_data import encode_spans, viewer_spans
+from stagescope.viewer.step_data import step_lengths, viewer_steps
 from stagescope.vocabulary.causes import WAIT_LABELS
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import ACTION_KINDS, KINDS
 from stagescope.vocabulary.palette import SWATCHES, WAIT_SWATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from stagescope.model import Timeline
 
@@ -76,7 +77,7 @@ def viewer_spans_alone(timeline: Timeline) -> ViewerData:
     spans = viewer_spans(timeline.spans, ranks)
     bubbles = step_bubbles(timeline.spans, find_pipelines(timeline.spans, timeline.ranks))
     blob = encode_spans(spans, _least(spans["start"]))
-    return ViewerData(viewer_meta(timeline, bubbles, ranks), {"spans": blob}, {})
+    return ViewerData(viewer_meta(timeline, step_lengths(bubbles), ranks), {"spans": blob}, {})
 
 
 def data_without_spans(
@@ -106,12 +107,28 @@ def data_without_spans(
     omitted += omitted_kernels(timeline.kernels)
     if 0 < timeline.kernels.height <= MOST_KERNELS:
         tables["kernels"] = encode_kernels(timeline.kernels, ranks, _least(spans["start"]))
-    meta = viewer_meta(timeline.with_diagnostics(omitted), bubbles, ranks)
+    meta = viewer_meta(timeline.with_diagnostics(omitted), step_lengths(bubbles, extras), ranks)
     meta["sections"] = [*tables, *extras.objects]
     if "idle" in tables and extras.idle is not None:
         occurring = set(extras.idle["waiting_for"].cast(pl.String))
         meta["idle_waits"] = [name for name in WAIT_LABELS if name in occurring]
-    return ViewerData(meta, tables, dict(extras.objects))
+    return ViewerData(meta, tables, _with_span_ids(extras.objects, spans))
+
+
+def _with_span_ids(objects: Mapping[str, Any], spans: pl.DataFrame) -> dict[str, Any]:
+    """Return objects whose findings have the id of a span, `span`, instead of the row of the timeline."""
+    verdict = objects.get("verdict")
+    if not verdict:
+        return dict(objects)
+    rows = [finding["row"] for finding in verdict["findings"] if finding["row"] is not None]
+    ids = spans.with_row_index("id").filter(pl.col("source_row").is_in(rows))
+    id_of = dict(ids.select("source_row", "id").iter_rows())
+    findings = [
+        {name: value for name, value in finding.items() if name != "row"}
+        | {"span": id_of.get(finding["row"])}
+        for finding in verdict["findings"]
+    ]
+    return {**objects, "verdict": {**verdict, "findings": findings}}
 
 
 def _omitted(extras: AnalysisLayers) -> Iterator[Diagnostic]:
@@ -133,16 +150,15 @@ def shown_ranks(timeline: Timeline) -> list[int]:
     return sorted({*timeline.ranks["rank"], *timeline.spans["rank"].unique()})
 
 
-def viewer_meta(timeline: Timeline, bubbles: pl.DataFrame, ranks: list[int]) -> dict[str, Any]:
-    """Return the meta object; `bubbles` is what `step_bubbles` returns, `ranks` are the rows."""
+def viewer_meta(timeline: Timeline, lengths: pl.DataFrame, ranks: list[int]) -> dict[str, Any]:
+    """Return the meta object; `lengths` is what `step_lengths` returns, `ranks` are the rows."""
     spans = timeline.spans
     base_ns = _least(spans["start_ns"])
     last_ns = spans.select(pl.max_horizontal(pl.max("start_ns"), pl.max("end_ns"))).item()
-    steps = _steps(spans, bubbles, base_ns)
     end = (last_ns or base_ns) - base_ns
     return {
         "format": META_FORMAT,
-        "title": _title(timeline, ranks, bubbles),
+        "title": _title(timeline, ranks, lengths),
         "generator": f"stagescope {__version__}",
         "base_ns": str(base_ns),
         "end": end,
@@ -151,7 +167,7 @@ def viewer_meta(timeline: Timeline, bubbles: pl.DataFrame, ranks: list[int]) -> 
         "kinds": _kinds(spans),
         "waits": WAITS,
         "ranks": _ranks(timeline, ranks),
-        "steps": steps,
+        "steps": viewer_steps(spans, lengths, base_ns),
         "clocks": timeline.clocks.group_by("machine", maintain_order=True)
         .agg(pl.min("error_lo_ns"), pl.max("error_hi_ns", "estimated_error_ns"), pl.last("method"))
         .to_dicts(),
@@ -163,13 +179,13 @@ def viewer_meta(timeline: Timeline, bubbles: pl.DataFrame, ranks: list[int]) -> 
     }
 
 
-def _title(timeline: Timeline, ranks: list[int], bubbles: pl.DataFrame) -> str:
+def _title(timeline: Timeline, ranks: list[int], lengths: pl.DataFrame) -> str:
     schedules = timeline.ranks["schedule"].drop_nulls().unique().sort().to_list()
     actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
     facts = [", ".join(schedules)[:60] or "Pipeline", counted(len(ranks), "rank")]
     if microbatches := actions["microbatch"].drop_nulls().n_unique():
         facts.append(counted(microbatches, "micro-batch", "micro-batches"))
-    if steps := bubbles["step"].n_unique():
+    if steps := lengths["step"].n_unique():
         facts.append(counted(steps, "step"))
     return " · ".join(facts)
 
@@ -190,28 +206,6 @@ def _ranks(timeline: Timeline, ranks: list[int]) -> dict[str, Any]:
         .with_columns(pl.col("stages").fill_null([]))
     )
     return rows.select("rank", *COORDINATES, "pipeline", "stages").to_dict(as_series=False)
-
-
-def _steps(spans: pl.DataFrame, bubbles: pl.DataFrame, base_ns: int) -> list[dict[str, Any]]:
-    """Return start and end of each step (of its spans on the compute lane, if any) and its bubble."""
-    of_step = spans.filter(pl.col("step").is_not_null())
-    on_device = of_step.filter(pl.col("lane") == "compute")
-    fractions = bubbles.group_by("step").agg(
-        pl.when(pl.sum("window_ns") > 0)
-        .then(pl.sum("idle_ns") / pl.sum("window_ns"))
-        .alias("bubble_fraction")
-    )
-    return (
-        (of_step if on_device.is_empty() else on_device)
-        .group_by("step")
-        .agg(
-            start=pl.min("start_ns") - base_ns,
-            end=pl.max_horizontal(pl.max("start_ns"), pl.max("end_ns")) - base_ns,
-        )
-        .join(fractions, on="step", how="left")
-        .sort("step")
-        .to_dicts()
-    )
 
 
 def _diagnostics(timeline: Timeline, end: int) -> pl.DataFrame:

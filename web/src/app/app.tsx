@@ -3,7 +3,6 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { TimelinePainter } from "../draw/timeline";
-import { pixelPalette } from "../layout/colors";
 import { compareWith } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import { compareRuns } from "../model/compare";
@@ -22,6 +21,7 @@ import { Chart } from "./chart";
 import { watchFreshness } from "./freshness";
 import { listenToKeys } from "./keys";
 import { NO_RESULTS, type Results, readResults, waitedFor } from "./results";
+import { isDark } from "./theme";
 
 interface AppProps {
   viewer: Viewer;
@@ -35,7 +35,6 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
   const otherRun = useRef<HTMLInputElement>(null);
   const [results, setResults] = useState<Results>(NO_RESULTS);
   const painter = useMemo(() => new TimelinePainter(viewer, chunkCount), [viewer, chunkCount]);
-  const palette = useMemo(() => pixelPalette(viewer.meta.kinds, chunkCount), [viewer, chunkCount]);
   const page: PageActions = {
     copyLink,
     focusSearch: () => searchBox.current?.select(),
@@ -77,7 +76,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
       <main class="main">
         <Legend viewer={viewer} chunkCount={chunkCount} />
         <Chart viewer={viewer} painter={painter} layers={results.layers} />
-        <Steps viewer={viewer} palette={palette} />
+        <Steps viewer={viewer} isDark={isDark(viewer.display.theme.value)} />
         {viewer.display.flags.value.has("table") && <VisibleTable viewer={viewer} />}
       </main>
       <Side

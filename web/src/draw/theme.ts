@@ -10,6 +10,12 @@ export interface Inks {
   /** As 0xBBGGRR, for pixels. */
   wait: number;
   select: string;
+  /** Bars of steps: compute, bubble, steps apart from the totals, marks of outliers, and the step in view. */
+  stepBusy: string;
+  stepIdle: string;
+  stepApart: string;
+  stepOutlier: string;
+  stepCurrent: string;
   fontFamily: string;
 }
 
@@ -24,6 +30,11 @@ export const LIGHT: Inks = {
   accent: "#b34700",
   wait: 0xd09a4a,
   select: "rgba(0, 114, 178, 0.13)",
+  stepBusy: "#6b7684",
+  stepIdle: "#c9d0d8",
+  stepApart: "#a9b1ba",
+  stepOutlier: "#b34700",
+  stepCurrent: "#0061a0",
   fontFamily: FONT,
 };
 
@@ -36,5 +47,10 @@ export const DARK: Inks = {
   accent: "#ffb469",
   wait: 0xe9b456,
   select: "rgba(86, 180, 233, 0.18)",
+  stepBusy: "#8d97a5",
+  stepIdle: "#48515c",
+  stepApart: "#69727e",
+  stepOutlier: "#ffb469",
+  stepCurrent: "#7cc4f2",
   fontFamily: FONT,
 };

@@ -116,6 +116,15 @@ export class Viewer {
     this.display.revealRow(span.row);
   }
 
+  /** Go to where something is seen: a step, the row of a rank, and a span, as far as they are known. */
+  async showPlace(place: { step: number | null; rank: number | null; span: number | null }): Promise<void> {
+    const step = this.meta.steps.findIndex((one) => one.step === place.step);
+    if (step >= 0) this.camera.goToStep(step);
+    const row = place.rank === null ? -1 : this.meta.ranks.rank.indexOf(place.rank);
+    if (row >= 0) this.display.revealRow(row);
+    if (place.span !== null) await this.select(place.span, true);
+  }
+
   /** Select a span by id; null clears the selection. */
   async select(id: number | null, isCentered = false): Promise<void> {
     const span = await this.selection.select(id);

@@ -36,9 +36,15 @@ export interface Ranks {
 
 export interface Step {
   step: number;
+  /** The spans of the step on the compute lane, for the time axis; the length of the step is `window_ns`. */
   start: number;
   end: number;
+  /** Null where not known, as is the bubble. */
+  window_ns: number | null;
   bubble_fraction: number | null;
+  in_totals: boolean | null;
+  /** How much longer than usual an outlier is; null: it is none. */
+  excess_ns: number | null;
 }
 
 export interface Clock {
@@ -85,11 +91,19 @@ export interface Ledger {
   parts: LedgerPart[];
 }
 
-/** The bubble and its causes, the best fix and redesign, and further findings: a sentence each. */
+/** The bubble and its causes, the best fix and redesign, and further findings: sentences. */
 export interface Verdict {
   why: string;
   improvement: string;
-  findings: string[];
+  findings: Finding[];
+}
+
+/** A finding, and where it is seen: numbers of a step and a rank, and the id of a span, each null if there is none. */
+export interface Finding {
+  text: string;
+  step: number | null;
+  rank: number | null;
+  span: number | null;
 }
 
 /** What a mapped or inferred trace was understood as: names and texts of rows. */

@@ -39,7 +39,7 @@ export function Side({ viewer, page, changes, verdict, understood, ledger, waite
       )}
       {sections.includes("verdict") && (
         <Section title="Why" isPrinted>
-          {verdict && <VerdictWords verdict={verdict} />}
+          {verdict && <VerdictWords viewer={viewer} verdict={verdict} />}
         </Section>
       )}
       {understood && (

@@ -1,41 +1,32 @@
-/** The step scrubber: thumbnails of the steps around the one in view. */
+/** The steps as bars of their length, on a common scale: slow ones are seen, and a click goes to one. */
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { type Palette, paintTrack } from "../layout/bins";
+import { drawStepBars, MARK_HEIGHT } from "../draw/step_bars";
+import { DARK, LIGHT } from "../draw/theme";
+import { barAt, type StepBar, stepBars } from "../layout/step_bars";
 import type { Viewer } from "../layout/viewer";
-import { COMPUTE, type Step } from "../model/meta";
-import type { TileRequest } from "../model/source";
-import type { Tile } from "../model/spans";
-import { durationText, percentText } from "../model/time";
+import type { Step } from "../model/meta";
+import { countText, durationText, percentText } from "../model/time";
 import { IconButton } from "./icons";
+import { TEXTS } from "./texts";
 
-const WIDTH = 116;
-const HEIGHT = 34;
-const MOST_ROWS = 17;
-const PITCH = 126;
+const HEIGHT = 56;
 
-export function Steps({ viewer, palette }: { viewer: Viewer; palette: Palette }) {
+interface StepsProps {
+  viewer: Viewer;
+  isDark: boolean;
+}
+
+export function Steps({ viewer, isDark }: StepsProps) {
   const { steps } = viewer.meta;
-  if (steps.length < 2) return null;
+  const [hovered, setHovered] = useState<StepBar | null>(null);
   const current = Math.max(0, steps.indexOf(viewer.camera.step.value!));
-  const most = Math.max(1, Math.floor((viewer.display.size.value.width - 40) / PITCH));
-  const first = Math.min(Math.max(0, current - (most >> 1)), Math.max(0, steps.length - most));
+  if (steps.length < 2) return null;
   return (
-    <nav class="steps" aria-label="Steps">
+    <nav class="steps" aria-label={TEXTS.steps}>
       <IconButton name="left" title="Previous step ([)" onClick={() => viewer.camera.moveStep(-1)} />
-      <div class="thumbs">
-        {steps.slice(first, first + most).map((step, i) => (
-          <Thumb
-            key={step.step}
-            viewer={viewer}
-            palette={palette}
-            step={step}
-            isCurrent={first + i === current}
-            onClick={() => viewer.camera.goToStep(first + i)}
-          />
-        ))}
-      </div>
+      <Bars viewer={viewer} isDark={isDark} current={current} hover={setHovered} />
       <input
         type="range"
         class="step-slider"
@@ -43,84 +34,88 @@ export function Steps({ viewer, palette }: { viewer: Viewer; palette: Palette })
         min={0}
         max={steps.length - 1}
         value={current}
-        aria-valuetext={`step ${steps[current]!.step}`}
+        aria-valuetext={stepText(viewer, steps[current]!)}
         onInput={(event) => viewer.camera.goToStep(Number(event.currentTarget.value))}
       />
+      <p class="step-caption">
+        {hovered ? barText(viewer, hovered) : stepText(viewer, steps[current]!)}
+        <span class="quiet">{TEXTS.stepBarsLegend}</span>
+      </p>
       <IconButton name="right" title="Next step (])" onClick={() => viewer.camera.moveStep(1)} />
     </nav>
   );
 }
 
-interface ThumbProps {
-  viewer: Viewer;
-  palette: Palette;
-  step: Step;
-  isCurrent: boolean;
-  onClick: () => void;
+interface BarsProps extends StepsProps {
+  current: number;
+  hover: (bar: StepBar | null) => void;
 }
 
-function Thumb({ viewer, palette, step, isCurrent, onClick }: ThumbProps) {
+function Bars({ viewer, isDark, current, hover }: BarsProps) {
+  const { steps, time_unit } = viewer.meta;
   const canvas = useRef<HTMLCanvasElement>(null);
-  useEffect(() => {
-    let isWanted = true;
-    const request = requestOf(viewer, step);
-    const draw = (tiles: Tile[] | null): void => {
-      if (tiles && isWanted && canvas.current) drawThumb(canvas.current, request, tiles, palette);
-    };
-    // Errors are ignored: the thumbnail stays blank, and the name and bubble of the step are shown anyway.
-    void viewer.source.overview(request, () => isWanted).then(draw, () => {});
-    return () => void (isWanted = false);
-  }, [viewer, step, palette]);
-  const bubble = step.bubble_fraction === null ? "" : ` · bubble ${percentText(step.bubble_fraction)}`;
+  const [width, setWidth] = useState(0);
+  const laid = useMemo(() => stepBars(steps, width), [steps, width]);
+  useLayoutEffect(() => {
+    const measure = (): void => setWidth(canvas.current!.parentElement!.clientWidth);
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(canvas.current!.parentElement!);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    const ratio = window.devicePixelRatio || 1;
+    canvas.current!.width = Math.round(width * ratio);
+    canvas.current!.height = Math.round(HEIGHT * ratio);
+    const pen = canvas.current!.getContext("2d")!;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    drawStepBars(pen, laid, { width, height: HEIGHT }, current, isDark ? DARK : LIGHT);
+  }, [laid, width, current, isDark]);
+  const at = (event: MouseEvent): StepBar | undefined => {
+    const box = canvas.current!.getBoundingClientRect();
+    return barAt(laid.bars, box.width, event.clientX - box.left);
+  };
   return (
-    <button
-      type="button"
-      class="thumb"
-      aria-current={isCurrent ? "step" : undefined}
-      onClick={onClick}
-      title={`step ${step.step}: ${durationText(step.end - step.start, viewer.meta.time_unit)}${bubble}`}
-    >
-      <canvas ref={canvas} width={WIDTH} height={HEIGHT} aria-hidden="true" />
-      <span>step {step.step}</span>
-      <span class="quiet">{step.bubble_fraction === null ? "" : percentText(step.bubble_fraction)}</span>
-    </button>
+    <div class="step-bars">
+      {laid.top_ns > 0 && (
+        <span class="step-scale" style={{ top: `${MARK_HEIGHT - 7}px` }}>
+          {durationText(laid.top_ns, time_unit)}
+        </span>
+      )}
+      <div class="step-canvas">
+        <canvas
+          ref={canvas}
+          style={{ height: `${HEIGHT}px` }}
+          role="img"
+          aria-label={TEXTS.stepBarsOf(countText(steps.length))}
+          onMouseMove={(event) => hover(at(event) ?? null)}
+          onMouseLeave={() => hover(null)}
+          onClick={(event) => viewer.camera.goToStep(at(event)?.shown ?? current)}
+        />
+      </div>
+    </div>
   );
 }
 
-/** Every row of a small run, evenly chosen rows of a large one. */
-function requestOf(viewer: Viewer, step: Step): TileRequest {
-  const count = viewer.meta.ranks.rank.length;
-  const shown = Math.min(count, MOST_ROWS);
-  const rows = Array.from({ length: shown }, (_, i) => Math.floor((i * count) / shown));
-  const view = { start: step.start, end: Math.max(step.end, step.start + 1) };
-  return { ...view, rows, ns_per_pixel: (view.end - view.start) / WIDTH };
+function barText(viewer: Viewer, bar: StepBar): string {
+  const { steps } = viewer.meta;
+  const shown = stepText(viewer, steps[bar.shown]!);
+  if (bar.first === bar.last) return shown;
+  return `${shown} · ${TEXTS.slowestOf(String(steps[bar.first]!.step), String(steps[bar.last]!.step))}`;
 }
 
-function drawThumb(canvas: HTMLCanvasElement, request: TileRequest, tiles: Tile[], palette: Palette): void {
-  const { start, end, rows } = request;
-  const view = { start, end };
-  const image = new ImageData(WIDTH, HEIGHT);
-  const lines = new Uint32Array(image.data.buffer);
-  const pitch = HEIGHT / Math.max(rows.length, 1);
-  const hiddenKinds = new Uint8Array(256);
-  rows.forEach((row, i) => {
-    const top = Math.floor(i * pitch);
-    const bottom = Math.max(Math.floor((i + 1) * pitch) - (pitch >= 4 ? 1 : 0), top + 1);
-    for (const tile of tiles) {
-      const paint = {
-        view,
-        width: WIDTH,
-        depth: 1,
-        blockWidth: Infinity,
-        palette,
-        hiddenKinds,
-        wanted: null,
-        override: null,
-      };
-      paintTrack(tile, tile.spans.track(row, COMPUTE), paint, lines, top * WIDTH);
-    }
-    for (let y = top + 1; y < bottom && y < HEIGHT; y++)
-      lines.copyWithin(y * WIDTH, top * WIDTH, (top + 1) * WIDTH);
-  });
-  canvas.getContext("2d")!.putImageData(image, 0, 0);
+/** What is known of a step, in one line. */
+export function stepText(viewer: Viewer, step: Step): string {
+  const unit = viewer.meta.time_unit;
+  const name = String(step.step);
+  if (step.window_ns === null) return TEXTS.step(name);
+  const length = durationText(step.window_ns, unit);
+  const parts = [
+    step.bubble_fraction === null
+      ? TEXTS.stepLength(name, length)
+      : TEXTS.stepLengthAndBubble(name, length, percentText(step.bubble_fraction)),
+  ];
+  if (step.excess_ns !== null) parts.push(TEXTS.longerThanUsual(durationText(step.excess_ns, unit)));
+  if (step.in_totals === false) parts.push(TEXTS.notInTotals);
+  return parts.join(" · ");
 }

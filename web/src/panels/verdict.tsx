@@ -1,8 +1,9 @@
 /** The verdict: the sentences of `stagescope report`, and what a trace of another tool was understood as. */
 
-import type { Understood, Verdict } from "../model/meta";
+import type { Viewer } from "../layout/viewer";
+import type { Finding, Understood, Verdict } from "../model/meta";
 
-export function VerdictWords({ verdict }: { verdict: Verdict }) {
+export function VerdictWords({ viewer, verdict }: { viewer: Viewer; verdict: Verdict }) {
   return (
     <div class="verdict">
       <p>{verdict.why}</p>
@@ -10,12 +11,24 @@ export function VerdictWords({ verdict }: { verdict: Verdict }) {
       {verdict.findings.length > 0 && (
         <ul>
           {verdict.findings.map((finding) => (
-            <li key={finding}>{finding}</li>
+            <li key={finding.text}>
+              {isPlaced(finding) ? (
+                <button type="button" class="link" onClick={() => void viewer.showPlace(finding)}>
+                  {finding.text}
+                </button>
+              ) : (
+                finding.text
+              )}
+            </li>
           ))}
         </ul>
       )}
     </div>
   );
+}
+
+function isPlaced(finding: Finding): boolean {
+  return finding.step !== null || finding.rank !== null || finding.span !== null;
 }
 
 /** Ranks, stages, micro-batches and steps as they were read, to be checked before the verdict is believed. */

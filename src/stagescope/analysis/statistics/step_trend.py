@@ -122,7 +122,25 @@ def find_step_trends(
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
     samples = samples or sample_actions(timeline.spans)
-    windows = find_step_windows(timeline.spans, pipelines)
+    trends, found = find_outlier_windows(find_step_windows(timeline.spans, pipelines))
+    if found.is_empty():
+        return StepTrends(trends, OUTLIER_STEPS.empty(), samples.diagnostics)
+    if messages is None:
+        messages = match_messages(timeline.spans)
+    causes = pl.concat(
+        [
+            _slowest_ranks(found, pipelines, samples),
+            _slowest_links(found, pipelines, _message_excess(timeline, messages, samples, found)),
+        ]
+    )
+    return StepTrends(trends, _with_causes(found, causes), samples.diagnostics)
+
+
+def find_outlier_windows(windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the table TRENDS, and the windows that are longer than chance explains, without their causes.
+
+    `windows` has pipeline, step and window_ns, sorted; outliers have usual_ns, excess_ns and robust_z as well.
+    """
     series = [_series(one) for one in windows.partition_by("pipeline", maintain_order=True)]
     trends = pl.DataFrame([one.row for one in series], schema=dict(TRENDS.schema), orient="row").fill_nan(
         None
@@ -135,18 +153,10 @@ def find_step_trends(
         _outliers(one.windows, _expected(one, has_trend=has_trend), FAMILY_RATE / len(series))
         for one, has_trend in zip(series, trends["is_claimed"], strict=True)
     ]
-    found = pl.concat(outliers) if outliers else pl.DataFrame()
-    if found.is_empty():
-        return StepTrends(trends, OUTLIER_STEPS.empty(), samples.diagnostics)
-    if messages is None:
-        messages = match_messages(timeline.spans)
-    causes = pl.concat(
-        [
-            _slowest_ranks(found, pipelines, samples),
-            _slowest_links(found, pipelines, _message_excess(timeline, messages, samples, found)),
-        ]
-    )
-    return StepTrends(trends, _with_causes(found, causes), samples.diagnostics)
+    if not outliers:
+        empty = windows.with_columns(usual_ns=0.0, excess_ns=0.0, robust_z=0.0)
+        return trends, empty.clear()
+    return trends, pl.concat(outliers)
 
 
 def _series(windows: pl.DataFrame) -> _Series:

@@ -21,6 +21,7 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.model.validate import conform
 from stagescope.viewer.run_data import viewer_meta
 from stagescope.viewer.span_data import viewer_spans
+from stagescope.viewer.step_data import step_lengths
 from stagescope.viewer.tiles.build import Chunk, Extent, build_levels
 from stagescope.viewer.tiles.run import save_run
 from stagescope.viewer.tiles.sources import SPANS_AT_ONCE, coded
@@ -147,7 +148,9 @@ def save_table(table: LargeTable, folder: Path, on_done: Progress | None = None)
         ]
     )
     bubbles = step_bubbles(bare.spans, find_pipelines(bare.spans))
-    meta = viewer_meta(run, bubbles, list(table.ranks)) | {"span_count": table.extent.span_count}
+    meta = viewer_meta(run, step_lengths(bubbles), list(table.ranks)) | {
+        "span_count": table.extent.span_count
+    }
     save_run(folder, meta, {}, None)
 
 
