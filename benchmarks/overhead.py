@@ -4,13 +4,16 @@
 
 Costs are CPU time of the marking thread, as medians over alternating rounds. A peer that cannot be imported is
 reported; add viztracer, nvtx and Megatron-core with PYTHONPATH. `--hours` is the length of the training that the soak
-simulates, at 1,000 spans per second (24 hours take about two minutes).
+simulates, at 1,000 spans per second (24 hours take about two minutes), with `--keep` as its bounds; time passes as
+fast as the spans need it to. `--only soak` leaves out the rest.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
+import math
 import os
 import statistics
 import subprocess
@@ -23,7 +26,8 @@ from typing import TYPE_CHECKING
 
 import stagescope.record as record
 from stagescope.ingest.recording.frames import read_contents
-from stagescope.record import session
+from stagescope.record import retention, session
+from stagescope.record.contents import count_discarded
 from stagescope.record.frameworks import collectives, runs
 
 if TYPE_CHECKING:
@@ -361,19 +365,40 @@ def resident_mib() -> float:
     )
 
 
-def soak(hours: float) -> None:
-    """Emit the spans of a training of that length under a small size limit, flushing often."""
+class SimulatedTime:
+    """Replaces the module `time` in the bounds of a recording: the time of a training at 1,000 spans per second."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return the seconds since the beginning of the training."""
+        return self.now_s
+
+
+def soak(hours: float, keep: str) -> None:
+    """Emit the spans of a training of that length under bounds, flushing often; a step of 1,000 spans takes 1 s."""
     total, batch, most_bytes = int(hours * 3600 * 1000), 20_000, 0
+    least_s, most_s = math.inf, 0.0
+    gc.disable()  # its collections are recorded, too
+    retention.time = simulated = SimulatedTime()
+    bounds = retention.parse_keep(keep)
     with tempfile.TemporaryDirectory() as directory:
-        record.start(directory, max_bytes=SOAK_BYTES)
+        record.start(directory, keep=keep)
         resident = []
         for begin in range(0, total, batch):
-            for number in range(begin, min(begin + batch, total)):
-                with record.span("forward", microbatch=number, stage=0):
-                    pass
+            for step in range(begin // 1000, min(begin + batch, total) // 1000):
+                session.recorder.begin_step(step)
+                for number in range(1000):
+                    with record.span("forward", microbatch=number, stage=0):
+                        pass
+            simulated.now_s += batch / 1000
             session.recorder.flush()
             most_bytes = max(most_bytes, sum(file.stat().st_size for file in Path(directory).iterdir()))
             resident.append(resident_mib())
+            kept_s = (begin + batch - count_discarded(Path(directory).iterdir())) / 1000
+            if kept_s < begin / 1000:  # something was discarded
+                least_s, most_s = min(least_s, kept_s), max(most_s, kept_s)
         record.stop()
         files = sorted(Path(directory).iterdir())
         contents = sorted(
@@ -383,8 +408,9 @@ def soak(hours: float) -> None:
         discarded, dropped = contents[0].header["records_before"], contents[-1].dropped_spans
     tenth = len(resident) // 10
     grown = statistics.median(resident[-tenth:]) - statistics.median(resident[tenth : 2 * tenth])
-    print(f"soak: {total} spans, as in {hours:g} h at 1,000 per second, with max_bytes={SOAK_BYTES}:")
-    print(f"  maximum bytes on disk {most_bytes}   limit {SOAK_BYTES}")
+    print(f"soak: {total} spans, as in {hours:g} h at 1,000 per second, with keep={keep}:")
+    print(f"  maximum bytes on disk {most_bytes}   limit {bounds.max_bytes or 'none'}")
+    print(f"  kept once something was discarded: {least_s:.0f} to {most_s:.0f} s, with one step per second")
     is_complete = total == kept + discarded + dropped
     print(f"  emitted {total} = kept {kept} + discarded {discarded} + dropped {dropped}: {is_complete}")
     print(f"  growth of resident memory from the second tenth of the time to the last: {grown:.2f} MiB")
@@ -395,12 +421,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--hours", type=float, default=1.0)
-    hours = options.parse_args().hours
-    compare_spans()
-    compare_collectives()
-    compare_steps()
-    measure_memory()
-    soak(hours)
+    options.add_argument("--keep", default=f"{SOAK_BYTES}B")
+    options.add_argument("--only", choices=["soak"])
+    asked = options.parse_args()
+    if asked.only is None:
+        compare_spans()
+        compare_collectives()
+        compare_steps()
+        measure_memory()
+    soak(asked.hours, asked.keep)
 
 
 if __name__ == "__main__":

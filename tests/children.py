@@ -30,6 +30,7 @@ CLEARED = (
         "STAGESCOPE_STEPS",
         "STAGESCOPE_RUN",
         "STAGESCOPE_MAX_BYTES",
+        "STAGESCOPE_KEEP",
         "STAGESCOPE_ALSO",
         "STAGESCOPE_DETAIL",
     ),

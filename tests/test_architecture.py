@@ -26,6 +26,7 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("parameters_stay_few", "api/simulation.py", "simulate"): "same",
     ("parameters_stay_few", "api/storing.py", "store"): "same",
     ("parameters_stay_few", "api/running.py", "control"): "same",
+    ("parameters_stay_few", "record/session.py", "start"): "same",
     ("parameters_stay_few", "record/emitter.py", "emit"): (
         "runs once per span inside the training process: passing plain fields avoids allocating an object"
     ),

@@ -16,7 +16,7 @@ from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.format import NONE
 from stagescope.record.recording import Recording
 from stagescope.record.records import pack_span
-from stagescope.record.segments import MIN_MAX_BYTES
+from stagescope.record.retention import MIN_MAX_BYTES
 from stagescope.vocabulary.errors import InputError, UsageError
 from stagescope.vocabulary.steps import StepRange
 

@@ -21,7 +21,7 @@ from stagescope.record import file as file_module
 from stagescope.record.format import Frame, scan_frames
 from stagescope.record.recorder import Recorder
 from stagescope.record.recording import Recording
-from stagescope.record.segments import MIN_MAX_BYTES
+from stagescope.record.retention import MIN_MAX_BYTES
 from stagescope.vocabulary.kinds import BY_NAME
 
 FORWARD = BY_NAME["forward"].code

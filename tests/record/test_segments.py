@@ -15,7 +15,7 @@ from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.format import NONE
 from stagescope.record.recording import MORE_NAMES, Recording
 from stagescope.record.records import pack_span
-from stagescope.record.segments import MIN_MAX_BYTES, SEGMENTS
+from stagescope.record.retention import MIN_MAX_BYTES, SEGMENTS
 
 pytestmark = pytest.mark.usefixtures("just_booted")
 

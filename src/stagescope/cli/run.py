@@ -24,6 +24,7 @@ from stagescope.vocabulary.steps import parse_step_range
     Examples:
       stagescope run -- torchrun --nproc-per-node 4 train.py
       stagescope run --steps 10:13 -o recordings -- torchrun --nproc-per-node 8 train.py --lr 1e-4
+      stagescope run --keep 30m -o recordings -- torchrun --nproc-per-node 8 train.py
       stagescope run --also nvtx -- nsys profile -o report torchrun --nproc-per-node 8 train.py
       stagescope run -o /shared/recordings -- torchrun --nnodes 2 ... train.py    (on each node)
       srun stagescope run -o /shared/recordings -- python train.py
@@ -43,10 +44,12 @@ from stagescope.vocabulary.steps import parse_step_range
     help="Directory for the recordings; omit to use stagescope-DATE-TIME.",
 )
 @click.option(
-    "--max-bytes",
-    metavar="SIZE",
-    help="Keep at most SIZE per process, such as 512MiB, and discard the oldest spans; default 1GiB, 0 for no limit.",
+    "--keep",
+    metavar="BOUNDS",
+    help="Keep the last spans of each process and discard older ones: 500MB, 30m (minutes), 200steps, or several, "
+    "such as 1GB,30m; without a size at most 1GiB; all for no limit.",
 )
+@click.option("--max-bytes", metavar="SIZE", help="The same as --keep SIZE; 0 for no limit.")
 @click.option(
     "--also",
     metavar="LIST",
@@ -80,9 +83,10 @@ def command(
     command: tuple[str, ...],
     steps: str | None,
     output: Path | None,
-    max_bytes: str | None,
     also: str | None,
     *,
+    keep: str | None,
+    max_bytes: str | None,
     detail: tuple[str, ...],
     timing: str,
     force: bool,
@@ -104,12 +108,13 @@ def command(
     from stagescope.record import launch
     from stagescope.record.mirrors import parse_profilers
     from stagescope.record.process_facts import launcher_rank
+    from stagescope.record.retention import parse_keep
     from stagescope.record.run_directory import Launch, enter, recordings_in
     from stagescope.record.run_identity import LAUNCH_VARIABLE, runs_of_launcher
-    from stagescope.record.segments import parse_bound
     from stagescope.record.session import (
         ALSO_VARIABLE,
         DETAIL_VARIABLE,
+        KEEP_VARIABLE,
         MAX_BYTES_VARIABLE,
         STEPS_VARIABLE,
     )
@@ -117,14 +122,15 @@ def command(
 
     if steps is not None:
         parse_step_range(steps)
-    bound = parse_bound(max_bytes) if max_bytes is not None else None
+    if keep is None and max_bytes is None:
+        keep = os.environ.get(KEEP_VARIABLE) or None
+    parse_keep(keep, max_bytes)
     mirrors = parse_profilers(also) if also is not None else ()
     settings = {ALSO_VARIABLE: ",".join(mirrors), DETAIL_VARIABLE: ",".join(detail), TIMING_VARIABLE: timing}
     directory = output or Path(time.strftime("stagescope-%Y%m%d-%H%M%S"))
     if print_environment:
-        return _print_environment(
-            directory, {**settings, STEPS_VARIABLE: steps, MAX_BYTES_VARIABLE: max_bytes}
-        )
+        bounds = {KEEP_VARIABLE: keep, MAX_BYTES_VARIABLE: max_bytes}
+        return _print_environment(directory, {**settings, **bounds, STEPS_VARIABLE: steps})
     if not command:
         raise click.UsageError("missing COMMAND, after --", click.get_current_context())
     own = Launch(runs_of_launcher(os.environ), launcher_rank(os.environ), force=force, join=join)
@@ -136,9 +142,9 @@ def command(
         launch.end_by_same_signal(ended)
         return ended.exit_code
     environment = launch.recording_environment(
-        directory, steps=steps, run=place.run, inherited=os.environ, max_bytes=bound
+        directory, steps=steps, run=place.run, inherited=os.environ, max_bytes=max_bytes
     )
-    environment |= {LAUNCH_VARIABLE: own.number, **settings}
+    environment |= {LAUNCH_VARIABLE: own.number, KEEP_VARIABLE: keep or "", **settings}
     before = recordings_in(directory)
     try:
         ended = launch.run_command(command, environment)

@@ -37,7 +37,7 @@ MARKING = """\
 
 def print_summary(directory: Path, recordings: set[Path], ended: Ended, steps: str | None = None) -> None:
     """Print how the command ended, what its processes recorded, and what to do if that is not enough."""
-    from stagescope.record.contents import count_contents
+    from stagescope.record.contents import count_contents, count_discarded, size_of
     from stagescope.record.launch import count_processes, refusals_in
 
     if ended.signal_number is not None:
@@ -53,12 +53,15 @@ def print_summary(directory: Path, recordings: set[Path], ended: Ended, steps: s
             _print(f"  --steps {steps}: a pipeline that is written by hand marks its steps with record.step")
         _print(MARKING)
         return
-    size_kb = sum(recording.stat().st_size for recording in recordings) / 1e3
+    size_kb = sum(map(size_of, recordings)) / 1e3
     processes = counted(count_processes(recordings), "process", "processes")
     _print(f"stagescope: recorded {processes} in {directory} ({size_kb:.0f} kB)")
     contents = count_contents(recordings)
     for line in _lines(contents):
         _print(f"  {line}")
+    discarded = count_discarded(recordings)
+    if discarded:
+        _print(f"  discarded the oldest {counted(discarded, 'span')}, to stay within the bounds (--keep)")
     _print(f"  show it with: stagescope show {directory}")
     refusals = refusals_in(recordings)
     for reason in refusals:

@@ -75,7 +75,8 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
         try:
             found[file] = _reader_of(file, readers)
         except InputError as error:
-            unknown.append((file, error))
+            if os.path.lexists(file):  # a running training deletes the oldest files of a bounded recording
+                unknown.append((file, error))
     others = _found_by_content(directory, readers, set(found))
     if not found and not others:
         raise _nothing_found(directory, readers, unknown, stored)

@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record.contents import HEADER_BYTES, size_of
 from stagescope.record.format import HEADER, Frame, scan_frames
 from stagescope.record.run_identity import LAUNCH_VARIABLE, RUN_VARIABLE
-from stagescope.record.session import MAX_BYTES_VARIABLE, OUT_VARIABLE, STEPS_VARIABLE
+from stagescope.record.session import KEEP_VARIABLE, MAX_BYTES_VARIABLE, OUT_VARIABLE, STEPS_VARIABLE
 from stagescope.vocabulary.errors import CommandError
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ SENT_BY_TERMINAL = 0x80
 
 MAX_READ_RECORDINGS = 64
 """Recordings that are opened at the end of a command; in a directory with more of them, all count as its own."""
-
-HEADER_BYTES = 16 << 10
-"""The first header of a recording is smaller."""
 
 MAX_HEADER_ONLY_BYTES = 64 << 10
 """Size up to which a recording is read for the reasons why a framework was not recorded."""
@@ -49,7 +47,7 @@ def recording_environment(
     steps: str | None,
     run: str,
     inherited: Mapping[str, str],
-    max_bytes: int | None = None,
+    max_bytes: int | str | None = None,
 ) -> dict[str, str]:
     """Return an environment in which every Python process records itself into `directory`."""
     path = [str(HOOK_DIRECTORY), *filter(None, [inherited.get("PYTHONPATH")])]
@@ -60,7 +58,7 @@ def recording_environment(
         RUN_VARIABLE: run,
     }
     bound = None if max_bytes is None else str(max_bytes)
-    own = {STEPS_VARIABLE: steps, MAX_BYTES_VARIABLE: bound, LAUNCH_VARIABLE: None}
+    own = {STEPS_VARIABLE: steps, KEEP_VARIABLE: None, MAX_BYTES_VARIABLE: bound, LAUNCH_VARIABLE: None}
     for variable, value in own.items():
         environment.pop(variable, None)
         if value:
@@ -112,7 +110,7 @@ def refusals_in(recordings: Iterable[Path]) -> list[str]:
     """
     reasons: dict[str, None] = {}
     for path in sorted(recordings):
-        if path.stat().st_size <= MAX_HEADER_ONLY_BYTES:
+        if 0 < size_of(path) <= MAX_HEADER_ONLY_BYTES:
             reasons.update(dict.fromkeys(_refusals(path.read_bytes())))
     return list(reasons)
 

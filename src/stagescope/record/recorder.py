@@ -22,7 +22,7 @@ from stagescope.record.lifecycle import Lifecycle
 from stagescope.record.process_facts import machine_directory, process_facts
 from stagescope.record.recording import MAX_NAME_CHARACTERS, Recording
 from stagescope.record.records import plain_tails
-from stagescope.record.segments import DEFAULT_MAX_BYTES
+from stagescope.record.retention import DEFAULT_MAX_BYTES, Retention
 from stagescope.record.timing import Timer
 from stagescope.record.writer import Writer
 from stagescope.vocabulary.kinds import STEP_CODE
@@ -53,8 +53,11 @@ class Recorder(Emitter):
         steps: StepRange | None = None,
         capacity_bytes: int = DEFAULT_CAPACITY_BYTES,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        retention: Retention | None = None,
     ) -> None:
         """Record into `directory`, with at most `capacity_bytes` in memory and `max_bytes` on disk (0: unlimited).
+
+        `retention` bounds what is on disk in time and steps.
 
         `guards` has one entry per framework with hooks. `step_label` names the pipeline that runs the current step,
         `training_thread` is the id of the thread that has begun it. The functions in `unfinished` record what is still
@@ -68,7 +71,7 @@ class Recorder(Emitter):
         self.steps = steps or StepRange()
         super().__init__(enabled=0 in self.steps or NONE in self.steps)
         self.directory = directory
-        self._max_bytes = max_bytes
+        self._bounds = max_bytes, retention
         self.capacity_bytes = capacity_bytes
         self.step_is_given = False
         self.step_label = ""
@@ -101,7 +104,7 @@ class Recorder(Emitter):
         self._lock = (
             threading.RLock()
         )  # reentrant: a signal handler may record a span while its own thread holds it
-        self._recording = Recording(self.directory, self._max_bytes)
+        self._recording = Recording(self.directory, *self._bounds)
         self.counters = self._recording.counters = Counters(self)
         self._name_ids: dict[str, int] = {}
         self._writer: Writer | None = None

@@ -31,7 +31,8 @@ from stagescope.record.format import (
     SPANS,
     STATE,
 )
-from stagescope.record.segments import SEGMENTS, Segments
+from stagescope.record.retention import SEGMENTS, Retention
+from stagescope.record.segments import Segments
 
 if TYPE_CHECKING:
     from stagescope.record.counters import Counters
@@ -57,9 +58,9 @@ TABLE_SHARE = 4
 class Recording:
     """The recording of one process. Its file is created with the first span. No method raises OSError."""
 
-    def __init__(self, directory: str, max_bytes: int = 0) -> None:
-        """Write below `directory`, at most `max_bytes` in total (0: unlimited)."""
-        self._segments = Segments(directory, max_bytes)
+    def __init__(self, directory: str, max_bytes: int = 0, retention: Retention | None = None) -> None:
+        """Write below `directory`, at most `max_bytes` in total (0: unlimited), and `retention` of the past."""
+        self._segments = Segments(directory, max_bytes, retention or Retention())
         self._max_table_bytes = max_bytes // SEGMENTS // TABLE_SHARE or MAX_HEADER_BYTES
         self.spans_written = 0
         self.spans_lost = 0
@@ -130,8 +131,11 @@ class Recording:
         if not records:
             return
         count = len(records) // RECORD_BYTES
+        if self._file is not None and self._segments.age.is_up:
+            self._file.is_full = True
         if self._append(SPANS, records):
             self.spans_written += count
+            self._segments.age.add(records)
         else:
             self.spans_lost += count
 

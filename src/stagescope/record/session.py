@@ -12,7 +12,7 @@ from stagescope.record.garbage import GarbageCollections
 from stagescope.record.imports import ImportWatch
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
-from stagescope.record.segments import DEFAULT_MAX_BYTES, parse_bound
+from stagescope.record.retention import Kept, parse_keep
 from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ RECORD_VARIABLE = "STAGESCOPE_RECORD"
 
 STEPS_VARIABLE = "STAGESCOPE_STEPS"
 MAX_BYTES_VARIABLE = "STAGESCOPE_MAX_BYTES"
+KEEP_VARIABLE = "STAGESCOPE_KEEP"
 ALSO_VARIABLE = "STAGESCOPE_ALSO"
 DETAIL_VARIABLE = "STAGESCOPE_DETAIL"
 
@@ -164,6 +165,7 @@ def start(
     out: str | os.PathLike[str] | None = None,
     *,
     steps: str | StepRange | None = None,
+    keep: str | None = None,
     max_bytes: int | str | None = None,
     rank: int | None = None,
     world_size: int | None = None,
@@ -172,20 +174,23 @@ def start(
 
     `out` is the output directory (default: the one set by `stagescope run` or by STAGESCOPE_RECORD, else
     ``stagescope-recording``). `steps`
-    limits the recording to a range such as ``"2:5"`` or a StepRange. `max_bytes` limits the disk space of this
-    process, as a number or as ``"512MiB"`` (default: 1 GiB, 0: unlimited); beyond it the oldest spans are discarded
-    and counted. `rank` and `world_size` default to the values of torch.distributed or of the launcher's environment.
+    limits the recording to a range such as ``"2:5"`` or a StepRange. `keep` bounds what is on disk for this process, as
+    ``"500MB"``, ``"30m"``, ``"200steps"`` or several of them, such as ``"1GB,30m"``; the oldest spans are discarded and
+    counted. `max_bytes` is the same for a size, as a number or as ``"512MiB"``; without a size, the limit is 1 GiB,
+    with 0 or ``keep="all"`` there is none. `rank` and `world_size` default to the values of torch.distributed or of the
+    launcher's environment.
 
-    Raises UsageError for an invalid step range and for a limit below 1 MiB.
+    Raises UsageError for an invalid step range, for malformed bounds, two sizes, and a limit below 1 MiB or 10 seconds.
     """
     global _session, recorder  # noqa: PLW0603  # one recording per process
     if _session is not None:
         return
     wanted = wanted_steps(steps)
-    given = max_bytes if max_bytes is not None else os.environ.get(MAX_BYTES_VARIABLE) or DEFAULT_MAX_BYTES
-    bound = parse_bound(given)
+    kept = parse_keep(keep, max_bytes) or _bounds_of_environment()
     directory = os.fspath(out) if out is not None else directory_of_environment() or DEFAULT_DIRECTORY
-    recorder = Recorder(_absolute(directory), steps=wanted, max_bytes=bound)
+    recorder = Recorder(
+        _absolute(directory), steps=wanted, max_bytes=kept.max_bytes, retention=kept.retention
+    )
     given_ranks = {"rank": rank, "world_size": world_size}
     details = os.environ.get(DETAIL_VARIABLE, "").split(",")
     recorder.is_detailed, recorder.details_memory = COLLECTIVES in details, MEMORY in details
@@ -202,6 +207,12 @@ def start(
 def directory_of_environment() -> str | None:
     """Return the directory that `stagescope run` or the user's environment states, if any."""
     return os.environ.get(OUT_VARIABLE) or os.environ.get(RECORD_VARIABLE)
+
+
+def _bounds_of_environment() -> Kept:
+    """Return what the environment states to keep, otherwise the default."""
+    found = parse_keep(os.environ.get(KEEP_VARIABLE) or None, os.environ.get(MAX_BYTES_VARIABLE) or None)
+    return found or Kept()
 
 
 def _follow() -> None:

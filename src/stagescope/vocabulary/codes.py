@@ -259,7 +259,7 @@ CODES: tuple[Code, ...] = (
     Code("schedule.unrecorded", "A schedule of a framework ran that the recorder cannot record."),
     Code("slices.trimmed", "Slices that overlap the next one within rounding are drawn up to its start."),
     Code("slices.unended", "Slices without a beginning or an end in the trace were dropped."),
-    Code("spans.discarded", "The oldest spans were discarded to keep a recording within its size."),
+    Code("spans.discarded", "The oldest spans were discarded to keep a recording within its bounds."),
     Code("spans.dropped", "The recorder dropped spans."),
     Code("spans.missing", "Spans that a process had stored are missing."),
     Code("names.missing", "Spans or counters have names that are missing in their recording."),

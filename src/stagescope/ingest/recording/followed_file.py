@@ -76,6 +76,12 @@ class FollowedFile:
         return identity_of(Part(self.path, self._contents)) or self.path
 
     @property
+    def has_earlier(self) -> bool:
+        """Whether the process recorded spans before this file."""
+        before = self._contents.header.get("records_before")
+        return type(before) is int and before > 0
+
+    @property
     def has_ended(self) -> bool:
         """Whether the process has ended its recording in this file."""
         return self._contents.end is not None

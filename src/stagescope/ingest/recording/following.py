@@ -75,7 +75,7 @@ class Follower:
             try:
                 file.read(min(MOST_READ_BYTES, self._share_bytes))
             except FileNotFoundError:  # noqa: PERF203 - the oldest segment of a bounded recording was deleted
-                del self._files[path]
+                self._forget_file(path)
         before = {rank: files[-1].process for rank, files in self._processes.items()}
         self._processes = _latest_processes(self._files.values())
         after = {rank: files[-1].process for rank, files in self._processes.items()}
@@ -108,7 +108,15 @@ class Follower:
     @property
     def first_step(self) -> int:
         """The first step that is completely in memory, of all processes."""
-        return max((file.forgotten_step for file in self._followed()), default=-1) + 1
+        cut = (_cut_step(files) for files in self._processes.values())
+        return max((*(file.forgotten_step for file in self._followed()), *cut), default=-1) + 1
+
+    def _forget_file(self, path: Path) -> None:
+        """Forget a deleted file. What the process wrote before its next file is no longer complete."""
+        gone = self._files.pop(path)
+        for file in self._files.values():
+            if file.process == gone.process:
+                file.forgotten_step = max(file.forgotten_step, gone.latest_step, gone.forgotten_step)
 
     def forget_before(self, step: int) -> None:
         """Forget the spans before a step, all of replaced processes, and the oldest ones beyond the bound."""
@@ -137,6 +145,11 @@ class Follower:
 
     def _followed(self) -> list[FollowedFile]:
         return [file for files in self._processes.values() for file in files]
+
+
+def _cut_step(files: Sequence[FollowedFile]) -> int:
+    """Return the step of which a process may have discarded a part: the first one of its oldest file."""
+    return files[0].begin_step if files[0].has_earlier else -1
 
 
 def _ended_step(files: Sequence[FollowedFile]) -> int:

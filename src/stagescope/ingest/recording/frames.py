@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,6 +130,24 @@ def read_contents(data: bytes) -> Contents:
     contents.header, contents.wrong_facts = checked_header(contents.header)
     take_records(contents, payloads)
     return contents
+
+
+def with_earlier(earlier: Contents, last: Contents) -> Contents:
+    """Return the content of a file and of the one that its process wrote before it, for what happened last."""
+    spans = {
+        name: np.concatenate([earlier.spans[name], column]) for name, column in last.spans.arrays.items()
+    }
+    kept = {name: earlier.state[name] for name in STAYING if name in earlier.state}
+    newer = last.state or (earlier.state if not len(last.spans) else {})
+    return replace(
+        last,
+        header=earlier.header | last.header,
+        names=earlier.names | last.names,
+        state=kept | newer,
+        spans=Columns(spans, len(earlier.spans) + len(last.spans)),
+        anchors=np.concatenate([earlier.anchors, last.anchors]),
+        raw_anchors=np.concatenate([earlier.raw_anchors, last.raw_anchors]),
+    )
 
 
 def take_records(contents: Contents, payloads: Mapping[int, Sequence[memoryview]]) -> None:

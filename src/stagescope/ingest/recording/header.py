@@ -20,6 +20,9 @@ MAX_NUMBER = 2**62
 
 SHOWN_CHARACTERS = 40
 
+WHOLE = ("pid", "parent_pid", "segment", "records_before", "max_bytes", "keep_seconds", "keep_steps")
+"""Keys whose values are whole numbers."""
+
 
 class _Key(NamedTuple):
     """One key, what its value must be, and the function that returns the value, or None if it is something else."""
@@ -63,7 +66,7 @@ def _keys() -> tuple[_Key, ...]:
         _Key("version", "a whole number from 1", lambda value: _whole(value, 1)),
         _Key("rank", f"0 to {ranks - 1:,}, --limit ranks=N", lambda value: _whole(value, 0, ranks - 1)),
         _Key("world_size", f"1 to {ranks:,}, --limit ranks=N", lambda value: _whole(value, 1, ranks)),
-        *(_Key(name, count, _whole) for name in ("pid", "parent_pid", "segment", "records_before", "max_bytes")),
+        *(_Key(name, count, _whole) for name in WHOLE),
         _Key("process_start_ns", "nanoseconds", lambda value: _whole(value, -MAX_NUMBER)),
         *(_Key(name, "a text", _text) for name in texts),
         _Key("restarts", "an object of counts", _counts),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stagescope.ingest.natural_order import natural_key
-from stagescope.ingest.recording.frames import Contents, read_contents
+from stagescope.ingest.recording.frames import Contents, read_contents, with_earlier
 from stagescope.ingest.streams import open_regular
 from stagescope.model.process_states import Call, ProcessState
 from stagescope.record import format as fmt
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 HEAD_BYTES, TAIL_BYTES = 2**18, 2**20
 """The header is at the beginning of a file, and what a process did last at its end."""
+ENOUGH_SPANS = 1000
+"""With fewer spans in the last file of a process, the file before it is read as well."""
 MOST_LISTED = 64
 """Calls and frames of one state that are used."""
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -35,9 +38,9 @@ def read_process_states(directories: Iterable[str | os.PathLike[str]]) -> list[P
     found: dict[int, tuple[int, ProcessState]] = {}
     refused: InputError | None = None
     paths = [Path(directory) for directory in directories]
-    for file in _newest_files(paths):
+    for files in _newest_files(paths):
         try:
-            contents, modified_s = _read(file)
+            file, contents, modified_s = _read_newest(files)
         except InputError as error:
             refused = refused or error
             continue
@@ -53,16 +56,31 @@ def read_process_states(directories: Iterable[str | os.PathLike[str]]) -> list[P
     return [state for _, (_, state) in sorted(found.items())]
 
 
-def _newest_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the last file of each recording."""
-    newest: dict[tuple[Path, str], Path] = {}
+def _newest_files(paths: Sequence[Path]) -> list[list[Path]]:
+    """Return the last two files of each recording, the last one last: a new segment has little content yet."""
+    newest: dict[tuple[Path, str], list[Path]] = {}
     for path in paths:
         files = path.rglob(f"*{fmt.SUFFIX}") if path.is_dir() else [path]
         for file in sorted(files, key=lambda file: natural_key(file.name)):
             stem, _, rest = file.name.partition(".")
             own = f"{stem}{rest.partition('-')[2]}"  # a restarted process adds its id to the name
-            newest[file.parent, own] = file
+            newest[file.parent, own] = [*newest.get((file.parent, own), [])[-1:], file]
     return list(newest.values())
+
+
+def _read_newest(files: Sequence[Path]) -> tuple[Path, Contents, float]:
+    """Return the last file with its content and the time of its last change; a new segment with that before it.
+
+    The file before may have been deleted since it was found. Raises InputError if the last one cannot be read.
+    """
+    contents, modified_s = _read(files[-1])
+    number = contents.header.get("segment", 1)
+    if len(files) > 1 and number and len(contents.spans) < ENOUGH_SPANS:
+        with suppress(InputError):
+            earlier, _ = _read(files[0])
+            if not contents.header or earlier.header.get("recording") == contents.header.get("recording"):
+                contents = with_earlier(earlier, contents)
+    return files[-1], contents, modified_s
 
 
 def _read(path: Path) -> tuple[Contents, float]:

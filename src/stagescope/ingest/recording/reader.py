@@ -8,8 +8,10 @@ to the monotonic clock by the recorder, with an error that it stored.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from stagescope.ingest.recording.memory_need import require_memory
 from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.reductions import name_reductions
-from stagescope.ingest.recording.segments import Part, join_segments
+from stagescope.ingest.recording.segments import Part, join_segments, without_discarded
 from stagescope.ingest.recording.slews import without_slews
 from stagescope.ingest.recording.time_window import within_recording
 from stagescope.ingest.recording.values import nullable, texts
@@ -49,8 +51,7 @@ from stagescope.vocabulary.kinds import BY_CODE, BY_NAME, KINDS, LANES, STEP_COD
 from stagescope.vocabulary.limits import limit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
 
@@ -80,10 +81,17 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     """
     options = options or ReadOptions()
     require_memory(paths, options.steps)
-    parts, refused = read_usable(partial(_part, steps=options.steps), paths, options.done)
+    outcomes, refused = read_usable(partial(_part, steps=options.steps), paths, options.done)
+    parts, gone = (
+        [one for one in outcomes if isinstance(one, Part)],
+        [one for one in outcomes if isinstance(one, Path)],
+    )
+    if not parts:
+        raise InputError.no_such_path(gone[0])
+    parts, discarded, vanished = without_discarded(parts, gone)
     parts, lost = without_copies(parts)
-    every, unknown = processes_of(parts)
-    return timeline_of(every, [*lost, *refused, *unknown], options)
+    every, unknown = processes_of(parts, discarded)
+    return timeline_of(every, [*lost, *refused, *vanished, *unknown], options)
 
 
 def timeline_of(
@@ -146,14 +154,17 @@ def _bytes_of(path: Path) -> bytes:
         return stream.read()
 
 
-def processes_of(parts: Sequence[Part]) -> tuple[list[Process], list[Diagnostic]]:
+def processes_of(
+    parts: Sequence[Part], discarded: Collection[Path] = ()
+) -> tuple[list[Process], list[Diagnostic]]:
     """Return the process of each recording, in the order of ranks, and what could not be used.
 
+    `discarded` are files that their process deleted meanwhile.
     Raises InputError for a file of a newer format, and if the rank of no file is known.
     """
     processes: list[Process] = []
     lost: list[Diagnostic] = []
-    for (path, contents), notes in join_segments(parts):
+    for (path, contents), notes in join_segments(parts, discarded):
         version = contents.header.get("version", fmt.FORMAT_VERSION)
         if version > fmt.FORMAT_VERSION:
             raise errors.newer_version(path, version, fmt.FORMAT_VERSION)
@@ -172,8 +183,14 @@ def processes_of(parts: Sequence[Part]) -> tuple[list[Process], list[Diagnostic]
     return sorted(processes, key=lambda process: process.rank), lost
 
 
-def _part(path: Path, *, steps: StepRange | None) -> Part:
-    return Part(path, with_chosen_steps(read_contents(_bytes_of(path)), steps))
+def _part(path: Path, *, steps: StepRange | None) -> Part | Path:
+    """Return the content of a file; the path if the file is gone: a running process deletes its oldest segments."""
+    try:
+        return Part(path, with_chosen_steps(read_contents(_bytes_of(path)), steps))
+    except InputError:
+        if os.path.lexists(path):
+            raise
+        return path
 
 
 def _no_rank(contents: Contents) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from stagescope.ingest.recording.diagnostics import STORED_MISSING, gaps_of
 from stagescope.ingest.recording.frames import Columns, Contents
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 KEPT = 4
@@ -32,8 +34,7 @@ class Part(NamedTuple):
     @property
     def number(self) -> int:
         """Position in the sequence, from the header, or from the name without one, as in rank-00003.7.sscope."""
-        found = _NUMBER_IN_NAME.match(self.path.name)
-        return _whole(self.contents.header.get("segment", int(found[1]) if found else 0))
+        return _whole(self.contents.header.get("segment", number_in_name(self.path)))
 
     @property
     def records_before(self) -> int:
@@ -41,10 +42,36 @@ class Part(NamedTuple):
         return _whole(self.contents.header.get("records_before"))
 
 
-def join_segments(parts: Iterable[Part]) -> Iterator[tuple[Part, list[Diagnostic]]]:
+def without_discarded(
+    parts: Sequence[Part], gone: Iterable[Path]
+) -> tuple[list[Part], list[Path], list[Diagnostic]]:
+    """Return the parts that a process still keeps, the discarded files, and an error for each other file that is gone.
+
+    `gone` are files that were deleted while the others were read. A process that runs deletes its oldest segment, so
+    what was read of older ones has been discarded as well: otherwise there would be a hole in its steps.
+    """
+    discarded: list[Path] = []
+    lost: list[Diagnostic] = []
+    kept = list(parts)
+    for path in gone:
+        number = number_in_name(path)
+        own = [part for part in kept if _stem(part) == stem_of(path)]
+        if any(part.number > number for part in own):
+            discarded += [path, *(part.path for part in own if part.number < number)]
+            kept = [part for part in kept if _stem(part) != stem_of(path) or part.number > number]
+        else:
+            text = "not read: the file was deleted while the recordings were read"
+            lost.append(Diagnostic("error", text, str(path), code="file.unreadable"))
+    return kept, discarded, lost
+
+
+def join_segments(
+    parts: Iterable[Part], discarded: Collection[Path] = ()
+) -> Iterator[tuple[Part, list[Diagnostic]]]:
     """Yield one part per process and the diagnostics of its files; a single file is returned unchanged.
 
     The joined part has the path of the last file. Discarded spans are counted in a warning, missing ones in an error.
+    `discarded` are files that their process has deleted since they were found.
     """
     rows: dict[object, list[Part]] = {}
     parts = list(parts)
@@ -56,7 +83,9 @@ def join_segments(parts: Iterable[Part]) -> Iterator[tuple[Part, list[Diagnostic
         rows.setdefault(own, []).append(part)
     for row in rows.values():
         row.sort(key=lambda part: part.number)
-        yield (row[0], []) if len(row) == 1 and not row[0].number else (_joined(row), list(_notes(row)))
+        deleted = sum(stem_of(path) == _stem(row[-1]) for path in discarded)
+        is_whole = len(row) == 1 and not row[0].number
+        yield (row[0], []) if is_whole else (_joined(row), list(_notes(row, deleted)))
 
 
 def _whole(value: object) -> int:
@@ -80,7 +109,18 @@ def _key(part: Part) -> tuple[str, ...]:
 
 
 def _stem(part: Part) -> tuple[Path, str]:
-    return part.path.parent, part.path.name.partition(".")[0]
+    return stem_of(part.path)
+
+
+def stem_of(path: Path) -> tuple[Path, str]:
+    """Return what the names of all files of one process share."""
+    return path.parent, path.name.partition(".")[0]
+
+
+def number_in_name(path: Path) -> int:
+    """Return the position of a file in the sequence, by its name."""
+    found = _NUMBER_IN_NAME.match(path.name)
+    return int(found[1]) if found else 0
 
 
 def _missing_records(contents: Contents, following: Contents) -> Counter[str]:
@@ -135,7 +175,21 @@ def _concatenated(tables: list[Columns]) -> Columns:
     )
 
 
-def _notes(row: list[Part]) -> Iterator[Diagnostic]:
+def _bounds_text(header: Mapping[str, Any]) -> str:
+    """Return what a recording keeps: ``the last 200 steps within 1 GiB``."""
+    seconds, steps, size_bytes = (
+        _whole(header.get(name)) for name in ("keep_seconds", "keep_steps", "max_bytes")
+    )
+    parts = [f"{seconds} s" if seconds else "", counted(steps, "step") if steps else ""]
+    last = " and ".join(filter(None, parts))
+    within = f"within {size_text(size_bytes)}" if size_bytes else ""
+    if last:
+        return f"the last {last} {within}".rstrip()
+    return f"the recording {within or 'within its bounds'}"
+
+
+def _notes(row: list[Part], deleted: int) -> Iterator[Diagnostic]:
+    """Yield what is missing; `deleted` files were discarded since the files of the process were found."""
     first, last = row[0], row[-1]
     rank = last.contents.header.get("rank", first.contents.header.get("rank"))
     source = str(last.path)
@@ -144,11 +198,10 @@ def _notes(row: list[Part]) -> Iterator[Diagnostic]:
             part.contents.missing_records = _missing_records(part.contents, following.contents)
         yield from gaps_of(part.contents, str(part.path), rank)
     if first.records_before:
-        bound = last.contents.header.get("max_bytes")
-        text = f"the oldest spans of this process were discarded to keep the recording within {bound} bytes"
+        text = f"the oldest spans of this process were discarded to keep {_bounds_text(last.contents.header)}"
         yield Diagnostic("warning", text, source, rank, count=first.records_before, code="spans.discarded")
     expected = min(last.number + 1, KEPT if last.contents.end else KEPT - 1)
-    if len(row) < expected:
+    if len(row) + deleted < expected:
         text = "files of this recording are missing"
         yield Diagnostic("error", text, source, rank, count=expected - len(row), code="files.missing")
     if last.contents.end is None:
