@@ -25,7 +25,7 @@ def spans(tmp_path):
 def test_prints_the_verdict_first_and_states_the_denominator(spans, capsys):
     assert main(["report", str(spans)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith("1f1b, 2 stages x 2 micro-batches, 14 % idle: ")
+    assert text.startswith("1f1b, 2 stages x 2 micro-batches, 14.3 % idle: ")
     assert f"Fractions divide by the {DENOMINATOR}." in text
     assert "rank stages busy" not in text
 

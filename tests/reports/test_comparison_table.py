@@ -24,7 +24,7 @@ def test_the_sentences_state_how_much_and_where():
     assert iteration.endswith(", n = 20 and 20 steps).")
     assert window.startswith("The pipeline window got 3.")
     assert window.endswith("% longer: 334.4 ms before, 345.3 ms after.")
-    assert where.startswith("Most of it: stage imbalance, +7.")
+    assert where.startswith("Most of it: stage imbalance, +5.")
     assert "; of all places, backward of stage 2 changed most, +15." in where
 
 

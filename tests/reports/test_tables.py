@@ -7,7 +7,8 @@ from stagescope.analysis import Bubble, Report, build_report
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.totals import REPORT_RANKS, REPORT_STEPS
 from stagescope.model import empty_timeline
-from stagescope.reports.tables import percent_text, step_and_rank_tables
+from stagescope.reports.tables import step_and_rank_tables
+from stagescope.vocabulary.ratios import percent_text
 from synthetic import Shape, pipeline_timeline, slowed_step
 
 

@@ -11,7 +11,7 @@ from stagescope.reports.text import bubble_sentence, report_text
 
 def test_prints_verdict_bubble_bars_and_stages_in_this_order():
     lines = report_text(explained()).splitlines()
-    assert lines[0].startswith("1f1b, 4 stages x 8 micro-batches: 27 % of the iteration (330.0 ms) is not")
+    assert lines[0].startswith("1f1b, 4 stages x 8 micro-batches: 27.3 % of the iteration (330.0 ms) is not")
     places = [
         next(place for place, line in enumerate(lines) if line.startswith(start))
         for start in (

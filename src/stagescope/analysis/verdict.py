@@ -10,7 +10,6 @@ import polars as pl
 from stagescope.analysis.cause_details import QUIET, cause_detail
 from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.findings import find_findings
-from stagescope.analysis.idle.shares import whole_percents
 from stagescope.analysis.iteration.last_pipeline import (
     last_pipelines,
     last_pipelines_text,
@@ -22,7 +21,7 @@ from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
-from stagescope.vocabulary.ratios import comparative_text
+from stagescope.vocabulary.ratios import comparative_text, percent_text, points_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,6 +31,12 @@ if TYPE_CHECKING:
 
 IMBALANCE_FRACTION = 0.02
 """A stage is named as the slowest if it costs at least this much more than the mean of the others."""
+
+LEAST_POINTS_FRACTION = 0.005
+"""Smaller causes are not in the sentence."""
+
+QUIET_FRACTION = 0.015
+"""Below it, no details are given of a quiet cause."""
 
 MOST_DETAILS = 4
 """Causes of a sentence that have details in parentheses; more are hard to read."""
@@ -67,8 +72,8 @@ class Verdict(NamedTuple):
 def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     """Return the verdict on a report.
 
-    The points of `why` are percent of the iteration, or of the pipeline window if no whole iteration was recorded.
-    They are rounded together (Hare's method), so that they sum to the percentage in the same sentence.
+    The points of `why` are percent of the iteration, or of the pipeline window if no whole iteration was recorded, with
+    the values of the table of causes. Causes below half a point are in the table only.
     """
     fraction = report.bubble.fraction
     of_kernels = communication_sentences(report.kernel_communication_kinds)
@@ -117,21 +122,21 @@ def _lost(explanation: Explanation) -> str:
     lost = explanation.lost_time
     if lost is None:
         return ", 0 % idle"
-    head = f", {100 * lost.lost_fraction:.0f} % idle"
+    head = f", {percent_text(lost.lost_fraction)} idle"
     if lost.basis == "iteration":
         mean_ns = lost.whole_ns // lost.rows
         iteration = f"the iteration ({duration_text(mean_ns)})"
-        head = f": {100 * lost.lost_fraction:.0f} % of {iteration} is {'not compute' if lost.is_idle else 'lost'}"
-    columns = list(lost.causes_ns)
-    points = zip(whole_percents([lost.fraction(name) for name in columns]), columns, strict=True)
-    named = [(point, lost.fraction(name), name) for point, name in points if point]
+        head = f": {percent_text(lost.lost_fraction)} of {iteration} is {'not compute' if lost.is_idle else 'lost'}"
+    named = sorted(((lost.fraction(name), name) for name in lost.causes_ns), reverse=True)
+    named = [(fraction, name) for fraction, name in named if abs(fraction) >= LEAST_POINTS_FRACTION]
     if not named:
         return head
-    named.sort(reverse=True)
     cause_text = _cause_texts(explanation, explanation.ledger.steps["pipeline"].unique().to_list())
-    parts = [f"{point} {cause_text(name.removesuffix('_ns'), point)}" for point, _, name in named]
-    unit = "point" if named[0][0] == 1 else "points"
-    parts[0] = parts[0].replace(" ", f" {unit} ", 1)
+    parts = [
+        f"{points_text(fraction)} {cause_text(name.removesuffix('_ns'), fraction)}"
+        for fraction, name in named
+    ]
+    parts[0] = parts[0].replace(" ", " points ", 1)
     return f"{head}: {', '.join(parts)}"
 
 
@@ -147,14 +152,14 @@ def _of_last(explanation: Explanation) -> Explanation:
     return replace(explanation, lost_time=lost._replace(causes_ns=causes, rows=1))
 
 
-def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callable[[str, int], str]:
-    """Return a function that, given a cause and its points, returns its label and, for the first few, its details."""
+def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callable[[str, float], str]:
+    """Return a function that, given a cause and its fraction, returns its label and, for the first few, its details."""
     details = 0
 
-    def cause_text(name: str, points: int) -> str:
+    def cause_text(name: str, fraction: float) -> str:
         nonlocal details
         detail = None
-        if name in QUIET and points <= 1:
+        if name in QUIET and fraction < QUIET_FRACTION:
             pass  # who costs most of next to nothing is of no interest
         elif name == "stage_imbalance":
             detail = _slowest_stage(explanation)

@@ -120,7 +120,7 @@ def launch_command(script: Path, options: list[str]) -> list[str]:
 def theory_sentence(schedule: str, microbatches: int) -> str:
     """Return the schedule bubble of the demo in a sentence: with equal actions and transfers that take no time."""
     from stagescope import schedules
-    from stagescope.reports.tables import percent_text
+    from stagescope.vocabulary.ratios import percent_text
 
     chunks = 2 if schedule in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble") else None
     actions = schedules.order(THEORY[schedule], ranks=RANKS, microbatches=microbatches, chunks=chunks)

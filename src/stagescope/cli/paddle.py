@@ -83,7 +83,7 @@ def command(
 def _summary(timeline: Timeline) -> str:
     """Return steps, ranks and the bubble in one line."""
     from stagescope import api
-    from stagescope.reports.tables import percent_text
+    from stagescope.vocabulary.ratios import percent_text
 
     report: Report = api.analyze(timeline)
     steps = compact_ranges(report.steps["step"])

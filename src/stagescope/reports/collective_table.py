@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import set_cell_size
 
 from stagescope.reports.aligned import aligned
-from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.causes import NOT_RECORDED
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.printable import printable
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

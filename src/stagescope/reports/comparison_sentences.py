@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.analysis.statistics.differences import RUNS
 from stagescope.reports.counter_text import compared_throughput
-from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
-from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, comparative_text
+from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, comparative_text, percent_text
 
 if TYPE_CHECKING:
     from stagescope.analysis.statistics.comparison import Comparison

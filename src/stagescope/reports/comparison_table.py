@@ -42,7 +42,8 @@ def comparison_tables(comparison: Comparison, *, markdown: bool = False) -> str:
 
 
 def _head(comparison: Comparison) -> tuple[str, ...]:
-    return (f"mean per {comparison.per}", *HEAD[1:])
+    without = ", without outliers" if comparison.leaves_out else ""
+    return (f"mean per {comparison.per}{without}", *HEAD[1:])
 
 
 def _is_whole(row: Row) -> bool:

@@ -10,9 +10,9 @@ from rich.cells import set_cell_size
 from stagescope.analysis.kernels.communication import ANY, OUTSIDE, PAIR, RUN
 from stagescope.analysis.kernels.sentences import operation_text
 from stagescope.reports.aligned import aligned
-from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from stagescope.analysis import Report

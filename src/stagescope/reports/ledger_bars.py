@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import aligned
-from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.causes import BY_COLUMN, NOT_RECORDED
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from stagescope.analysis.lost_time import LostTime

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from stagescope.model.simulated import simulated_time_text
 from stagescope.reports.comparison_sentences import comparison_sentences
 from stagescope.reports.comparison_table import step_rows
-from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,9 +6,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import GAP, aligned
-from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.printable import printable
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     import polars as pl

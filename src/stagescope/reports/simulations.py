@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from stagescope.model.simulated import simulated_time_text
 from stagescope.reports.aligned import GAP, aligned
-from stagescope.reports.tables import percent_text
 from stagescope.schedules.catalog import SCHEDULES
 from stagescope.schedules.search.fastest import memory_text
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,7 +11,7 @@ from stagescope.reports.aligned import aligned
 from stagescope.reports.terminal import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.printable import printable
-from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
+from stagescope.vocabulary.ratios import percent_text
 from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
@@ -140,17 +140,3 @@ def _memory_cells(report: Report) -> dict[str, dict[str, str]]:
 def _time_text(time_ns: int | None) -> str:
     """Return a duration, or a dash for one that was not recorded."""
     return "-" if time_ns is None else duration_text(time_ns)
-
-
-def percent_text(fraction: float | None) -> str:
-    """Return a fraction as percent with one decimal, above ten as a multiple, or a dash for None.
-
-    >>> percent_text(3 / 11), percent_text(None), percent_text(-1e-9)
-    ('27.3 %', '-', '0.0 %')
-    """
-    if fraction is None:
-        return "-"
-    if fraction > LARGEST_PERCENT_RATIO:
-        return multiple_text(fraction)
-    percent = round(100 * fraction, 1) + 0.0  # 0.0 added: a small negative part is not -0.0
-    return f"{percent:.1f} %"

@@ -11,11 +11,11 @@ from stagescope.reports.counter_text import memory_sentence, throughput_sentence
 from stagescope.reports.kernel_table import kernel_lines
 from stagescope.reports.ledger_bars import ledger_bars
 from stagescope.reports.stage_table import stage_lines
-from stagescope.reports.tables import percent_text
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.printable import printable
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -36,12 +36,17 @@ def account_of(report: Report) -> dict[str, Any] | None:
     origins = _origins(report.culprits, lost)
     causes = [
         _part(BY_COLUMN[name], ns, origins.filter(pl.col("cause") == BY_COLUMN[name].name))
+        | {"fraction": None if ns is None else lost.fraction(name)}
         for name, ns in shown.items()
     ]
+    compute_fraction = 1 - sum(cause["fraction"] or 0.0 for cause in causes)
     return {
         "denominator": lost.denominator,
         "total_ns": total_ns,
-        "parts": [{**_described(COMPUTED), "ns": compute_ns, "origins": []}, *causes],
+        "parts": [
+            {**_described(COMPUTED), "ns": compute_ns, "fraction": compute_fraction, "origins": []},
+            *causes,
+        ],
     }
 
 

@@ -18,6 +18,30 @@ def multiple_text(ratio: float) -> str:
     return f"{ratio:.0f}x" if ratio <= LARGEST_RATIO else f"over {LARGEST_RATIO:.0f}x"
 
 
+def percent_text(fraction: float | None) -> str:
+    """Return a fraction as percent with one decimal, above ten as a multiple, or a dash for None.
+
+    Every text shows a fraction this way, so that one quantity has one value: none is rounded further to make parts sum.
+
+    >>> percent_text(3 / 11), percent_text(None), percent_text(-1e-9)
+    ('27.3 %', '-', '0.0 %')
+    """
+    if fraction is None:
+        return "-"
+    if fraction > LARGEST_PERCENT_RATIO:
+        return multiple_text(fraction)
+    return f"{points_text(fraction)} %"
+
+
+def points_text(fraction: float) -> str:
+    """Return a fraction as percent without the sign, for a sentence that has it once.
+
+    >>> points_text(0.2531)
+    '25.3'
+    """
+    return f"{round(100 * fraction, 1) + 0.0:.1f}"  # 0.0 added: a small negative part is not -0.0
+
+
 def change_text(ratio: float, decimals: int = 1) -> str:
     """Return a new value over an old one as a signed difference in percent, or as a multiple above ten.
 

@@ -1,10 +1,8 @@
 """Idle time divided among its causes."""
 
 import polars as pl
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stagescope.analysis.idle.shares import IDLE_SHARES, share_idle, whole_percents
+from stagescope.analysis.idle.shares import IDLE_SHARES, share_idle
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 
@@ -45,10 +43,3 @@ def test_idle_time_without_ledger_is_unattributed():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 30))
     shares = share_idle(windows, ledger((0, 0, {"schedule_bubble_ns": 4})))
     assert shares["unattributed_ns"].to_list() == [6, 30, 36, 36]
-
-
-@given(st.lists(st.floats(-0.2, 1), min_size=1, max_size=6))
-def test_whole_percents_sum_to_the_rounded_sum_with_errors_below_one(fractions):
-    whole = whole_percents(fractions)
-    assert sum(whole) == round(sum(100 * each for each in fractions))
-    assert all(abs(percent - 100 * each) < 1 for percent, each in zip(whole, fractions, strict=True))

@@ -71,6 +71,8 @@ export interface LedgerPart {
   label: string;
   /** Null: nothing of this cause was recorded. */
   ns: number | null;
+  /** Of the denominator, as texts show it: the quotient of the rounded times may differ in the last digit. */
+  fraction: number | null;
   meaning: string;
   /** What it comes from; they sum to the part. Empty where nothing is known. */
   origins: Origin[];

@@ -19,7 +19,20 @@ export function durationText(ns: number, unit: TimeUnit = "ns"): string {
   const [name, unitNs] = UNITS.find(([, of]) => size >= of) ?? UNITS[3]!;
   const value = ns / unitNs;
   const digits = String(Math.trunc(Math.abs(value))).length;
-  return `${value.toFixed(unitNs > 1 ? Math.max(0, 4 - digits) : 0)} ${name}`;
+  return `${fixed(value, unitNs > 1 ? Math.max(0, 4 - digits) : 0)} ${name}`;
+}
+
+/** More digits than a double has behind the point at these sizes, so that they show what it is exactly. */
+const EXACT_DIGITS = 40;
+
+/** As `toFixed`, but of two equally near numbers the even one, as Python rounds: the terminal shows the same digits. */
+export function fixed(value: number, decimals: number): string {
+  const text = value.toFixed(decimals);
+  const exact = value.toFixed(decimals + EXACT_DIGITS);
+  const rest = exact.slice(-EXACT_DIGITS);
+  if (rest[0] !== "5" || Number(rest.slice(1)) !== 0) return text;
+  const below = exact.slice(0, -EXACT_DIGITS).replace(/\.$/, "");
+  return Number(below.at(-1)) % 2 === 0 ? below : text;
 }
 
 /** As short as fits into a block: two or three digits. */
@@ -31,15 +44,20 @@ export function shortDuration(ns: number, unit: TimeUnit): string {
 }
 
 export function percentText(fraction: number): string {
-  const text = (100 * fraction).toFixed(1);
+  if (fraction > 10) return multipleText(fraction);
+  const text = fixed(100 * fraction, 1);
   // A small negative part is no "-0.0".
   return `${text === "-0.0" ? "0.0" : text.replace("-", "−")} %`;
 }
 
 /** A relative change: in percent, or above ten times as a multiple, as vocabulary/ratios.py writes it. */
 export function changeText(change: number): string {
-  if (change + 1 > 10) return change + 1 > 1000 ? "over 1000x" : `${Math.round(change + 1)}x`;
+  if (change + 1 > 10) return multipleText(change + 1);
   return `${change > 0 ? "+" : ""}${percentText(change)}`;
+}
+
+function multipleText(ratio: number): string {
+  return ratio > 1000 ? "over 1000x" : `${fixed(ratio, 0)}x`;
 }
 
 export function countText(count: number): string {

@@ -54,7 +54,7 @@ function Part({ viewer, ledger, part, most }: PartProps) {
         onClick={choose}
       >
         <span class="ledger-name">{part.label}</span>
-        <span class="ledger-value">{valueText(viewer, ledger, part.ns)}</span>
+        <span class="ledger-value">{valueText(viewer, part.ns, part.fraction)}</span>
         <span class="bar" style={{ width: `${(100 * Math.abs(part.ns ?? 0)) / most}%`, background: color }} />
       </button>
       {isOpen && part.origins.length > 0 && (
@@ -78,7 +78,7 @@ type OriginProps = Omit<PartProps, "most"> & { origin: Origin };
 
 /** A rank or link; a click goes to the longest idle interval that it causes. */
 function OriginRow({ viewer, ledger, part, origin }: OriginProps) {
-  const value = <span class="ledger-value">{valueText(viewer, ledger, origin.ns)}</span>;
+  const value = <span class="ledger-value">{valueText(viewer, origin.ns, origin.ns / ledger.total_ns)}</span>;
   const idle = viewer.idle.value;
   const place = idle ? longestOf(viewer, idle, part.name, origin) : -1;
   if (place < 0)
@@ -103,9 +103,8 @@ function OriginRow({ viewer, ledger, part, origin }: OriginProps) {
   );
 }
 
-function valueText(viewer: Viewer, ledger: Ledger, ns: number | null): string {
-  if (ns === null) return "not recorded";
-  const fraction = ledger.total_ns ? ns / ledger.total_ns : 0;
+function valueText(viewer: Viewer, ns: number | null, fraction: number | null): string {
+  if (ns === null || fraction === null) return "not recorded";
   return `${durationText(ns, viewer.meta.time_unit)} · ${percentText(fraction)}`;
 }
 

@@ -1,3 +1,5 @@
+import { readFileSync } from "node:fs";
+
 import { expect, it } from "vitest";
 
 import { changeText, durationText, momentText, parseDuration, percentText } from "../../src/model/time";
@@ -34,3 +36,15 @@ it.each([
   [11.3, "12x"],
   [5000, "over 1000x"],
 ])("writes the change %d", (change, text) => expect(changeText(change)).toBe(text));
+
+const SHARED = JSON.parse(
+  readFileSync(new URL("../../../tests/data/viewer/number_texts.json", import.meta.url), "utf-8"),
+) as { durations: [number, string][]; percents: [number, string][] };
+
+it.each(SHARED.durations)("writes the duration %d as the terminal does", (ns, text) =>
+  expect(durationText(ns)).toBe(text),
+);
+
+it.each(SHARED.percents)("writes the fraction %d as the terminal does", (fraction, text) =>
+  expect(percentText(fraction)).toBe(text),
+);

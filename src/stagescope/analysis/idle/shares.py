@@ -79,18 +79,3 @@ def _without_savings(sums: pl.DataFrame) -> pl.DataFrame:
         parts = {name.removesuffix("_ns"): row[name] for name in CAUSE_COLUMNS}
         rows.append(row | {f"{name}_ns": part_ns for name, part_ns in offset_whole_savings(parts).items()})
     return pl.DataFrame(rows, schema=sums.schema)
-
-
-def whole_percents(fractions: Sequence[float]) -> list[int]:
-    """Return fractions as whole percents that sum to their rounded sum (largest remainder method of Hare).
-
-    >>> whole_percents([0.274, 0.026, 0.006])
-    [27, 3, 1]
-    """
-    exact = [100 * fraction for fraction in fractions]
-    whole = [int(value // 1) for value in exact]
-    missing = round(sum(exact)) - sum(whole)
-    by_remainder = sorted(range(len(exact)), key=lambda index: whole[index] - exact[index])
-    for index in by_remainder[:missing]:
-        whole[index] += 1
-    return whole

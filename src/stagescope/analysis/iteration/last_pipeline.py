@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.idle.savings import offset_savings
-from stagescope.analysis.idle.shares import whole_percents
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
+from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,7 @@ USUAL_FRACTION = 0.5
 """A pipeline is named as the last one if it was in at least this many of the iterations."""
 
 MOST_PARTS = 4
+LEAST_PART_FRACTION = 0.005
 LEAST_RANGE_FRACTION = 0.01
 BEYOND_WINDOWS = ("gradient_reduction", "data_parallel_wait", "data_loading", "optimizer", "other_work")
 """Causes of the window that are in the rest of the iteration, too."""
@@ -166,17 +167,21 @@ def last_pipelines_text(explanation: Explanation) -> str | None:
     return f"the last pipeline changes: {counts.height} of {pipelines} pipelines were last at least once"
 
 
-def slowest_pipeline_sentence(explanation: Explanation, cause_text: Callable[[str, int], str]) -> str:
+def slowest_pipeline_sentence(explanation: Explanation, cause_text: Callable[[str, float], str]) -> str:
     """Return what the iterations of the last pipeline consist of; empty with a single pipeline.
 
     In its ledger a straggler is the work that it has more than its replicas, and not the idle time of the others.
-    `cause_text` returns the label and the details of a cause, given its name and its percent.
+    `cause_text` returns the label and the details of a cause, given its name and its fraction.
     """
     losses = explanation.losses
     if losses.is_empty() or explanation.iterations["pipeline"].n_unique() < FEWEST_PIPELINES:
         return ""
-    percents = dict(zip(losses["part"], whole_percents(losses["fraction"].to_list()), strict=True))
-    ideal = percents.pop(IDEAL)
-    named = sorted(((percent, name) for name, percent in percents.items() if percent), reverse=True)
-    listed = ", ".join(f"{percent} % {cause_text(name, percent)}" for percent, name in named[:MOST_PARTS])
-    return f"The last pipeline sets the iteration; its time is {ideal} % ideal work{', ' if listed else ''}{listed}."
+    fractions = dict(losses.select("part", "fraction").iter_rows())
+    ideal = percent_text(fractions.pop(IDEAL))
+    named = sorted(((fraction, name) for name, fraction in fractions.items()), reverse=True)[:MOST_PARTS]
+    listed = "".join(
+        f", {percent_text(fraction)} {cause_text(name, fraction)}"
+        for fraction, name in named
+        if fraction >= LEAST_PART_FRACTION
+    )
+    return f"The last pipeline sets the iteration; its time is {ideal} ideal work{listed}."

@@ -68,11 +68,13 @@ def with_whole_backwards(actions: pl.DataFrame) -> pl.DataFrame:
 def iteration_series(intermediates: Intermediates) -> pl.DataFrame:
     """Return the iteration of every step and its parts, those of the last pipeline; the parts sum to the iteration.
 
+    Their means over the steps are the table LOSSES, apart from negative parts, which that table offsets.
     Parts of which nothing was recorded are missing. Like all series, these have the columns of KEY, step, value_ns, and
     clock_error_ns: how much of the value may be clock error.
     """
+    ledger = intermediates.ledger
     losses = losses_by_step(
-        intermediates.iterations, intermediates.ledger.steps, intermediates.chained_losses
+        intermediates.iterations, ledger.losses, intermediates.chained_losses, ledger.steps
     )
     unknown = [name for name in intermediates.unrecorded if not (losses[name] != 0).any()]
     parts = losses.drop("iteration_ns", *unknown).unpivot(
