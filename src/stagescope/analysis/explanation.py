@@ -22,6 +22,7 @@ from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
 from stagescope.analysis.other_work import find_other_work
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
+from stagescope.analysis.prediction.tried_changes import NOTHING_TRIED, TriedChanges
 from stagescope.analysis.statistics.action_samples import sample_actions
 from stagescope.analysis.statistics.outlier_actions import find_outlier_actions
 from stagescope.analysis.statistics.outlier_patterns import find_outlier_pattern
@@ -56,7 +57,8 @@ class Explanation:
     (LOSSES), `lost_time` (what texts show of these, None if nothing was measured or timestamps contradict the order of
     the actions), `ideal` (the schedule that ran),
     `phases` (STEP_PHASES), `stage_costs`, `stage_work`, `overlap`, `critical_path`, `stragglers`, `trends`, `replicas`,
-    `improvements` (IMPROVEMENTS, fixes first), `clock_notes` (what counters show of slow clocks, by rank),
+    `improvements` (IMPROVEMENTS, fixes first), `tested` (which changes were tested for them),
+    `clock_notes` (what counters show of slow clocks, by rank),
     `lengths_note` (how the lengths of micro-batches relate to their sizes, None if unknown), `late_ranks` (LATE_RANKS),
     `steps_per_iteration`, `waits_inside` (ranks that wait for collectives inside of actions), `other_work`
     (what ranks did outside of actions, by name), and `unrecorded`, the
@@ -85,6 +87,7 @@ class Explanation:
     unrecorded: frozenset[str]
     late_ranks: pl.DataFrame
     steps_per_iteration: int = 1
+    tested: TriedChanges = NOTHING_TRIED
     waits_inside: tuple[int, ...] = ()
     other_work: pl.DataFrame = field(default_factory=pl.DataFrame)
     improvements: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -184,6 +187,7 @@ def _with_improvements(
     return replace(
         explained,
         improvements=_of_iterations(improvements.table, explained.lost_time),
+        tested=improvements.tested,
         critical_path=intermediates.critical_path.filter(pl.col("step").is_in(list(steps))),
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
     )

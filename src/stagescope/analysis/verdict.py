@@ -58,12 +58,14 @@ class Verdict(NamedTuple):
     `improvement` states the best fix, and the largest redesign that needs no more memory, one sentence each.
 
     `slowest` states what the time of the pipeline that sets the iteration consists of; empty with a single pipeline.
+    `tested` states which fixes and schedules were tested for `improvement`, and which schedules were not and why.
     """
 
     why: str
     improvement: str
     findings: tuple[str, ...]
     slowest: str = ""
+    tested: str = ""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.why, self.slowest, self.improvement)))
@@ -89,6 +91,7 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
         slowest_pipeline_sentence(
             explanation, _cause_texts(_of_last(explanation), last_pipelines(explanation))
         ),
+        explanation.tested.sentence(),
     )
 
 
@@ -214,6 +217,8 @@ def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
         text = f"{row['change']}, {_less_text(row)}"
         text = text if sentences else _prediction_text(row, step, in_cost_units=in_cost_units)
         sentences.append(f"With more memory: {text}.")
+    if not sentences and explanation.tested.is_nothing:
+        return "No change was tested."
     return " ".join(sentences) or f"No tested change would shorten the {step} by 0.5 % or more."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from stagescope.cli.reading import (
     reading_options,
     skip_steps_option,
 )
-from stagescope.cli.show import print_tables, print_understood, supports_unicode
+from stagescope.cli.show import print_tables, print_text, print_understood, supports_unicode
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.steps import parse_skipped
 
@@ -158,6 +159,8 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
         if report.explanation is not None:
             interactions = removal_order_text(report.explanation.losses)
             echo(f"{interactions}\n" if interactions else "", nl=False)
+        if report.verdict is not None and report.verdict.tested:
+            print_text("\n".join(textwrap.wrap(report.verdict.tested, terminal_width())) + "\n")
         for line in collective_lines(report, width=terminal_width()):
             echo(line)
         for sentence in slowdown_lines(report.slowdowns, width=terminal_width()):

@@ -44,7 +44,9 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
             yield from textwrap.wrap(printable(sentence), width)
         yield from kernel_lines(report, width=width)
         return
-    for sentence in filter(None, (verdict.why, verdict.slowest, verdict.improvement)):
+    # What was tested is in the full report; here only if it led to nothing.
+    tested = verdict.tested if explanation.improvements.is_empty() else ""
+    for sentence in filter(None, (verdict.why, verdict.slowest, verdict.improvement, tested)):
         yield from textwrap.wrap(printable(sentence), width)
     yield ""
     denominator = denominator_sentence(report)

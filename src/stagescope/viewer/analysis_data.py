@@ -108,7 +108,12 @@ def _verdict(report: Report) -> dict[str, Any]:
         {"text": text, **{name: places.get(text, {}).get(name) for name in PLACE}}
         for text in verdict.findings
     ]
-    return {"why": why, "improvement": verdict.improvement, "findings": findings}
+    return {
+        "why": why,
+        "improvement": verdict.improvement,
+        "tested": verdict.tested,
+        "findings": findings,
+    }
 
 
 def _understood(timeline: Timeline) -> dict[str, Any]:

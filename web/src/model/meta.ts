@@ -97,6 +97,8 @@ export interface Ledger {
 export interface Verdict {
   why: string;
   improvement: string;
+  /** Which changes were tested for the improvement, and which were not and why. */
+  tested: string;
   findings: Finding[];
 }
 

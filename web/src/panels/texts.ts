@@ -11,5 +11,5 @@ export const TEXTS = {
   stepBarsOf: (count: string) => `Length of ${count} steps`,
   slowestOf: (first: string, last: string) => `slowest of the steps ${first} to ${last}`,
   stepBarsLegend: "height: length of the step; pale: bubble; triangle: longer than chance explains",
-  goToStep: (step: string) => `Go to step ${step}`,
+  tested: "What was tested",
 } as const;

@@ -2,12 +2,19 @@
 
 import type { Viewer } from "../layout/viewer";
 import type { Finding, Understood, Verdict } from "../model/meta";
+import { TEXTS } from "./texts";
 
 export function VerdictWords({ viewer, verdict }: { viewer: Viewer; verdict: Verdict }) {
   return (
     <div class="verdict">
       <p>{verdict.why}</p>
       {verdict.improvement && <p>{verdict.improvement}</p>}
+      {verdict.tested && (
+        <details class="tested">
+          <summary>{TEXTS.tested}</summary>
+          <p>{verdict.tested}</p>
+        </details>
+      )}
       {verdict.findings.length > 0 && (
         <ul>
           {verdict.findings.map((finding) => (

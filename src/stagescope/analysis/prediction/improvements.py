@@ -10,9 +10,11 @@ import polars.selectors as cs
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.prediction.fixes import find_fixes
 from stagescope.analysis.prediction.redesigns import find_redesigns
+from stagescope.analysis.prediction.tried_changes import INCOMPLETE, NOTHING_TRIED, TriedChanges
 from stagescope.analysis.prediction.what_if import WHAT_IF, measure_replays
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
+from stagescope.schedules.catalog import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -81,10 +83,11 @@ UNCHANGED = {
 
 
 class Improvements(NamedTuple):
-    """The table IMPROVEMENTS, and diagnostics about what was not tested."""
+    """The table IMPROVEMENTS, diagnostics about what was not tested, and what was."""
 
     table: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
+    tested: TriedChanges = NOTHING_TRIED
 
 
 def find_improvements(
@@ -106,10 +109,11 @@ def find_improvements(
     fixes = find_fixes(measured, evidence)
     every = _complete(fixes, FIX)
     untested: tuple[Diagnostic, ...] = ()
+    tested = TriedChanges(untested={INCOMPLETE: [name for name in NAMES if name != schedule]})
     # What other schedules would gain for a part of a pipeline does not hold for the whole.
     if not evidence.is_incomplete:
         redesigns = find_redesigns(measured, schedule, evidence)
-        untested = redesigns.diagnostics
+        untested, tested = redesigns.diagnostics, redesigns.tested
         if not redesigns.table.is_empty():
             best_first = redesigns.table.sort(
                 "gain_ns", descending=True, nulls_last=True, maintain_order=True
@@ -120,7 +124,11 @@ def find_improvements(
     omitted = _impossible(every.height - possible.height)
     is_bound = pl.col("high_step_ns") >= pl.col("measured_step_ns")
     least = pl.when(is_bound).then(LEAST_BOUND_FRACTION).otherwise(LEAST_GAIN_FRACTION)
-    return Improvements(possible.filter(pl.col("gain_fraction") >= least), (*untested, *omitted))
+    return Improvements(
+        possible.filter(pl.col("gain_fraction") >= least),
+        (*untested, *omitted),
+        tested._replace(fixes=fixes.height),
+    )
 
 
 def _impossible(count: int) -> Iterator[Diagnostic]:

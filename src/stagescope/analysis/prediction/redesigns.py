@@ -9,6 +9,7 @@ import polars as pl
 from stagescope.analysis.prediction.changes import OtherSchedule
 from stagescope.analysis.prediction.layer_layout import layers_per_stage, predict_layout
 from stagescope.analysis.prediction.schedule_ranges import predict_schedules
+from stagescope.analysis.prediction.tried_changes import UNSUPPORTED, TriedChanges
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Redesigns(NamedTuple):
-    """Columns of IMPROVEMENTS, and diagnostics about what was not tested."""
+    """Columns of IMPROVEMENTS, diagnostics about what was not tested, and what was."""
 
     table: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
+    tested: TriedChanges
 
 
 def find_redesigns(measured: Measured, schedule: str | None, evidence: Evidence) -> Redesigns:
@@ -49,7 +51,14 @@ def find_redesigns(measured: Measured, schedule: str | None, evidence: Evidence)
         )
         for reason, names in predictions.untested.items()
     )
-    return Redesigns(table, (*diagnostics, *_layer_diagnostics(evidence.layers, measured.mean_costs.stages)))
+    tested = TriedChanges(
+        schedules=[each.name for each in predictions.found],
+        has_layout=layout is not None,
+        untested={**predictions.untested, UNSUPPORTED: predictions.unsupported},
+        reduced=predictions.reduced,
+    )
+    of_layers = _layer_diagnostics(evidence.layers, measured.mean_costs.stages)
+    return Redesigns(table, (*diagnostics, *of_layers), tested)
 
 
 def _layer_diagnostics(layers: Sequence[int], stages: int) -> list[Diagnostic]:

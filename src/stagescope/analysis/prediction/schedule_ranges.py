@@ -76,10 +76,16 @@ class _Plan(NamedTuple):
 
 
 class SchedulePredictions(NamedTuple):
-    """The predictions, and why there is none for other schedules: reasons with the names that they apply to."""
+    """The predictions, and why there is none for other schedules: reasons with the names that they apply to.
+
+    `unsupported` are schedules that these numbers of ranks, stages and micro-batches exclude; `reduced` is a clause
+    about what was simulated instead of every action, or empty.
+    """
 
     found: list[SchedulePrediction]
     untested: dict[str, list[str]]
+    unsupported: list[str]
+    reduced: str = ""
 
 
 def predict_schedules(measured: Measured, ran: str | None) -> SchedulePredictions:
@@ -88,18 +94,20 @@ def predict_schedules(measured: Measured, ran: str | None) -> SchedulePrediction
     size = _measured_size(measured)
     base = size if isinstance(size, str) else _measured_base(measured, size, ran)
     if isinstance(size, str) or isinstance(base, str):
-        return SchedulePredictions([], {str(base): names})
+        return SchedulePredictions([], {str(base): names}, [])
     found: list[SchedulePrediction] = []
     untested: dict[str, list[str]] = {}
+    unsupported: list[str] = []
     for name in names:
         if not _other_order_exists(name, len(measured.order), size.microbatches, size.stages):
+            unsupported.append(name)
             continue
         prediction = base.predict(name)
         if isinstance(prediction, str):
             untested.setdefault(prediction, []).append(name)
         else:
             found.append(prediction)
-    return SchedulePredictions(found, untested)
+    return SchedulePredictions(found, untested, unsupported, base.reduction.text())
 
 
 def _measured_size(measured: Measured) -> ActionIndex | str:
