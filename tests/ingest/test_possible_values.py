@@ -11,6 +11,7 @@ from drawing import timeline_from_text
 from stagescope.ingest.merge import merge_timelines
 from stagescope.model import COUNTERS
 from stagescope.model.validate import conform
+from stagescope.vocabulary.limits import limit
 
 RUN = timeline_from_text("F0 F1 B0 B1\n. F0 B0 .")
 
@@ -26,13 +27,14 @@ def notes(timeline):
 
 @pytest.mark.parametrize("column", ["step", "stage", "chunk", "microbatch", "pair", "peer", "bytes"])
 def test_an_impossible_value_becomes_null_and_is_counted(column):
-    values = [-1, -(2**31)] + [2**31 - 1, 1_000_000] * (column not in ("step", "pair", "bytes"))
+    bound = limit("microbatches" if column == "microbatch" else "ranks")
+    values = [-1, -(2**31)] + [2**31 - 1, bound] * (column not in ("step", "pair", "bytes"))
     for value in values:
         found = merge_timelines([with_value(column, value)])
         assert found.spans[column][0] is None
         assert found.spans.drop(column).equals(RUN.spans.drop(column))
         assert notes(found) == [("values.impossible", 0, 1)]
-    assert notes(merge_timelines([with_value(column, 999_999)])) == []
+    assert notes(merge_timelines([with_value(column, bound - 1)])) == []
 
 
 def test_impossible_values_of_counters_are_dropped_and_counted():
@@ -43,7 +45,7 @@ def test_impossible_values_of_counters_are_dropped_and_counted():
     assert notes(found) == [("values.impossible", None, 4)]
 
 
-@pytest.mark.parametrize("rank", [-1, -(2**31), 1_000_000, 2**31 - 1])
+@pytest.mark.parametrize("rank", [-1, -(2**31), 131_072, 2**31 - 1])
 def test_spans_of_an_impossible_rank_are_dropped_and_counted(rank):
     moved = RUN.with_spans(
         RUN.spans.with_columns(rank=pl.when(rank=1).then(rank).otherwise("rank").cast(pl.Int32))

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import polars as pl
 import pytest
@@ -92,3 +94,18 @@ def test_empty_input_has_no_classes():
     _, _, classes = classes_of(empty_timeline())
     assert classes.table.is_empty()
     assert classes.costs_ns("mean_ns").tolist() == []
+
+
+def test_memory_is_proportional_to_the_actions_of_a_pipeline_with_thousands_of_ranks():
+    ranks = 2_000
+    timeline = run({rank: [f"F{rank}.0"] for rank in range(ranks)}, lambda _action, _rank: 10)
+    actions = find_actions(timeline)
+    tracemalloc.start()
+    try:
+        classes = find_action_classes(actions, np.full(ranks, 10))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert classes.table.height == ranks
+    # A table of all ranks and works had 250 MB.
+    assert peak < 30e6

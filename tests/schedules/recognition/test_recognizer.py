@@ -2,6 +2,7 @@
 """Recovery of a planted schedule: from its complete order, from most of it, and with other rank labels."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 from golden_orders import golden_cases
 from stagescope.schedules import NAMES, SCHEDULES, order, parse_action, recognize
 from stagescope.schedules.costs import Costs
+from stagescope.schedules.placement import PLACEMENTS, stages_of
+from stagescope.schedules.recognition import arrangement
+from stagescope.schedules.recognition.arrangement import find_arrangements
 from stagescope.schedules.recognition.candidates import VARIANTS
 from stagescope.schedules.recognition.result import ACTIONS_MISSING
 from stagescope.vocabulary.errors import ScheduleError
@@ -346,3 +350,35 @@ def test_searches_for_a_large_order_only_if_nothing_else_fits(monkeypatch):
     fixed = recognize(order("zb-v", ranks=8, microbatches=24))
     assert fixed.name == "zb-v"
     assert fixed.alternatives == ()
+
+
+@pytest.mark.parametrize("stages_of_rank", [lambda rank: (5 * rank,), lambda rank: (rank, 3 * rank + 2)])
+def test_stages_that_fit_no_pipeline_are_tried_for_few_sizes(monkeypatch, stages_of_rank):
+    ranks, placed = 800, []
+
+    def counted(*arguments):
+        placed.append(arguments)
+        return stages_of(*arguments)
+
+    monkeypatch.setattr(arrangement, "stages_of", counted)
+    orders = {rank: [f"F{stage}.0" for stage in stages_of_rank(rank)] for rank in range(ranks)}
+    assert recognize(orders).name == "unknown"
+    # All of the hundred sizes with missing ranks were tried, with a position per rank: 90,000 calls and more.
+    assert len(placed) < 5 * ranks
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("missing", [(), (0,), (3,), (7,), (2, 5)])
+def test_size_of_a_pipeline_with_missing_ranks_follows_from_the_stages(placement, missing):
+    ranks, chunks = 32, {"linear": 1, "loop": 3}.get(placement, 2)
+    held = {
+        rank: frozenset(stages_of(placement, ranks, chunks, rank))
+        for rank in range(ranks)
+        if rank not in missing
+    }
+    evidence = SimpleNamespace(
+        held=held, orders={rank: SimpleNamespace(codes=()) for rank in held}, microbatches=4
+    )
+    found = [each.ranks for each in find_arrangements(evidence) if each.placement == placement]
+    # Half of each pair is needed to see that a pipeline is bidirectional.
+    assert found == ([] if placement == "bidirectional" and missing else [ranks])

@@ -49,6 +49,7 @@ def timeline_of_slices(
     check_fields(spans, choice, files)
     check_identity(spans, choice, files)
     ranked = with_ranks(spans, files, found)
+    require("ranks", ranked["rank"].n_unique(), files[0].path)  # before the work per rank
     if choice.mapping.merges:
         ranked = merged_slices(ranked)
     if choice.mapping.counts_microbatches:

@@ -43,11 +43,28 @@ def find_arrangements(evidence: Evidence) -> list[Arrangement]:
     present = len(evidence.held)
     most = present + max(present // 8, 1) if present else 0
     # The number of stages is unknown if ranks are missing, so sizes are tried from the smallest.
-    for ranks in range(max(present, 1), most + 1):
+    for ranks in sorted(size for size in _possible_sizes(evidence) if max(present, 1) <= size <= most):
         found = [*_one_pipeline(evidence, ranks), *_two_pipelines(evidence, ranks)]
         if found:
             return found
     return []
+
+
+def _possible_sizes(evidence: Evidence) -> set[int]:
+    """Return the numbers of ranks that can fit the stages; trying all would take quadratic time in them.
+
+    Any rank with several stages determines the size: neighboring chunks are one pipeline apart in a loop, and the two
+    stages of a rank are mirrored in a V and in a bidirectional pipeline. With one stage per rank, nothing but the
+    largest stage limits the size.
+    """
+    stages = sorted(next(iter(evidence.held.values()), ()))
+    if len(stages) <= 1:
+        return {
+            len(evidence.held),
+            max((max(held, default=0) for held in evidence.held.values()), default=0) + 1,
+        }
+    total = stages[0] + stages[-1] + 1
+    return {stages[1] - stages[0], total // 2, total}
 
 
 def _one_pipeline(evidence: Evidence, ranks: int) -> Iterator[Arrangement]:
