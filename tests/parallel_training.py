@@ -58,7 +58,7 @@ def main():
     for _ in range(2):
         losses = []
         schedule.step(*((batch,) if stage.is_first else ()), target=torch.zeros_like(batch), losses=losses)
-    print(dist.get_rank(), [float(loss) for loss in losses] if stage.is_last else None)
+    print(dist.get_rank(), [float(loss.detach()) for loss in losses] if stage.is_last else None)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -95,7 +95,7 @@ def main():
         schedule.step(*inputs, **({"target": torch.zeros_like(batch), "losses": losses} if last else {}))
         optimizer.step()
         optimizer.zero_grad()
-        losses_seen += [float(torch.stack(losses).mean())] if losses else []
+        losses_seen += [float(torch.stack(losses).mean().detach())] if losses else []
     finish(out, losses_seen)
 
 

@@ -135,7 +135,7 @@ def main():
     if kind == "none":
         move_rooted(mesh.get_group("dp"))
     # One write: print writes the end of the line separately, and all ranks write to one pipe.
-    sys.stdout.write(f"{dist.get_rank()} {[float(loss) for loss in losses]} {weights}\n")
+    sys.stdout.write(f"{dist.get_rank()} {[float(loss.detach()) for loss in losses]} {weights}\n")
     sys.stdout.flush()
     dist.barrier()
     if kind == "none":

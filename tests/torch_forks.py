@@ -16,12 +16,16 @@ import signal
 import subprocess
 import sys
 import traceback
+import warnings
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 LIMIT_S = 240
 HOOK = "sitecustomize"
+RECORDER = r"stagescope\.(?!record\.hooks)"
+"""Modules whose warnings stay errors where PYTHONWARNINGS makes errors of warnings. Frameworks warn about what they do
+themselves, about scripts, and with a stack level about their caller, which is the wrapper in `record.hooks`."""
 
 
 def run_forked(*command: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -95,6 +99,9 @@ def become(request: dict) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONWARNINGS"):
+        warnings.simplefilter("default")
+        warnings.filterwarnings("error", module=RECORDER)
     requested = serve()
     if requested is not None:
         try:

@@ -436,6 +436,7 @@ signal.set_wakeup_fd(one.fileno())
 record.stop()
 assert signal.set_wakeup_fd(-1) == one.fileno()
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+one.close(), other.close()
 """
     assert run_child(program(after), tmp_path).stderr == ""
 
