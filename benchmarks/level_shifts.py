@@ -3,7 +3,8 @@
     python benchmarks/level_shifts.py --steps 10000 --trials 100
 
 The series are those of 64 ranks, 126 links, 14 causes and the iteration: AR(1) noise with its own drift per series and
-a drift that all have in common. It is generated here, with no code of the product.
+a drift that all have in common, in some cases with independent noise on top. It is generated here, with no code of the
+product. `--single` watches each of 40 series alone, without the others that it is like.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ Floats = npt.NDArray[np.float64]
 RANKS = 64
 SLOW_RANK, SLOWDOWN, SLOW_FROM = 17, 1.1, 120
 CASES = (
-    (0.0, 0.01),
-    (0.0, 0.02),
-    (0.0, 0.03),
-    (0.5, 0.02),
-    (0.9, 0.02),
-    (0.9, 0.05),
-    (0.98, 0.02),
-    (0.98, 0.05),
+    (0.0, 0.01, 0.0),
+    (0.0, 0.02, 0.0),
+    (0.0, 0.03, 0.0),
+    (0.5, 0.02, 0.0),
+    (0.9, 0.02, 0.0),
+    (0.9, 0.05, 0.0),
+    (0.98, 0.02, 0.0),
+    (0.98, 0.05, 0.0),
+    (0.98, 0.05, 0.02),
+    (0.95, 0.03, 0.02),
 )
+"""Memory and deviation of the noise of each series, and the deviation of independent noise on top."""
+SINGLE = 40
 
 
 def subjects() -> list[Subject]:
@@ -55,14 +60,16 @@ def noise(generator: np.random.Generator, count: int, steps: int, memory: float,
 
 
 def values_of(
-    generator: np.random.Generator, names: list[Subject], steps: int, memory: float, deviation: float
+    generator: np.random.Generator, names: list[Subject], steps: int, case: tuple[float, float, float]
 ) -> Floats:
     """Return the values of all subjects in all steps, in nanoseconds; a cause is a few hundredths of the iteration."""
     usual = np.array(
         [1e9 if name.kind == "iteration" else 3e7 if name.kind == "part" else 5e8 for name in names]
     )
     common = noise(generator, 1, steps, 0.95, 0.03)
+    memory, deviation, independent = case
     own = noise(generator, len(names), steps, memory, deviation)
+    own += independent * generator.standard_normal(own.shape)
     return usual[:, None] * np.exp(own + common)
 
 
@@ -73,22 +80,44 @@ def run(names: list[Subject], values: Floats) -> list[Alarm]:
     return alarms.all
 
 
+def watch_alone(seed: int, steps: int) -> None:
+    """Print the false alarms of series that are watched alone."""
+    print(f"{SINGLE} series, each watched alone")
+    print("memory  noise  independent  false alarms  steps of all")
+    for memory, deviation, independent in CASES:
+        generator = np.random.default_rng(seed)
+        series = noise(generator, SINGLE, steps, memory, deviation)
+        series += independent * generator.standard_normal(series.shape)
+        found = sum(len(run([Subject("iteration")], 1e9 * np.exp(one)[None])) for one in series)
+        print(
+            f"{memory:6.2f} {100 * deviation:4.0f} % {100 * independent:10.0f} % {found:13} {SINGLE * steps:13}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--single", action="store_true")
     asked = parser.parse_args()
+    if asked.single:
+        watch_alone(asked.seed, asked.steps)
+        return
     names = subjects()
     slow = names.index(Subject("rank", rank=SLOW_RANK))
     print(f"{len(names)} series; rank {SLOW_RANK} becomes {SLOWDOWN:g} times as slow at step {SLOW_FROM}")
-    print("memory  noise  false alarms       steps  found within 10 steps  other alarms  median delay")
-    for memory, deviation in CASES:
+    print(
+        "memory  noise  independent  false alarms       steps  found within 10 steps  other alarms  median delay"
+    )
+    for case in CASES:
+        memory, deviation, independent = case
         generator = np.random.default_rng(asked.seed)
-        false = run(names, values_of(generator, names, asked.steps, memory, deviation))
+        false = run(names, values_of(generator, names, asked.steps, case))
         delays, others = [], 0
         for _ in range(asked.trials):
-            values = values_of(generator, names, SLOW_FROM + 30, memory, deviation)
+            values = values_of(generator, names, SLOW_FROM + 30, case)
             values[slow, SLOW_FROM:] *= SLOWDOWN
             found = run(names, values)
             own = [each for each in found if each.changes[0].subject == names[slow]]
@@ -97,7 +126,7 @@ def main() -> None:
         early = sum(delay <= 10 for delay in delays)
         median = f"{np.median(delays):.0f} steps" if delays else "-"
         print(
-            f"{memory:6.2f} {100 * deviation:4.0f} %  {len(false):12} {asked.steps:11} "
+            f"{memory:6.2f} {100 * deviation:4.0f} % {100 * independent:10.0f} %  {len(false):12} {asked.steps:11} "
             f"{early:13} of {asked.trials:4} {others:13} {median:>13}", flush=True,
         )  # fmt: skip
 

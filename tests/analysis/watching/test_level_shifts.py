@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stagescope.analysis.watching.level_shifts import LONGEST, SHORTEST, find_shifts, threshold_of
+from stagescope.analysis.watching.level_shifts import HISTORY, LONGEST, SHORTEST, find_shifts, threshold_of
 
 STEPS, LEAST = 160, 0.05
 
@@ -55,6 +55,20 @@ def test_a_small_or_a_downward_change_is_none_to_alarm_about():
     values[4, -8:] += 0.5 * LEAST
     values[5, -8:] -= 0.2
     assert shifts_of(values) == []
+
+
+def test_drift_with_independent_noise_on_top_is_no_change():
+    """Neighboring steps of such a series look like noise that is soon forgotten, distant ones do not."""
+    generator = np.random.default_rng(1)
+    count, steps, memory = 40, 1500, 0.98
+    drift = np.empty((count, steps))
+    drift[:, 0] = generator.standard_normal(count)
+    innovations = generator.standard_normal((count, steps))
+    for step in range(1, steps):
+        drift[:, step] = memory * drift[:, step - 1] + np.sqrt(1 - memory**2) * innovations[:, step]
+    values = 0.05 * drift + 0.02 * generator.standard_normal((count, steps))
+    for row, last in ((2, 335), (2, 340), (9, 446), (9, 460), (21, 660)):  # found by neighboring steps alone
+        assert shifts_of(values[row : row + 1, last - HISTORY : last]) == []
 
 
 def test_series_without_noise_and_too_short_ones_raise_no_false_alarm():

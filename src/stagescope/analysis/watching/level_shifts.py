@@ -44,6 +44,10 @@ SURE_DEVIATIONS = 2.0
 """Drift that is taken for independent noise raises false alarms, so the memory is an upper bound: its estimate plus so
 many standard errors. In a group, the median of the estimates is more certain."""
 
+DISTANT_LAGS = (2, 4, 8)
+SURE_CORRELATION = 3.0
+"""Steps that are several steps apart resemble each other if their correlation exceeds so many standard errors."""
+
 FEWEST_IN_GROUP = 8
 LARGEST_DEVIATION = 4.0
 """Beyond so many standard deviations a value of the reference is an outlier and is moved there."""
@@ -141,9 +145,7 @@ def _noise_of(reference: Floats, groups: NDArray[np.int64]) -> _Noise:
     away = full = known - level[:, None]
     usual = np.maximum(DEVIATION_OF_MAD * np.nanmedian(np.abs(away), axis=1), LEAST_NOISE)[:, None]
     away = np.clip(away, -LARGEST_DEVIATION * usual, LARGEST_DEVIATION * usual)
-    pairs = away[:, 1:] * away[:, :-1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        likeness = np.nan_to_num(np.nansum(pairs, axis=1) / np.nansum(away**2, axis=1))
+    likeness = _likeness(away)
     memory = _memory(likeness, count, groups)
     innovations = away[:, 1:] - memory[:, None] * away[:, :-1]
     raw = full[:, 1:] - memory[:, None] * full[:, :-1]
@@ -153,6 +155,24 @@ def _noise_of(reference: Floats, groups: NDArray[np.int64]) -> _Noise:
     deviation = np.maximum(deviation, least)
     reached = np.nanmax(np.abs(raw), axis=1, initial=0.0) / deviation
     return _Noise(level, memory, deviation, count, reached)
+
+
+def _likeness(away: Floats) -> Floats:
+    """Return the memory per series: the correlation of neighboring steps, or what distant ones show, if that is larger.
+
+    In an AR(1) process, the correlation of steps k apart is phi to the power of k. Independent noise on top of slow
+    drift reduces all correlations by the same factor, so that neighboring steps alone look like noise that is soon
+    forgotten. Distant steps count if their correlation is certain.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        energy = np.nansum(away**2, axis=1)
+        found = np.nan_to_num(np.nansum(away[:, 1:] * away[:, :-1], axis=1) / energy)
+        count = np.isfinite(away).sum(axis=1)
+        for lag in DISTANT_LAGS:
+            distant = np.nan_to_num(np.nansum(away[:, lag:] * away[:, :-lag], axis=1) / energy)
+            is_certain = distant > SURE_CORRELATION / np.sqrt(np.maximum(count, 1))
+            found = np.where(is_certain, np.maximum(found, np.abs(distant) ** (1 / lag)), found)
+    return found
 
 
 def _memory(likeness: Floats, count: Floats, groups: NDArray[np.int64]) -> Floats:
