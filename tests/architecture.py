@@ -68,6 +68,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "cli": frozenset({"click", "rich"}),
     "api": TABLES,
     "api/metrics_server": frozenset({"prometheus_client"}),
+    "api/run_loggers": frozenset({"mlflow", "tensorboard", "wandb"}),
+    "api/telemetry": TABLES | {"opentelemetry"},
     "viewer": TABLES | {"msgspec"},
     "viewer/notebook": frozenset({"anywidget", "traitlets"}),
     "viewer/server": TABLES | {"starlette", "uvicorn"},

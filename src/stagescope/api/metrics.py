@@ -1,7 +1,7 @@
 """The metrics of a training that is watched: names, units and labels, and the present values.
 
-Names and units are those of Prometheus: seconds, ratios from 0 to 1, and `_total` for counts that only rise. A value
-that is unknown is absent, not 0.
+Prometheus, OpenTelemetry and the loggers of runs all show this table. Names and units are those of Prometheus: seconds,
+ratios from 0 to 1, and `_total` for counts that only rise. A value that is unknown is absent, not 0.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ Sample = tuple[tuple[str, ...], float]
 class Snapshot:
     """What is known of a training after its updates: the last step, counts since the start, and its processes.
 
+    `whole` is the last step with an iteration: that of the last step of a training has no end.
     With `per_rank`, the values of each rank and link are metrics as well: as many series as there are ranks and links.
     """
 
     per_rank: bool = False
     last: StepValues | None = None
+    whole: StepValues | None = None
     steps: int = 0
     skipped: int = 0
     alarms: set[int] = field(default_factory=set)
@@ -43,7 +45,9 @@ class Snapshot:
 
     def add(self, update: Update) -> None:
         """Take what is new."""
-        self.last = update.steps[-1] if update.steps else self.last
+        for values in update.steps:
+            self.last = values
+            self.whole = values if values.quantity(ITERATION) is not None else self.whole
         self.steps += len(update.steps)
         self.skipped += update.skipped
         for alarm in update.alarms:
@@ -55,12 +59,14 @@ class Snapshot:
         self.update = update
 
     def quantity(self, name: str) -> float | None:
-        """Return a quantity of the last step, None if it is unknown."""
-        return None if self.last is None else self.last.quantity(name)
+        """Return a quantity of the last step or iteration, None if it is unknown."""
+        source = self.last if name in {BUBBLE, STEP} else self.whole
+        return None if source is None else source.quantity(name)
 
     def values_of(self, kind: str) -> Iterator[tuple[Subject, float]]:
-        """Yield the values of the last step about one kind of subject."""
-        for subject, value in ({} if self.last is None else self.last.values).items():
+        """Yield the values of the last step, or of the last iteration, about one kind of subject."""
+        source = self.whole if kind == PART else self.last
+        for subject, value in ({} if source is None else source.values).items():
             if subject.kind == kind:
                 yield subject, value
 
@@ -73,6 +79,11 @@ class Metric(NamedTuple):
     samples: Callable[[Snapshot], Iterable[Sample]]
     labels: tuple[str, ...] = ()
     is_count: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit in the notation of UCUM, as OpenTelemetry wants it."""
+        return "s" if self.name.endswith("_seconds") else "1"
 
 
 def _single(value: float | None) -> list[Sample]:

@@ -38,8 +38,8 @@ def parse_command(text: str) -> list[str]:
     return words
 
 
-def check_url(text: str) -> str:
-    """Return the address of a webhook. Raises UsageError unless it begins with http:// or https:// and has a host."""
+def check_url(text: str, option: str = "--webhook") -> str:
+    """Return the address of a server. Raises UsageError unless it begins with http:// or https:// and has a host."""
     try:
         parts = urlsplit(text)
         is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -47,7 +47,7 @@ def check_url(text: str) -> str:
         is_usable = False
     if not is_usable or not text.isascii() or not text.isprintable() or " " in text:
         raise UsageError.unusable_value(
-            "--webhook", text, "expected an address that begins with http:// or https://"
+            option, text, "expected an address that begins with http:// or https://"
         )
     return text
 

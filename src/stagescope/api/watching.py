@@ -74,6 +74,8 @@ class Update:
     clock_error_ns
         Largest guaranteed error of timestamps of different machines, in nanoseconds; None if it is not bounded, or
         before the first step.
+    timeline
+        What was recorded in the new steps, on one clock; None without any.
     """
 
     steps: tuple[StepValues, ...]
@@ -87,6 +89,7 @@ class Update:
     stages: Mapping[int, int]
     dropped_spans: int | None
     clock_error_ns: int | None
+    timeline: Timeline | None = None
 
     @property
     def is_over(self) -> bool:
@@ -126,6 +129,7 @@ class Watcher:
         self._stages: dict[int, int] = {}
         self._dropped_spans: int | None = None
         self._clock_error_ns: int | None = None
+        self._new: Timeline | None = None
 
     def update(self) -> Update:
         """Return what has happened since the last update.
@@ -139,6 +143,7 @@ class Watcher:
             self._restarts, self._last_step = self._follower.restarts, -1
             self.alarms.restart()
         complete = self._follower.complete_step(is_over=processes.outcome == IS_OVER and not has_more)
+        self._new = None
         steps, skipped, diagnostics = self._new_steps(complete)
         changed: dict[int, Alarm] = {}
         for values in steps:
@@ -148,6 +153,7 @@ class Watcher:
             tuple(steps), tuple(changed.values()), skipped, diagnostics, processes,
             stopped=stopped == [False, True], continues=stopped == [True, False], has_more=has_more,
             stages=self._stages, dropped_spans=self._dropped_spans, clock_error_ns=self._clock_error_ns,
+            timeline=self._new,
         )  # fmt: skip
 
     def _new_steps(self, complete: int) -> tuple[list[StepValues], int, tuple[Diagnostic, ...]]:
@@ -162,6 +168,7 @@ class Watcher:
         self._note_state(timeline)
         chosen = within_steps(timeline, begin, complete + 1)
         found = measure_steps(chosen, first, complete)
+        self._new = within_steps(chosen, first, complete) if found else None
         before = self._last_step if self._last_step >= 0 else self._follower.begin_step - 1
         skipped = complete - before - len(found)
         self._last_step = complete

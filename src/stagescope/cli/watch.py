@@ -14,6 +14,8 @@ from stagescope.cli.console import echo, replaced_text
 from stagescope.cli.ending import ending
 from stagescope.cli.finite_range import FiniteRange
 from stagescope.cli.hang_options import after_option
+from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +35,7 @@ EXIT_ALARM = 3
       stagescope watch recordings --alert 'bubble>0.35 for 20 steps' --alert 'iteration>1.5s for 3 steps'
       stagescope watch recordings --on-alarm 'tee -a alarms.jsonl'
       stagescope watch recordings --metrics 127.0.0.1:9877
+      stagescope watch recordings --otlp http://127.0.0.1:4318 --log-to tensorboard:runs/a
       stagescope watch recordings --until-alarm || stagescope hang recordings --stacks
       stagescope watch recordings --json | jq -c 'select(.event == "alarm")'
     """,
@@ -65,7 +68,22 @@ EXIT_ALARM = 3
     metavar="HOST:PORT",
     help="Serve the values of the last step to Prometheus at http://HOST:PORT/metrics.",
 )
-@click.option("--metrics-per-rank", is_flag=True, help="Serve the values of each rank and link as well.")
+@click.option(
+    "--otlp",
+    metavar="URL",
+    help="Send the same values to an OpenTelemetry collector at URL, every ten seconds.",
+)
+@click.option("--otlp-spans", is_flag=True, help="Send steps and actions to it as well, as linked spans.")
+@click.option(
+    "--log-to",
+    "loggers",
+    metavar="NAME[:DIR]",
+    multiple=True,
+    help="Log the values of each step to mlflow, wandb or tensorboard; may be repeated.",
+)
+@click.option(
+    "--metrics-per-rank", is_flag=True, help="The values of each rank and link are metrics as well."
+)
 @click.option("--until-alarm", is_flag=True, help="End at the first alarm.")
 @click.option("--seconds", metavar="S", type=FiniteRange(min=0.0), help="End after this time.")
 @click.option(
@@ -98,6 +116,10 @@ def command(
 
     words = parse_command(on_alarm) if on_alarm is not None else []
     url = check_url(webhook) if webhook is not None else None
+    if options["otlp"] is not None:
+        check_url(options["otlp"], "--otlp")
+    elif options["otlp_spans"]:
+        raise UsageError.only_with("--otlp-spans", "--otlp")
     watcher = api.Watcher(
         *directories, alerts=alerts, least_change=options["least_change"], quiet_after_s=options["after"]
     )
@@ -105,9 +127,7 @@ def command(
     ended = threading.Event()
     until_s = time.monotonic() + seconds if seconds is not None else float("inf")
     with ending(ended), ExitStack() as stack:
-        takers = [_output(stack, watcher, as_json=options["as_json"])]
-        if options["metrics"] is not None:
-            takers.append(_metrics(stack, options["metrics"], per_rank=options["metrics_per_rank"]))
+        takers = [_output(stack, watcher, as_json=options["as_json"]), *_outlets(stack, **options)]
         raised = False
         while not ended.is_set():
             update = _update(watcher, directories)
@@ -147,6 +167,29 @@ def _notify(update: Update, notifier: Notifier) -> bool:
 def _show(update: Update, takers: Sequence[Callable[[Update], None]]) -> None:
     for taker in takers:
         taker(update)
+
+
+def _outlets(
+    stack: ExitStack, *, metrics_per_rank: bool, otlp_spans: bool, **options: Any
+) -> list[Callable[[Update], None]]:
+    """Open what the values are sent to until the stack is left, and return what takes updates."""
+    takers = []
+    if options["metrics"] is not None:
+        takers.append(_metrics(stack, options["metrics"], per_rank=metrics_per_rank))
+    if options["otlp"] is not None:
+        from stagescope.api.telemetry import send_telemetry
+
+        sending = send_telemetry(options["otlp"], _warn, per_rank=metrics_per_rank, spans=otlp_spans)
+        takers += stack.enter_context(sending)
+    for text in options["loggers"]:
+        from stagescope.api.run_loggers import log_run
+
+        takers.append(stack.enter_context(log_run(text, per_rank=metrics_per_rank)))
+    return takers
+
+
+def _warn(text: str) -> None:
+    echo(f"stagescope: {printable(text)}", err=True)
 
 
 def _metrics(stack: ExitStack, address: str, *, per_rank: bool) -> Callable[[Update], None]:

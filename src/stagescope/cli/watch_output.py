@@ -51,13 +51,20 @@ def alarm_events(update: Update) -> Iterator[dict[str, Any]]:
 
 
 class JsonLines:
-    """One JSON object per line: steps, alarms, diagnostics, and whether the training stopped."""
+    """One JSON object per line: steps, alarms, diagnostics, dropped spans, and whether the training stopped."""
+
+    def __init__(self) -> None:
+        """Begin without dropped spans."""
+        self._dropped = 0
 
     def show(self, update: Update) -> None:
         """Print what is new."""
+        dropped = [{"event": "dropped_spans", "count": update.dropped_spans}]
+        is_new = (update.dropped_spans or 0) != self._dropped
+        self._dropped = update.dropped_spans or 0
         steps = ({"event": "step", **step_json(values)} for values in update.steps)
         found = ({"event": "diagnostic", **asdict(one)} for one in update.diagnostics)
-        for event in (*steps, *found, *alarm_events(update)):
+        for event in (*steps, *found, *(dropped if is_new else ()), *alarm_events(update)):
             echo(json.dumps(event))
 
 
@@ -79,7 +86,7 @@ class Log:
             echo(line)
         if update.is_over or time.monotonic() - self._status_s > STATUS_EVERY_S:
             self._status_s = time.monotonic()
-            echo(headline(self._watcher.alarms, self._last, self._skipped))
+            echo(headline(self._watcher.alarms, self._last, self._skipped, update.dropped_spans))
         if update.is_over:
             echo(next(_sentences(update)))
 
@@ -107,7 +114,7 @@ class View:
 
     def _lines(self, update: Update) -> Iterator[str]:
         alarms = self._watcher.alarms
-        yield headline(alarms, self._last, self._skipped)
+        yield headline(alarms, self._last, self._skipped, update.dropped_spans)
         bars = sparkline(alarms.history, SPARKLINE_WIDTH)
         if bars:
             yield f"iterations {bars}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.analysis.watching.step_values import BUBBLE, ITERATION, LINK, PART, QUANTITIES, RANK, Subject
 from stagescope.vocabulary.causes import CAUSES
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
@@ -87,22 +88,27 @@ def _ending(alarm: Alarm) -> list[str]:
     return [] if alarm.end_step is None else [f"Resolved at step {alarm.end_step}."]
 
 
-def headline(alarms: Alarms, last: StepValues | None, skipped: int) -> str:
-    """Return the last step, its iteration and bubble, the usual iteration, and how many steps were not measured."""
-    unmeasured = f"{skipped:,} step{'s' if skipped > 1 else ''} could not be measured"
+def headline(alarms: Alarms, last: StepValues | None, skipped: int, dropped: int | None = None) -> str:
+    """Return the last step, its iteration and bubble, the usual iteration, and what is missing.
+
+    That is how many steps were not measured, and how many spans the recorder dropped. The iteration of the last step of
+    a training is unknown, because no step follows it.
+    """
+    missing = [f"{skipped:,} step{'s' if skipped > 1 else ''} could not be measured"] if skipped else []
+    missing += [f"{counted(dropped, 'span')} dropped by the recorder"] if dropped else []
     if last is None:
-        return unmeasured if skipped else "no complete step yet"
+        return ", ".join(missing) or "no complete step yet"
     parts = [f"step {last.step}"]
     for name in (ITERATION, BUBBLE):
         value = last.quantity(name)
         if value is not None:
             parts.append(f"{name} {value_text(name, value)}")
+        elif name == ITERATION:
+            parts.append("iteration unknown")
     usual = alarms.history.usual(Subject(ITERATION))
     if not math.isnan(usual):
         parts.append(f"usual iteration {duration_text(round(usual))}")
-    if skipped:
-        parts.append(unmeasured)
-    return ", ".join(parts)
+    return ", ".join([*parts, *missing])
 
 
 def sparkline(history: SeriesHistory, width: int) -> str:

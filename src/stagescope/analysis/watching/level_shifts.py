@@ -166,7 +166,7 @@ def _likeness(away: Floats) -> Floats:
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         energy = np.nansum(away**2, axis=1)
-        found = np.nan_to_num(np.nansum(away[:, 1:] * away[:, :-1], axis=1) / energy)
+        found: Floats = np.nan_to_num(np.nansum(away[:, 1:] * away[:, :-1], axis=1) / energy)
         count = np.isfinite(away).sum(axis=1)
         for lag in DISTANT_LAGS:
             distant = np.nan_to_num(np.nansum(away[:, lag:] * away[:, :-lag], axis=1) / energy)
