@@ -1,7 +1,8 @@
 """Sends and receives of Paddle fleet's pipeline.
 
 paddle/distributed/fleet/meta_parallel/pp_utils/p2p_communication.py of Paddle 2.6.2 to 3.3.1: all transfers go through
-the module global ``_p2p_helper``. On a device it only queues work on the calculation stream; on a CPU it blocks.
+the module global ``_p2p_helper``. On a device it only queues work on the calculation stream; on a CPU it blocks. With
+``overlap_p2p_comm`` it returns the handles of what ``_p2p_ops`` has issued, for which the schedule waits later.
 four_directions_p2p_communication.py next to it has the same functions and is used instead in Paddle 2.6 for XPUs or
 with PADDLE_USE_FOUR_DIRECTIONS_P2P.
 """
@@ -19,9 +20,11 @@ from stagescope.record.frameworks.transfers import (
     SEND_FORWARD,
     Message,
     Transfers,
+    Wait,
     all_of,
     first_of,
 )
+from stagescope.record.frameworks.works import works_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,6 +33,14 @@ if TYPE_CHECKING:
     from stagescope.record.frameworks.runs import Runs
 
     Observation = Generator[None, Any, None]
+
+
+RECEIVES = (RECV_FORWARD, RECV_BACKWARD)
+ORDER_BY_PARITY = (
+    (SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD),
+    (RECV_FORWARD, SEND_FORWARD, RECV_BACKWARD, SEND_BACKWARD),
+)
+"""The order in which ``_p2p_ops`` of Paddle 3.0 to 3.3.1 issues, on even and on odd stages of a pipeline."""
 
 
 class PaddleTransfers(Transfers):
@@ -41,6 +52,8 @@ class PaddleTransfers(Transfers):
         self._next_rank = self._previous_rank = NONE
         self._whole = True
         self._entered_ns: int | None = None
+        self._works = works_of(runs.recorder)
+        self._parity = 0
 
     def learn(self, pipeline: Any, device: str) -> None:
         """Read the neighbors of this rank, and whether a transfer blocks and is complete."""
@@ -49,6 +62,7 @@ class PaddleTransfers(Transfers):
         self._whole = (
             groups.get_model_parallel_world_size() == 1
         )  # otherwise each rank may send only its part
+        self._parity = pipeline.stage_id % 2
         self._next_rank = groups._get_p2p_next_rank()  # noqa: SLF001  # no public name
         self._previous_rank = groups._get_p2p_prev_rank()  # noqa: SLF001  # same
 
@@ -70,14 +84,35 @@ class PaddleTransfers(Transfers):
         sent_next, sent_back = call.get("tensor_send_next"), call.get("tensor_send_prev")
         received = moved[0] if call.get("recv_prev") else None
         received_back = moved[1] if call.get("recv_next") else None
-        # With `wait_on_reqs` False (`overlap_p2p_comm`, from Paddle 3.0) somebody else waits for the handles.
-        timing = (start_ns, now_ns(), call.get("wait_on_reqs", default=True) is not False)
-        self._note(SEND_FORWARD, sent_next, self._next_rank, timing)
-        self._note(SEND_BACKWARD, sent_back, self._previous_rank, timing)
-        self._note(RECV_FORWARD, received, self._previous_rank, timing)
-        self._note(RECV_BACKWARD, received_back, self._next_rank, timing)
+        moved_tensors = {
+            SEND_FORWARD: (sent_next, self._next_rank),
+            SEND_BACKWARD: (sent_back, self._previous_rank),
+            RECV_FORWARD: (received, self._previous_rank),
+            RECV_BACKWARD: (received_back, self._next_rank),
+        }
+        waits: dict[int, Wait] = {}
+        is_complete = call.get("wait_on_reqs", default=True) is not False
+        if not is_complete:
+            waits = self._watch(moved[2], {kind: tensors for kind, (tensors, _) in moved_tensors.items()})
+        for kind, (tensors, peer) in moved_tensors.items():
+            self._note(kind, tensors, peer, (start_ns, now_ns(), is_complete, waits.get(kind)))
 
-    def _note(self, kind: int, tensors: Any, peer: int, timing: tuple[int, int, bool]) -> None:
+    def _watch(self, handles: Any, tensors: dict[int, Any]) -> dict[int, Wait]:
+        """Return the waits for the receives among the `handles`, which are in the order in which they were issued.
+
+        With another number of handles, as where several are joined, it is unknown which belong to which message.
+        """
+        counts = [(kind, len(all_of(tensors[kind]))) for kind in ORDER_BY_PARITY[self._parity]]
+        issued = [kind for kind, count in counts for _ in range(count)]
+        if not isinstance(handles, (list, tuple)) or len(handles) != len(issued):
+            return {}
+        waits = {kind: Wait() for kind in issued if kind in RECEIVES}
+        for kind, handle in zip(issued, handles, strict=True):
+            if kind in waits:
+                self._works.watch(handle, waits[kind].note)
+        return waits
+
+    def _note(self, kind: int, tensors: Any, peer: int, timing: tuple[int, int, bool, Wait | None]) -> None:
         if first_of(tensors) is None:
             return
         message = Message(kind, peer, self._size_of(tensors), *timing)
