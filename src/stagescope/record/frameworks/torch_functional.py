@@ -2,8 +2,11 @@
 
 A function of torch.distributed._functional_collectives issues its collective in C++ and returns a tensor that waits for
 it when it is used, with ``wait_tensor`` of that module. They are numbered with the other collectives of their groups
-(collectives.py). Not seen are those that C++ issues by itself: in the backward of a function that autograd
-differentiates (DTensor's own backward calls the functions), and in code that torch.compile has generated.
+(collectives.py). For code that torch.compile has generated see torch_operators.py.
+
+Not seen are collectives that C++ issues by itself: in the backward of a function that autograd differentiates
+(DTensor's own backward calls the functions), in the C++ code of ``cpp_wrapper`` and AOTInductor, and in kernels that
+communicate (``symm_mem``).
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ from stagescope.record.frameworks.collectives import (
     size_of,
 )
 from stagescope.record.frameworks.shared import shared
+from stagescope.record.frameworks.torch_operators import Issue, Operators, process_group_of
 from stagescope.record.installation import Installation, modules_by_name
-from stagescope.record.points.torch_functional import FUNCTIONAL, OPERATIONS, PARTS
+from stagescope.record.points.torch_functional import FRAMEWORK, FUNCTIONAL, OPERATIONS, PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from types import ModuleType
 
     from stagescope.record.calls import Call
@@ -39,7 +43,8 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
     instrumentation = shared(recorder, Instrumentation, recorder, patches)
     for part in PARTS:
         if part.trigger == module.__name__:
-            Installation(recorder, patches).install(part, instrumentation, modules_by_name(module))
+            more = instrumentation.observe_operators if part.trigger == FUNCTIONAL else None
+            Installation(recorder, patches).install(part, instrumentation, modules_by_name(module), more)
 
 
 class Handle:
@@ -54,24 +59,26 @@ class Instrumentation:
         self.patches = patches
         self.collectives = collectives_of(recorder)
         self._handles: dict[int, Handle] = {}
-        self._is_inside = False
+        self.is_inside = False
 
     def ignores_collective(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether a call is part of another one, or is traced instead of executed."""
         del arguments
-        return self._is_inside or is_traced()
+        return self.is_inside or is_traced()
 
     def collective(self, call: Call) -> Observation:
         """Observe a function that issues a collective and returns a tensor or several."""
-        return (yield from self._observe(OPERATIONS[call.name], call, process_group_of(call.get("group"))))
+        owner = process_group_of(call.get("group"))
+        issue = Issue(OPERATIONS[call.name], call.arguments[0], owner, call.get("src"))
+        return (yield from self.observe(issue, waiting_in))
 
     def change_dimension(self, call: Call) -> Observation:
         """Observe ``shard_dim_alltoall`` of DTensor, which gathers with another function on a CPU."""
         mesh = call.get("mesh")
         if mesh.device_type == "cpu":
             return (yield)
-        group = mesh.get_group(call.get("mesh_dim"))
-        return (yield from self._observe(OPERATIONS[call.name], call, group))
+        issue = Issue(OPERATIONS[call.name], call.arguments[0], mesh.get_group(call.get("mesh_dim")))
+        return (yield from self.observe(issue, waiting_in))
 
     def ignores_wait(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether nothing is under way."""
@@ -80,13 +87,44 @@ class Instrumentation:
 
     def wait(self, call: Call) -> Observation:
         """Observe ``wait_tensor``, which receives a result or another view of its memory."""
-        handle = self._handles.pop(memory_of(call.get("tensor")), None)
-        return self.collectives.works.observe_wait(handle)
+        return self.observe_wait(call.get("tensor"))
 
-    def _handle_of(self, result: Any) -> Handle | None:
-        """Return the handle for a result of a collective; None if that has been waited for."""
-        first = result[0] if isinstance(result, (list, tuple)) and result else result
-        waiting = getattr(first, "elem", None)  # of an AsyncCollectiveTensor
+    def observe_operators(self) -> None:
+        """Observe the operators that compiled code calls."""
+        Operators(self).install(Installation(self.recorder, self.patches).guard(FRAMEWORK), self.patches)
+
+    def observe_wait(self, tensor: Any) -> Observation:
+        """Observe a call that waits for a result or another view of its memory."""
+        return self.collectives.works.observe_wait(self._handles.pop(memory_of(tensor), None))
+
+    def observe(self, issue: Issue, waiting_in: Callable[[Any], Any]) -> Observation:
+        """Observe a call that issues a collective.
+
+        `waiting_in` returns the tensor whose memory is waited for, from the result of the call.
+        """
+        operation, tensors, owner, root = issue
+        if owner is None:
+            return (yield)
+        size_bytes = size_of(tensors)
+        if operation == "all_gather":
+            size_bytes *= self.collectives.group_of(owner).size
+        root = root if operation == "broadcast" else None
+        observation = self.collectives.observe(operation + ASYNCHRONOUS, owner, (Size(size_bytes),), root)
+        next(observation, None)  # one that is only counted ends here
+        self.is_inside = True
+        try:
+            result = yield
+        except BaseException:  # re-raised
+            observation.close()
+            raise
+        finally:
+            self.is_inside = False
+        with suppress(StopIteration):
+            observation.send(self._handle_of(waiting_in(first_of(result))))
+        return result
+
+    def _handle_of(self, waiting: Any) -> Handle | None:
+        """Return the handle for the result of a collective; None if that has been waited for."""
         if waiting is None:
             return None
         handle = self._handles[memory_of(waiting)] = Handle()
@@ -94,26 +132,15 @@ class Instrumentation:
             del self._handles[next(iter(self._handles))]
         return handle
 
-    def _observe(self, operation: str, call: Call, owner: Any) -> Observation:
-        if owner is None:
-            return (yield)
-        size_bytes = size_of(call.arguments[0])
-        if operation == "all_gather":
-            size_bytes *= self.collectives.group_of(owner).size
-        root = call.get("src") if operation == "broadcast" else None
-        observation = self.collectives.observe(operation + ASYNCHRONOUS, owner, (Size(size_bytes),), root)
-        next(observation, None)  # one that is only counted ends here
-        self._is_inside = True
-        try:
-            result = yield
-        except BaseException:  # re-raised
-            observation.close()
-            raise
-        finally:
-            self._is_inside = False
-        with suppress(StopIteration):
-            observation.send(self._handle_of(result))
-        return result
+
+def waiting_in(result: Any) -> Any:
+    """Return the tensor in the result of a function, which is an AsyncCollectiveTensor; None if it is another one."""
+    return getattr(result, "elem", None)
+
+
+def first_of(result: Any) -> Any:
+    """Return the first of several results."""
+    return result[0] if isinstance(result, (list, tuple)) and result else result
 
 
 def is_traced() -> bool:
@@ -124,17 +151,3 @@ def is_traced() -> bool:
 def memory_of(tensor: Any) -> int:
     """Return a number that all views of the memory of a tensor share, as long as one of them exists."""
     return int(getattr(tensor, "elem", tensor).untyped_storage()._cdata)  # noqa: SLF001  # torch's own identity of it
-
-
-def process_group_of(group: Any) -> Any:
-    """Return the process group that an argument of a functional collective means; None for a list of ranks."""
-    if isinstance(group, str):
-        import torch.distributed as dist  # already imported by the training
-
-        return dist.distributed_c10d._resolve_process_group(group)  # noqa: SLF001  # no public name
-    if isinstance(group, tuple):
-        mesh, dimension = group
-        return mesh.get_group(dimension)
-    if hasattr(group, "get_group"):
-        return group.get_group()
-    return None if isinstance(group, list) else group

@@ -34,6 +34,29 @@ OPERATIONS = {
 }
 """The functions, and the collective that each one is. Versions of torch have some of them, and some call others."""
 
+NAMESPACE = "_c10d_functional"
+OPERATORS = {
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+}
+"""The operators of ``torch.ops._c10d_functional`` that compiled code calls, and the collective that each one is. Their
+last argument is the group, by name or, from torch 2.13 on, itself; the first one is a tensor or several.
+"""
+
+WAIT = "wait_tensor"
+"""The operator with which compiled code waits for the result of another one."""
+
 
 def _part(trigger: str, *points: Point) -> Part:
     return Part(
