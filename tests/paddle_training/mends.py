@@ -7,7 +7,9 @@ import contextlib
 
 import paddle
 from paddle import distributed
+from paddle.base import core
 from paddle.distributed.fleet.meta_parallel.pp_utils import p2p_communication
+from paddle.distributed.fleet.meta_parallel.sharding.group_sharded_storage import ParamStorage
 
 
 def mend():
@@ -40,3 +42,19 @@ def exchange(operations):
         group, peer = one.group.process_group, one.group.get_group_rank(one.peer)
         transfer = group.send if is_send(one) else group.recv
         transfer(one.tensor, peer, True).wait()
+
+
+@contextlib.contextmanager
+def sharding_on_a_cpu():
+    """Let the optimizer of sharding stage 2 be constructed on a CPU, where no parameter has to leave the host."""
+    add = ParamStorage.add_rank_params
+    before = core.is_compiled_with_cuda, paddle.get_device
+    core.is_compiled_with_cuda, paddle.get_device = (lambda: True), (lambda: "cpu:0")
+    ParamStorage.add_rank_params = lambda self, parameters, aligned, **_: add(
+        self, parameters, aligned, convert_gpu=False
+    )
+    try:
+        yield
+    finally:
+        core.is_compiled_with_cuda, paddle.get_device = before
+        ParamStorage.add_rank_params = add

@@ -146,6 +146,7 @@ SOURCES = (
             "paddle/base/executor.py",
             "paddle/base/libpaddle.pyi",
             "paddle/distributed/communication/group.py",
+            "paddle/distributed/parallel.py",
             "paddle/distributed/fleet/utils/hybrid_parallel_util.py",
             "paddle/distributed/fleet/utils/tensor_fusion_helper.py",
         ),

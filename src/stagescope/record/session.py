@@ -79,6 +79,8 @@ FRAMEWORKS: dict[str, str] = {
     "paddle.distributed.communication.group": PADDLE_DISTRIBUTED,
     "paddle.distributed.fleet.utils.hybrid_parallel_util": PADDLE_DISTRIBUTED,
     "paddle.distributed.fleet.utils.tensor_fusion_helper": PADDLE_DISTRIBUTED,
+    "paddle.distributed.fleet.meta_parallel.sharding.group_sharded_stage2": PADDLE_DISTRIBUTED,
+    "paddle.distributed.parallel": PADDLE_DISTRIBUTED,
     f"{PADDLE_OPTIMIZERS}.dygraph_sharding_optimizer": PADDLE_DISTRIBUTED,
     "paddle.base.executor": "stagescope.record.frameworks.paddle_static",
     "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules": "stagescope.record.frameworks.mindspeed",

@@ -1,16 +1,18 @@
 """Records the collectives of paddle.distributed, its transfers outside of schedules, and its gradient reductions.
 
 All of them go through methods of ProcessGroup, which return a task to wait for (``sync_op=False`` passes it on to the
-training). Methods whose names end with ``_on_calc_stream`` run on the stream of the computation. Not seen are the
-reductions of ``paddle.DataParallel``, whose reducer is written in C++, and those of static graphs.
+training). Methods whose names end with ``_on_calc_stream`` run on the stream of the computation. Not seen are those of
+static graphs.
 
 What ``fused_allreduce_gradients``, the sharding optimizers and the fused buffers of gradients issue reduces gradients.
+So does each ``reduce`` in the group of a ``GroupShardedStage2`` (sharding stage 2), which issues them in hooks of its
+parameters, one for each bucket or parameter. For ``paddle.DataParallel`` see paddle_replicas.py.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from stagescope.record.frameworks.collectives import (
     ranks_text,
 )
 from stagescope.record.frameworks.paddle_facts import OwnStage
+from stagescope.record.frameworks.paddle_replicas import Replica
 from stagescope.record.frameworks.paddle_transfers import size_of
 from stagescope.record.frameworks.process_groups import ProcessGroups
 from stagescope.record.frameworks.runs import IdentityMap
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
     Observation = Generator[None, Any, Any]
 
 
+GLOO = "ProcessGroupGloo"
+"""The class of the groups whose methods return when the collective has ended, whether it is asynchronous or not."""
+
+
 def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Observe one of the modules of Paddle, right after its import."""
     shared(recorder, Instrumentation, recorder, patches).install(module)
@@ -52,6 +59,8 @@ class Instrumentation(ProcessGroups):
         super().__init__(recorder, patches)
         self._own = shared(recorder, OwnStage)
         self._known = IdentityMap()
+        self._sharded = IdentityMap()
+        self._replicas: list[Replica] = []
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers."""
@@ -74,15 +83,40 @@ class Instrumentation(ProcessGroups):
         size_bytes = max((max(size_of(each), 0) for each in given[:2]), default=0)
         root = given[place] if place is not None and place < len(given) else None
         root = root if type(root) is int else None
-        observation = self.collectives.observe(operation, call.owner, (Size(size_bytes),), root)
-        next(observation, None)  # one that is only counted ends here
+        reduces = OPERATIONS[call.name] == "reduce" and self._sharded.find(call.owner) is not None
+        with self.collectives.reducing() if reduces else nullcontext():
+            observation = self.collectives.observe(operation, call.owner, (Size(size_bytes),), root)
+            next(observation, None)  # one that is only counted ends here
         try:
             task = yield
         except BaseException:  # re-raised
             observation.close()
             raise
         with suppress(StopIteration):
-            observation.send(None if is_on_stream else task)
+            observation.send(None if is_on_stream or type(call.owner).__name__ == GLOO else task)
+
+    def counts_collective(self, arguments: tuple[Any, ...]) -> bool:
+        """Count a collective and return True, if it is not to be recorded one by one."""
+        return id(arguments[0]) not in self._sharded.ids and self.counts_only(arguments)
+
+    def shard(self, call: Call) -> Observation:
+        """Observe the construction of a GroupShardedStage2."""
+        yield
+        self._sharded.keep(call.owner._group.process_group, value=True)  # noqa: SLF001  # no public name
+
+    def replicate(self, call: Call) -> Observation:
+        """Observe ``DataParallel.init_reducer``, after which the parameters have the hooks of the reducer."""
+        yield
+        self._describe_group(call.owner.group.process_group)
+        replica = Replica(self.collectives, call.owner)
+        replica.install(self.installation.guard(FRAMEWORK), self.patches)
+        self._replicas = [*(known for known in self._replicas if known.exists), replica]
+
+    def prepare_reduction(self, call: Call) -> Observation:
+        """Observe ``EagerReducer.prepare_for_backward``: the next backward reduces its gradients."""
+        yield
+        for replica in self._replicas:
+            replica.prepare(call.owner)
 
     def transfer(self, call: Call) -> Observation:
         """Observe a method of a process group that sends or receives a tensor and returns its task."""

@@ -1,13 +1,18 @@
-"""Calls whose collectives reduce the gradients of a stage."""
+"""Calls whose collectives reduce the gradients of a stage, and reductions of all buckets of a backward."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stagescope.record.format import NONE
+from stagescope.record.frameworks.collectives import ASYNCHRONOUS, GRAD_REDUCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stagescope.record.frameworks.collectives import Collectives
+    from stagescope.record.frameworks.collectives import Collectives, Group, Issued
+    from stagescope.record.recorder import Recorder
 
 
 class Reduction:
@@ -44,3 +49,32 @@ class Reduction:
         """Continue as before a call that failed."""
         if state is not None:
             self.end(state, None)
+
+
+class Buckets(NamedTuple):
+    """The reduction of all buckets of one backward, from when the first one is full to the end of the wait.
+
+    The wait is between two moments of the timer, from when everything was `computed` to the `end`. `place` is where it
+    was issued, see `place_of`.
+    """
+
+    size_bytes: int
+    place: tuple[int, int, int, int]
+    start_ns: int
+    end_ns: int
+    computed: Any
+    end: Any
+
+
+def record_buckets(collectives: Collectives, group: Group, buckets: Buckets) -> None:
+    """Record a reduction that C++ issues inside a backward, which ends, as an action, where the wait begins."""
+    recorder = collectives.recorder
+    size_bytes, place, start_ns, end_ns, computed, end = buckets
+    name, sequence = recorder.name_id(group.name(f"all_reduce{ASYNCHRONOUS}")), group.number()
+    issued: Issued = (GRAD_REDUCE, name, sequence, size_bytes, place, start_ns, end_ns)
+    recorder.timer.resolve(partial(collectives.emit, issued), computed, end)
+
+
+def place_of(recorder: Recorder) -> tuple[int, int, int, int]:
+    """Return the step, stage and chunk of the action in progress, and that a reduction of buckets has no root."""
+    return recorder.step, recorder.stage, recorder.chunk, NONE

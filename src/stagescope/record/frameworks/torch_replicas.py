@@ -18,17 +18,15 @@ of ``no_sync``, and torch.distributed.pipelining before the last backward of a s
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
-from stagescope.record.format import NONE
-from stagescope.record.frameworks.collectives import ASYNCHRONOUS, GRAD_REDUCE
+from stagescope.record.frameworks.reductions import Buckets, place_of, record_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stagescope.record.frameworks.collectives import Collectives, Issued
+    from stagescope.record.frameworks.collectives import Collectives
     from stagescope.record.hooks import Guard
     from stagescope.record.patching import Patches
 
@@ -101,16 +99,10 @@ class Replica:
             computed = self._computed_ns = min(self._computed_ns, max(ready_ns))
         bucket = self._first_bucket_of(model, ready_ns)
         start_ns = max(ready_ns[place] for place in bucket) if bucket else self._computed_ns
-        self._record(model, min(start_ns, self._computed_ns), end_ns, computed, end)
-
-    def _record(self, model: Any, start_ns: int, end_ns: int, computed: Any, end: Any) -> None:
-        recorder, collectives = self.recorder, self.collectives
-        group = collectives.group_of(model.process_group)
-        name, sequence = recorder.name_id(group.name(f"all_reduce{ASYNCHRONOUS}")), group.number()
-        place = (recorder.step, recorder.stage, recorder.chunk, NONE)
-        issued: Issued = (GRAD_REDUCE, name, sequence, self._size_bytes, place, start_ns, end_ns)
-        recorder.timer.resolve(partial(collectives.emit, issued), computed, end)
-        recorder.computed = computed
+        place, start_ns = place_of(self.recorder), min(start_ns, self._computed_ns)
+        buckets = Buckets(self._size_bytes, place, start_ns, end_ns, computed, end)
+        record_buckets(self.collectives, self.collectives.group_of(model.process_group), buckets)
+        self.recorder.computed = computed
 
     def _ready_ns(self, stats: list[int]) -> list[int]:
         """Return when each gradient was ready, on the clock of the recorder: `stats` are relative to each other."""

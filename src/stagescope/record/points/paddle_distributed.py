@@ -1,7 +1,7 @@
 """What is observed of paddle.distributed: methods of ProcessGroup, through which all collectives and transfers go.
 
-Read in paddlepaddle 2.6.2 to 3.3.1: paddle/distributed/communication, paddle/distributed/fleet/utils and
-paddle/distributed/fleet/meta_optimizers/dygraph_optimizer.
+Read in paddlepaddle 2.6.2 to 3.3.1: paddle/distributed/communication, paddle/distributed/parallel.py, and in
+paddle/distributed/fleet: utils, meta_optimizers/dygraph_optimizer and meta_parallel/sharding.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ GROUP = "paddle.base.libpaddle:ProcessGroup"
 GRADIENTS = "paddle.distributed.fleet.utils.hybrid_parallel_util"
 BUFFERS = "paddle.distributed.fleet.utils.tensor_fusion_helper"
 SHARDING = "paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer"
+SHARDED = "paddle.distributed.fleet.meta_parallel.sharding.group_sharded_stage2"
+REPLICAS = "paddle.distributed.parallel"
+REDUCER = "paddle.base.libpaddle:EagerReducer"
 
 _CALC_STREAM = "_on_calc_stream"
 _NAMES = {
@@ -66,7 +69,7 @@ def _optional(owner: str, name: str, hook: str, ignores: str = "") -> Point:
 PARTS = (
     _part(
         GROUPS,
-        *(_optional(GROUP, name, "collective", "counts_only") for name in OPERATIONS),
+        *(_optional(GROUP, name, "collective", "counts_collective") for name in OPERATIONS),
         *(_optional(GROUP, name, "transfer", "ignores_transfer") for name in TRANSFERS),
         _optional(GROUPS, "destroy_process_group", "leave"),
     ),
@@ -84,5 +87,15 @@ PARTS = (
         SHARDING,
         _optional(f"{SHARDING}:DygraphShardingOptimizer", "reduce_gradients", "reduce"),
         _optional(f"{SHARDING}:DygraphShardingOptimizerV2", "reduce_gradients", "reduce"),
+    ),
+    _part(
+        SHARDED,
+        _optional(f"{SHARDED}:GroupShardedStage2", "__init__", "shard"),
+        _optional(f"{SHARDED}:GroupShardedStage2", "_dp_allreduce", "reduce"),
+    ),
+    _part(
+        REPLICAS,
+        _optional(f"{REPLICAS}:DataParallel", "init_reducer", "replicate"),
+        _optional(REDUCER, "prepare_for_backward", "prepare_reduction"),
     ),
 )  # fmt: skip
