@@ -66,6 +66,20 @@ def test_linked_directories_are_searched_once(folder, tmp_path_factory):
     assert found(folder) == {"red": ["a.r", "far.r", "c.rec"], "blue": ["b.b"]}
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs the proc file system of Linux")
+@pytest.mark.parametrize("path", ["/proc", "/proc/self", "/proc/self/fd"])
+def test_directories_of_the_kernel_are_refused(path):
+    with pytest.raises(InputError) as error:
+        find_inputs([path], REGISTRY)
+    assert str(error.value) == f"{path} is not searched: its files are made up by the kernel (proc)"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs the proc file system of Linux")
+def test_links_to_directories_of_the_kernel_are_not_followed(folder):
+    (folder / "below" / "link").symlink_to("/proc")
+    assert found(folder) == {"red": ["a.r", "c.rec"], "blue": ["b.b"]}
+
+
 def test_compressed_files_are_recognized_by_their_decompressed_content(tmp_path):
     (tmp_path / "packed.r").write_bytes(gzip.compress(b"red"))
     assert found(tmp_path) == {"red": ["packed.r"]}

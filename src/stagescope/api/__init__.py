@@ -96,6 +96,7 @@ __all__ = [
     "sorted_diagnostics",
     "sql",
     "store",
+    "unaligned_ranks",
     "view_run",
     "what_if",
     "what_if_json",

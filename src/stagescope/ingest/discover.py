@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +19,31 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from stagescope.ingest.registry import Registry
+
+
+PSEUDO_FILE_SYSTEMS = frozenset(
+    [
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "efivarfs",
+        "fusectl",
+        "mqueue",
+        "proc",
+        "pstore",
+        "rpc_pipefs",
+        "securityfs",
+        "selinuxfs",
+        "sysfs",
+        "tracefs",
+    ]
+)
+"""File systems whose files are made up by the kernel when they are read. A search of them may never end: /proc has a
+link to the root of all file systems for every thread."""
+MOUNTS = Path("/proc/self/mountinfo")
 
 
 class Inputs(NamedTuple):
@@ -37,10 +63,11 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> 
     """Return the files that `paths` mean, each under the reader that recognizes its content.
 
     Directories are searched recursively for files that match the patterns of a reader, in natural order (rank2 before
-    rank10). A file that is reached twice counts once. Raises InputError for a path that does not exist, cannot be
-    opened or is a pipe, socket or device, for an explicitly named file that no reader recognizes, and for a directory
-    with nothing to read. Where no name matches, files with the suffixes of readers are found by their content. What a
-    directory search found by its name but cannot be read as a recording or trace is skipped with a diagnostic.
+    rank10), except for the kernel's own such as /proc. A file that is reached twice counts once. Raises InputError for
+    a path that does not exist, cannot be opened or is a pipe, socket or device, for an explicitly named file that no
+    reader recognizes, and for a directory of the kernel or with nothing to read. Where no name matches, files with the
+    suffixes of readers are found by their content. What a directory search found by its name but cannot be read as a
+    recording or trace is skipped with a diagnostic.
     """
     readers, diagnostics = registry
     found: dict[Path, Reader] = {}
@@ -60,8 +87,32 @@ def find_inputs(paths: Iterable[str | os.PathLike[str]], registry: Registry) -> 
     return Inputs(_by_reader(found), frozenset(named), (*diagnostics, *skipped))
 
 
+def _pseudo_devices() -> dict[int, str]:
+    """Return the device numbers of the kernel's own file systems, with their types; empty on other systems.
+
+    The format is that of proc_pid_mountinfo(5): the device is the third field, the type the first one after a hyphen.
+    """
+    found: dict[int, str] = {}
+    with suppress(OSError):
+        for line in MOUNTS.read_text(errors="replace").splitlines():
+            fields = line.split()
+            kind = fields[fields.index("-") + 1]
+            if kind in PSEUDO_FILE_SYSTEMS:
+                found[os.makedev(*map(int, fields[2].split(":")))] = kind
+    return found
+
+
+def _device_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_dev
+    except OSError:
+        return None
+
+
 def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Reader], list[Diagnostic]]:
     """Return the readable files in and below a directory, and diagnostics for matching files that no reader knows."""
+    if kind := _pseudo_devices().get(_device_of(directory) or 0):
+        raise InputError.pseudo_file_system(directory, kind)
     patterns = tuple(dict.fromkeys(pattern for reader in readers for pattern in reader.patterns))
     patterns = (*patterns, MANIFEST, JOURNAL)
     below = (file for file in _files_below(directory) if _matches(file.name, patterns))
@@ -162,12 +213,13 @@ def _reader_of_run(directory: Path, readers: Sequence[Reader]) -> Reader:
 def _files_below(directory: Path) -> Iterator[Path]:
     """Yield every file in and below a directory, and of a stored run its manifest or journal alone.
 
-    A directory reached twice through links is searched once.
+    A directory reached twice through links is searched once, and the kernel's own are not searched.
     """
     seen: set[str] = set()
+    pseudo = _pseudo_devices()
     for folder, below, files in os.walk(directory, followlinks=True):
         real = os.path.realpath(folder)
-        if real in seen:
+        if real in seen or _device_of(Path(real)) in pseudo:
             below.clear()
             continue
         seen.add(real)

@@ -39,6 +39,14 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def pseudo_file_system(cls, path: str | os.PathLike[str], kind: str) -> Self:
+        """Return the error for a directory of a file system that the kernel makes up, such as /proc."""
+        return cls(
+            f"{path} is not searched: its files are made up by the kernel ({kind})",
+            "name the directory in which a run was recorded",
+        )
+
+    @classmethod
     def only_stored_runs(cls, path: str | os.PathLike[str], run: str | os.PathLike[str]) -> Self:
         """Return the error for a directory with stored runs and nothing else to read."""
         return cls(f"no recording or trace in {path}, but a stored run", f"name it: {run}")
