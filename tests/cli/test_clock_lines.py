@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ascend_profiles import Cluster, write_cluster
-from machines import move_traces, record_machines, record_strangers
+from machines import ALIGNED, move_traces, record_machines, record_strangers, write_machines
 from paddle_logs import PaddleRun, write_worker_logs
 from places import DATA
+from planted_clocks import plant
 from stagescope.cli import main
-from stagescope.cli.clock_lines import NOT_COMPARABLE
+from stagescope.cli.clock_lines import NONE_SPANS, NOT_COMPARABLE
 from stagescope.exporters.pictures.step_chart import UNALIGNED
 
 TRACES = DATA / "kineto"
@@ -83,11 +86,20 @@ def test_unaligned_machines_are_the_first_line_and_drawn_separately(tmp_path, ca
     for command in ("show", "report"):
         lines = printed(capsys, command, tmp_path)
         assert lines[0].startswith("Clocks of 2 machines could not be aligned: node-1 (")
-        assert lines[1] == NOT_COMPARABLE
+        assert lines[1] == NONE_SPANS, "each machine runs all stages"
         assert sum("could not be aligned" in line for line in lines) == 1
     chart = printed(capsys, "show", tmp_path, "--width", "100")
     assert sum(f"node-0: {UNALIGNED}" in line for line in chart) == 1
     assert sum(f"node-1: {UNALIGNED}" in line for line in chart) == 1
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_pipelines_that_span_unaligned_machines_are_not_compared(tmp_path, command, capsys):
+    planted = plant(replace(ALIGNED, one_way_links=((1, 2),)))
+    write_machines(tmp_path, planted.timeline)
+    lines = printed(capsys, command, tmp_path)
+    assert lines[0].startswith("Clocks of 2 machines could not be aligned: node-1 (")
+    assert lines[1] == NOT_COMPARABLE
 
 
 def test_the_line_is_ascii_with_the_ascii_option(tmp_path, capsys):

@@ -22,7 +22,7 @@ WITHIN_NS = 100_000
 """Real runs are aligned within this, or within the estimated error where that is larger: on a busy machine, processes
 wait for a processor when their messages arrive, so that no delay is short."""
 USEFUL_NS = 3_000_000
-"""A tenth of the planted offset: an estimated error that is larger would say nothing."""
+"""A tenth of the planted offset: a larger estimated error would be useless."""
 
 
 def printed(capsys, *words) -> str:

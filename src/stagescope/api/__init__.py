@@ -14,6 +14,7 @@ from stagescope.api.analyses import (
     comparison_json,
     report_json,
     sorted_diagnostics,
+    unaligned_ranks,
     what_if,
     what_if_json,
 )

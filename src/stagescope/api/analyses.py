@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stagescope.analysis import build_explained_report, build_report, errors_first, to_json
-from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines
+from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines, unaligned_ranks
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.changes import (
     EqualStages,
@@ -41,6 +41,7 @@ __all__ = [
     "comparison_json",
     "report_json",
     "sorted_diagnostics",
+    "unaligned_ranks",
     "what_if",
     "what_if_json",
 ]

@@ -11,20 +11,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stagescope.clocks import ClockReport
+    from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
 
 NOT_COMPARABLE = (
     "Pipelines that span these machines cannot be compared: their steps and bubbles are not measured."
 )
+NONE_SPANS = (
+    "No pipeline spans these machines: steps and bubbles are measured, but times of different machines cannot be "
+    "compared."
+)
 SUMMARY_CODES = ("clock.aligned", "clock.unaligned", "trace.mapped", "trace.unmapped")
 """Diagnostics with the same message as the line, or that a line of the table of what was understood states."""
 
 
-def print_unaligned(clocks: ClockReport, *, ascii_only: bool = False) -> None:
+def print_unaligned(timeline: Timeline, *, ascii_only: bool = False) -> None:
     """Print which machines could not be aligned and the consequence; nothing if all were."""
+    from stagescope.api import clock_report, unaligned_ranks
+
+    clocks = clock_report(timeline)
     if clocks.unaligned:
         echo(in_ascii(_line(clocks)) if ascii_only else _line(clocks))
-        echo(NOT_COMPARABLE)
+        echo(NOT_COMPARABLE if unaligned_ranks(timeline) else NONE_SPANS)
         echo()
 
 

@@ -67,7 +67,7 @@ def command(
     warn_partial(timeline)
     aligned = api.align_timeline(timeline)
     clocks = api.clock_report(aligned)
-    print_unaligned(clocks, ascii_only=not supports_unicode())
+    print_unaligned(aligned, ascii_only=not supports_unicode())
     # The files contain what Paddle's script would write: every machine's raw timestamps.
     written = api.export_paddle_profile(timeline, output or log_dir)
     for one in written:

@@ -61,7 +61,7 @@ def command(
     clocks = api.clock_report(timeline)
     ascii_only = drawing["ascii_only"] or not supports_unicode()
     print_understood(timeline)
-    print_unaligned(clocks, ascii_only=ascii_only)
+    print_unaligned(timeline, ascii_only=ascii_only)
     print_chart(timeline, step, **drawing)
     print_aligned(clocks, ascii_only=ascii_only)
     echo()

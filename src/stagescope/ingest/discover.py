@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,24 +23,21 @@ if TYPE_CHECKING:
 
 
 PSEUDO_FILE_SYSTEMS = frozenset(
-    [
-        "bpf",
-        "cgroup",
-        "cgroup2",
-        "configfs",
-        "debugfs",
-        "devpts",
-        "efivarfs",
-        "fusectl",
-        "mqueue",
-        "proc",
-        "pstore",
-        "rpc_pipefs",
-        "securityfs",
-        "selinuxfs",
-        "sysfs",
-        "tracefs",
-    ]
+    {
+        *(
+            "bpf",
+            "cgroup",
+            "cgroup2",
+            "configfs",
+            "debugfs",
+            "devpts",
+            "efivarfs",
+            "fusectl",
+            "mqueue",
+            "proc",
+        ),
+        *("pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
+    }
 )
 """File systems whose files are made up by the kernel when they are read. A search of them may never end: /proc has a
 link to the root of all file systems for every thread."""
@@ -93,6 +91,8 @@ def _pseudo_devices() -> dict[int, str]:
     The format is that of proc_pid_mountinfo(5): the device is the third field, the type the first one after a hyphen.
     """
     found: dict[int, str] = {}
+    if sys.platform == "win32":
+        return found
     with suppress(OSError):
         for line in MOUNTS.read_text(errors="replace").splitlines():
             fields = line.split()

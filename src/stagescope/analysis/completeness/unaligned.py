@@ -32,10 +32,14 @@ def find_unaligned_ranks(timeline: Timeline, pipelines: pl.DataFrame) -> list[in
     return list(pipelines.join(of_rank, on="rank").filter(spread)["rank"].sort())
 
 
+def unaligned_ranks(timeline: Timeline) -> list[int]:
+    """Return the ranks, sorted, of a timeline's pipelines whose machines are not all on one clock."""
+    return find_unaligned_ranks(timeline, find_pipelines(timeline.spans, timeline.ranks))
+
+
 def keep_aligned_pipelines(timeline: Timeline) -> Timeline:
     """Return the timeline without the spans of pipelines that are not on one clock."""
-    pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    return drop_ranks(timeline, find_unaligned_ranks(timeline, pipelines))
+    return drop_ranks(timeline, unaligned_ranks(timeline))
 
 
 def drop_ranks(timeline: Timeline, ranks: Sequence[int]) -> Timeline:
