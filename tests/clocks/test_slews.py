@@ -71,6 +71,59 @@ def test_slews_are_reported_with_clock_rate_and_gain():
     assert "Clocks that ran at another rate" in clocks_text(report)
 
 
+HARD = {
+    "within what clocks may drift": Plan(
+        steps=12,
+        seed=9_036,
+        collectives=1,
+        slews=(ClockSlew(0, 0.4493, 0.609, 133.3), ClockSlew(3, 0.704, 0.8337, 3_893.7)),
+    ),
+    "until the end": Plan(
+        ranks=6, steps=6, seed=3_022, drift_ppm=0.0, wander_ppm=1.0, slews=(ClockSlew(1, 0.815, 1.0, -417.5),)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_a_slew_is_found_whose_ends_are_between_the_blocks_that_are_compared(name):
+    # Two rates are mixed in such a block, as if a clock had been set there.
+    report, errors = measured(HARD[name])
+    assert {each.clock for each in report.slews} == {f"node-{slew.machine}/wall" for slew in HARD[name].slews}
+    known = errors.drop_nulls("estimated_error_ns")
+    assert (known["error_ns"] <= known["estimated_error_ns"]).mean() >= 0.99
+
+
+UNEXPLAINED = {
+    "of the reference, with few short delays": Plan(
+        steps=20,
+        seed=9_022,
+        drift_ppm=0.0,
+        costs=FAST,
+        collectives=1,
+        slews=(
+            ClockSlew(2, 0.2428, 0.4562, -3_701.0),
+            ClockSlew(0, 0.6757, 0.7628, 170.5),
+            ClockSlew(3, 0.0843, 0.3605, 30_992.7),
+        ),
+    ),
+    "of two neighbors at once": Plan(
+        steps=12,
+        seed=3_026,
+        slews=(ClockSlew(0, 0.6688, 0.8375, 153.2), ClockSlew(1, 0.767, 0.7885, -3_182.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNEXPLAINED)
+def test_the_estimated_error_covers_slews_that_are_not_found(name):
+    report, errors = measured(UNEXPLAINED[name])
+    assert "node-0/wall" not in {each.clock for each in report.slews}
+    known = errors.drop_nulls("estimated_error_ns")
+    assert known.height > 0.7 * errors.height
+    assert (known["error_ns"] <= known["estimated_error_ns"]).mean() >= 0.97
+    assert report.estimated_error_ns < 1_000_000
+
+
 def test_of_two_clocks_either_may_have_been_slewed():
     # With the reference slewed instead, all timestamps are off by as much, and the bounds hold.
     plan = Plan(ranks=2, steps=12, slews=(ClockSlew(0, 0.3, 0.6, 500.0),), seed=3)

@@ -8,8 +8,9 @@ import pytest
 
 from planted_clocks import ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks
+from stagescope.clocks.estimate import Fit
 from stagescope.clocks.grid import Adjustment, grid_of, slewed_stretches
-from stagescope.clocks.uncertainty import offset_errors
+from stagescope.clocks.uncertainty import deviation_of_references, offset_errors
 from stagescope.clocks.windows import Windows
 
 FAST = (1.0, 1.0, 0.1, 0.02)
@@ -134,3 +135,23 @@ def test_no_error_is_estimated_where_a_side_is_not_bounded():
     assert machines.estimated_error_ns is not None
     apart = align_clocks(plant(Plan(missing_links=((1, 2),), steps=4)).timeline).clocks
     assert [machine.estimated_error_ns is None for machine in apart.machines] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("gained_ns", "expected_ns"),
+    [((9e4, 9e4), 9e4), ((9e4, 0.0), 0.0), ((9e4, 5e4), 5e4), ((9e4, -9e4), 0.0)],
+)
+def test_a_reference_deviates_by_what_all_other_clocks_have_in_common(gained_ns, expected_ns):
+    times_ns = np.linspace(0.0, 10e9, 41)
+    slewed = np.clip(times_ns - 4e9, 0.0, 1e9) / 1e9
+    drift = np.array([0.0, 2e-5, -1e-5])
+    smooth_ns = times_ns[:, None] * drift + slewed[:, None] * np.array([0.0, *gained_ns])
+    grid = grid_of(np.array([1e9, 9e9]), np.full(3, 2e-4), ())
+    fitted, reference = Fit(times_ns, smooth_ns, np.zeros(0)), np.zeros(3, np.int64)
+    error_ns = np.full((2, 3), 1_000.0)
+    found_ns = deviation_of_references(fitted, error_ns, grid, reference, has_corners=False)
+    assert found_ns[:, 0].tolist() == [0.0, 0.0]
+    assert found_ns[:, 1] == pytest.approx([0.0, expected_ns], abs=1.0)
+    open_ns = deviation_of_references(fitted, error_ns, grid, reference, has_corners=True)
+    assert open_ns[0, 1] == pytest.approx(3_600.0)
+    assert open_ns[1, 1] == pytest.approx(9e4 + 3_600 if expected_ns == 9e4 else expected_ns, abs=1.0)

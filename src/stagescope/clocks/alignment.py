@@ -24,6 +24,8 @@ from stagescope.model import CLOCKS, COUNTERS, KERNELS, SPANS, STEPS
 from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from stagescope.clocks.correction import Correction
     from stagescope.clocks.evidence import Coarse, Floats, Ints
     from stagescope.clocks.prepared import Prepared
@@ -35,8 +37,8 @@ MAX_PPM = 200.0
 nominal rate, mostly within 50."""
 
 SLEWED = 2.0
-"""Where slews were removed, the estimated error is larger by this factor: where exactly rates changed, and what they
-were, is known less well than the model of the estimate assumes. docs/clocks.md has the coverage."""
+"""Where slews were removed, or rates changed without an explanation, the estimated error is larger by this factor: when
+rates changed, and what they were, is known less well than the model assumes. docs/clocks.md has the coverage."""
 
 TIMESTAMPS = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
@@ -74,7 +76,7 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     count = len(clocks) + (1 if len(recorded) else 0)
     rate_error_ns = _rate_errors_ns(timeline.clocks, clocks)
     prepared = prepare(table, rate_error_ns[:count], max_ppm)
-    solution = solve(prepared.evidence, count, max_ppm, prepared.zones)
+    solution = solve(prepared.evidence, count, max_ppm, (prepared.zones, prepared.corners))
     timestamps = _timestamps_by_clock(timeline, numbered, len(clocks))
     corrections = _corrections(prepared, solution, timestamps, max_ppm)
     corrections = [each.widened(error_ns) for each, error_ns in zip(corrections, rate_error_ns, strict=False)]
@@ -107,11 +109,10 @@ def _corrections(
         with_slew(each, slews[clock]) if clock in slews else each for clock, each in enumerate(corrections)
     ]
     corrections = widened_for_unsure(corrections, slews, solution.reference, timestamps)
-    slewed = np.isin(solution.reference, solution.reference[sorted(slews)]) if slews else np.zeros(0, bool)
-    is_set = bool(solution.attributed)
+    factors = _estimate_factors(solution, slews)
     corrections = [
-        each.with_estimate(np.nan if is_set else SLEWED) if len(slewed) and slewed[clock] else each
-        for clock, each in enumerate(corrections)
+        each.with_estimate(factors.get(reference, 1.0))
+        for reference, each in zip(solution.reference.tolist(), corrections, strict=False)
     ]
     # Where the clocks of a pair drift faster than assumed, no limit holds that was derived from any of its group.
     is_unsteady = unsteady_groups(prepared, solution)
@@ -119,6 +120,14 @@ def _corrections(
         each.without_bounds() if unsteady else each
         for each, unsteady in zip(corrections, is_unsteady.tolist(), strict=False)
     ]
+
+
+def _estimate_factors(solution: Solution, slews: Collection[int]) -> dict[int, float]:
+    """Return by which factor the estimated errors of groups with abrupt changes of rates are larger; nan for none."""
+    reference = solution.reference.tolist()
+    factors = {reference[clock]: SLEWED for each in solution.corners for clock in (each.one, each.other)}
+    # Beside slews, the size of an adjustment is not certain, and neither is what it explains.
+    return factors | {reference[clock]: np.nan if solution.attributed else SLEWED for clock in slews}
 
 
 def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stagescope.clocks.grid import slewed_stretches
+from stagescope.clocks.uncertainty import COVERING
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Coarse, Floats, Ints
     from stagescope.clocks.grid import Adjustment
     from stagescope.clocks.solution import Solution
 
-COVERING = 3.6
-"""The estimated error is this many standard errors: 2.6 would cover 99 % of a normal distribution, but short runs and
-rates that vary are not as regular as the model. docs/clocks.md has the coverage."""
 LEAST_ERROR_NS = 300.0
 """The resolution of timestamps, below which nothing is claimed."""
 ROUNDING_NS = 2.0
@@ -155,6 +153,8 @@ def _estimated_errors(solution: Solution, clock: int) -> Floats:
     if solution.standard_error_ns is None or solution.reference[clock] == clock or clock in solution.withheld:
         return np.full(len(solution.grid.knots_ns), np.nan)
     errors_ns = COVERING * solution.standard_error_ns[:, clock] + LEAST_ERROR_NS
+    if solution.unexplained_ns is not None:
+        errors_ns = errors_ns + solution.unexplained_ns[:, clock]
     knots_ns = solution.grid.knots_ns
     for first_ns, last_ns in slewed_stretches(solution.grid, (clock, int(solution.reference[clock]))):
         errors_ns = np.where((knots_ns >= first_ns) & (knots_ns <= last_ns), np.nan, errors_ns)

@@ -25,6 +25,7 @@ from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
     from stagescope.clocks.grid import Grid
+    from stagescope.clocks.rates import Corner
 
 ROUNDS = 4
 PER_WINDOW = 8
@@ -42,6 +43,10 @@ still have a unique solution."""
 ROUND_TRIP_QUANTILE = 0.1
 """The typical round trip of a pair in a run without outliers; lower, because most windows of some pairs have no short
 delay in one direction."""
+ABRUPT = 500e-6
+"""What a rate may change by at a moment at which the delays of a pair change their course abruptly."""
+FINER, NEAR = 4, 2
+"""How many times as many knots the fit has then, and how many of them on either side of the moment are part of it."""
 MISFIT = 0.5
 """Steadier rates are accepted if the mean squared residual of the windows, in units of their variance, is no larger."""
 
@@ -108,11 +113,18 @@ class Fit:
         return np.asarray(value)
 
 
-def fit(evidence: Evidence, grid: Grid, anchored: Bools, *, trusted: bool) -> Fit:
-    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found."""
+def fit(
+    evidence: Evidence, grid: Grid, anchored: Bools, corners: tuple[Corner, ...] = (), *, trusted: bool
+) -> Fit:
+    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found.
+
+    At `corners`, and around changes of rates that were removed, rates may change by any amount, and no window spans
+    one.
+    """
     clocks = len(grid.budget)
     evidence = evidence.where(tight(evidence, clocks, by_channel=True))
-    times_ns = _times(evidence, grid)
+    abrupt_ns = _abrupt(grid, corners)
+    times_ns = _times(evidence, grid, FINER if len(abrupt_ns) else 1)
     result = Fit(
         times_ns,
         np.zeros((len(times_ns), clocks)),
@@ -121,34 +133,44 @@ def fit(evidence: Evidence, grid: Grid, anchored: Bools, *, trusted: bool) -> Fi
     before = grid.segment_at(evidence.source, evidence.sent_ns)
     after = grid.segment_at(evidence.target, evidence.received_ns)
     usable = (before >= 0) & (after >= 0)
-    evidence, side = evidence.where(usable), (before + after)[usable]
+    side = before + after + np.searchsorted(np.sort(abrupt_ns.mean(axis=1)), evidence.sent_ns)
+    evidence, side = evidence.where(usable), side[usable]
     if not len(evidence):
         return result
     low_quantile = ROUND_TRIP_QUANTILE if trusted else LOW_QUANTILE
-    short = cells_of(evidence, times_ns, side, MOST_VARIABLE.per_window)
-    result = _refined(result, Problem(evidence, short, grid, anchored, low_quantile), MOST_VARIABLE)
-    for steadier in STEADIER:
-        cells = cells_of(evidence, times_ns, side, steadier.per_window)
-        problem = Problem(evidence, cells, grid, anchored, low_quantile)
-        steady = _refined(result, problem, steadier)
-        if _misfit(windows_of(problem, steady, is_first=False)) <= MISFIT:
-            return _with_errors(steady, problem, steadier)
-    return _with_errors(result, Problem(evidence, short, grid, anchored, low_quantile), MOST_VARIABLE)
+    attempts: list[tuple[Fit, Problem, coo_array]] = []
+    for rate_noise in (MOST_VARIABLE, *STEADIER):
+        cells = cells_of(evidence, times_ns, side, rate_noise.per_window)
+        problem = Problem(
+            evidence, cells, grid, anchored, low_quantile, has_corners=trusted and len(abrupt_ns) > 0
+        )
+        smoothness = _smoothness(times_ns, clocks, rate_noise.walk, abrupt_ns)
+        refined = _refined(attempts[0][0] if attempts else result, problem, smoothness)
+        attempts.append((refined, problem, smoothness))
+        is_most_variable = len(attempts) == 1
+        if not is_most_variable and _misfit(windows_of(problem, refined, is_first=False)) <= MISFIT:
+            return _with_errors(refined, problem, smoothness)
+    return _with_errors(*attempts[0])
 
 
-def _refined(result: Fit, problem: Problem, rate_noise: _RateNoise) -> Fit:
+def _abrupt(grid: Grid, corners: tuple[Corner, ...]) -> Floats:
+    """Return between which moments rates change abruptly, one row each."""
+    ends_ns = [(each.from_ns, each.to_ns) for each in corners]
+    ends_ns += [(each.from_ns, each.to_ns) for each in grid.adjustments if each.is_rate]
+    return np.array(ends_ns, float).reshape(-1, 2)
+
+
+def _refined(result: Fit, problem: Problem, smoothness: coo_array) -> Fit:
     """Return the fit after several rounds of finding the shortest delays and solving for the corrections."""
-    smoothness = _smoothness(result.times_ns, result.smooth_ns.shape[1], rate_noise.walk)
     for number in range(ROUNDS):
         windows = windows_of(problem, result, is_first=not number)
         result = _solve(windows, problem.grid, result, problem.anchored, smoothness)
     return result
 
 
-def _with_errors(result: Fit, problem: Problem, rate_noise: _RateNoise) -> Fit:
+def _with_errors(result: Fit, problem: Problem, smoothness: coo_array) -> Fit:
     """Return the fit with its standard errors."""
     windows = windows_of(problem, result, is_first=False)
-    smoothness = _smoothness(result.times_ns, result.smooth_ns.shape[1], rate_noise.walk)
     system = _system(windows, problem.grid, result, problem.anchored, smoothness)
     return replace(
         result,
@@ -162,12 +184,14 @@ def _misfit(windows: Windows) -> float:
     return float(np.mean(windows.change_ns**2 * windows.weight)) if len(windows.one) else 0.0
 
 
-def _times(evidence: Evidence, grid: Grid) -> Floats:
+def _times(evidence: Evidence, grid: Grid, finer: int) -> Floats:
+    """Return the knots of the fit, `finer` times as many as the number of observations asks for."""
     clocks = len(grid.budget)
     pairs, counts = np.unique(evidence.source * clocks + evidence.target, return_counts=True)
     each = float(np.quantile(counts, 0.9)) if len(pairs) else 0.0
-    most = max(2, min(MOST_WINDOWS, MOST_UNKNOWN // clocks))
-    return np.linspace(grid.knots_ns[0], grid.knots_ns[-1], int(np.clip(each / PER_WINDOW + 1, 2, most)))
+    most = max(2, min(MOST_WINDOWS, MOST_UNKNOWN // (finer * clocks)))
+    count = int(np.clip(each / PER_WINDOW + 1, 2, most))
+    return np.linspace(grid.knots_ns[0], grid.knots_ns[-1], finer * (count - 1) + 1)
 
 
 def _place(times_ns: Floats, at_ns: Floats) -> tuple[Ints, Floats]:
@@ -177,21 +201,26 @@ def _place(times_ns: Floats, at_ns: Floats) -> tuple[Ints, Floats]:
     return place, np.clip((at_ns - times_ns[place]) / gap_ns, 0.0, 1.0)
 
 
-def _smoothness(times_ns: Floats, clocks: int, walk: float) -> coo_array:
-    """Return the regularization rows: second differences (linear corrections) and, much weaker, first differences."""
+def _smoothness(times_ns: Floats, clocks: int, walk: float, abrupt_ns: Floats) -> coo_array:
+    """Return the regularization rows: second differences (linear corrections) and, much weaker, first differences.
+
+    Within `abrupt_ns` (rows of two moments) and next to it, rates may change by any amount.
+    """
     count, gap_ns = len(times_ns), times_ns[1] - times_ns[0]
     knots = np.arange(count * clocks).reshape(count, clocks)
-    bend = 1 / (walk * gap_ns * np.sqrt(gap_ns))
+    bend = np.full(max(0, count - 2), 1 / (walk * gap_ns * np.sqrt(gap_ns)))
+    for from_ns, to_ns in abrupt_ns.tolist():
+        inside = (times_ns[1:-1] > from_ns - NEAR * gap_ns) & (times_ns[1:-1] < to_ns + NEAR * gap_ns)
+        bend[inside] = 1 / (ABRUPT * gap_ns)
+    bend = np.repeat(bend, clocks)
     flat = 1 / (LARGEST_RATE * gap_ns)
     bends = [(knots[:-2], bend), (knots[1:-1], -2 * bend), (knots[2:], bend)]
-    flats = [(knots[:-1], -flat), (knots[1:], flat)]
+    flats = [(ends, np.full(ends.size, value)) for ends, value in ((knots[:-1], -flat), (knots[1:], flat))]
     entries = []
     offset = 0
     for terms in (bends, flats):
         size = terms[0][0].size
-        entries += [
-            (offset + np.arange(size), column.reshape(-1), np.full(size, value)) for column, value in terms
-        ]
+        entries += [(offset + np.arange(size), column.reshape(-1), value) for column, value in terms]
         offset += size
     row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
     return coo_array((value, (row, column)), shape=(offset, knots.size)).tocsr()

@@ -18,6 +18,7 @@ from stagescope.clocks.steadiness import unsteady_clocks
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Coarse, Evidence, Floats
     from stagescope.clocks.grid import Adjustment
+    from stagescope.clocks.rates import Corner
     from stagescope.clocks.slews import Slew
 
 MOST_LEFT = 0.25
@@ -35,6 +36,7 @@ class Prepared:
 
     `slews` are by the number of the clock, and `zones` are the stretches around their changes. `unsteady` are the
     clocks of pairs whose rates still change, or of which it is unknown: a clock drifts faster than the bounds allow.
+    `corners` are the moments at which the delays of a pair change their course without an explanation.
     """
 
     evidence: Evidence
@@ -42,6 +44,7 @@ class Prepared:
     slews: dict[int, Slew] = field(default_factory=dict)
     zones: tuple[Adjustment, ...] = ()
     unsteady: frozenset[int] = frozenset()
+    corners: tuple[Corner, ...] = ()
 
     def shown(self, clock: int, moments_ns: tuple[float, ...]) -> tuple[int, ...]:
         """Return the raw timestamps of a clock at moments in coarse time."""
@@ -62,7 +65,7 @@ def prepare(table: pl.DataFrame, error_ns: Floats, max_ppm: float) -> Prepared:
     plain = Prepared(evidence_of(table, coarse, error_ns), coarse)
     slews = find_slews(plain.evidence, coarse, references(plain.evidence, clocks))
     if not slews:
-        return replace(plain, unsteady=unsteady_clocks(plain.evidence, {}, (), max_ppm))
+        return _judged(plain, max_ppm)
 
     budget = np.full(clocks, max_ppm * 1e-6)
     before = len(find_conflicts(plain.evidence, budget))
@@ -72,16 +75,25 @@ def prepare(table: pl.DataFrame, error_ns: Floats, max_ppm: float) -> Prepared:
     for chosen in every[: 1 + MOST_JUDGED // max(1, len(plain.evidence))]:
         found = _without(chosen, plain, table, error_ns)
         if len(find_conflicts(found.evidence, budget)) <= before and not _is_left(found):
-            return replace(found, unsteady=unsteady_clocks(found.evidence, chosen, found.zones, max_ppm))
-    return replace(plain, unsteady=unsteady_clocks(plain.evidence, {}, (), max_ppm))
+            return _judged(found, max_ppm)
+    return _judged(plain, max_ppm)
+
+
+def _judged(found: Prepared, max_ppm: float) -> Prepared:
+    """Return the observations with what the rates of the pairs show after slews were removed."""
+    if not len(found.evidence):
+        return found
+    clocks = int(max(found.evidence.source.max(), found.evidence.target.max())) + 1
+    rates = rate_changes(found.evidence, clocks)
+    unsteady = unsteady_clocks(found.evidence, rates, found.slews, found.zones, max_ppm)
+    return replace(found, unsteady=unsteady, corners=tuple(rates.corners))
 
 
 def _is_left(found: Prepared) -> bool:
     """Return whether the pairs of a clock still change their rates by much of what was removed from the clock."""
     removed = {clock: max(abs(each.size) for each in slew.breaks) for clock, slew in found.slews.items()}
-    changes, _ = rate_changes(
-        found.evidence, int(max(found.evidence.source.max(), found.evidence.target.max())) + 1
-    )
+    clocks = int(max(found.evidence.source.max(), found.evidence.target.max())) + 1
+    changes = rate_changes(found.evidence, clocks).changes
     return any(
         abs(change.size_of(clock)) > MOST_LEFT * removed[clock]
         for change in changes

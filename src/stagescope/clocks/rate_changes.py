@@ -8,7 +8,6 @@ one direction only. Pairs whose receivers waited in one direction only have to s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +15,8 @@ import numpy as np
 from stagescope.clocks.evidence import COLLECTIVE
 from stagescope.clocks.lines import (
     CHANNELS,
+    SHARP_NS,
+    SHARP_RATE,
     Delays,
     Lines,
     blocks_of,
@@ -25,11 +26,12 @@ from stagescope.clocks.lines import (
     with_spreads,
 )
 from stagescope.clocks.lines import PENALTY as CLEAR_GAIN
+from stagescope.clocks.rates import Corner, RateChange, RateChanges, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stagescope.clocks.evidence import Evidence, Floats, Ints
+    from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
 
 LEAST_RATE = 50e-6
 """Smaller changes of the rate are left to the random walk of the estimate."""
@@ -48,6 +50,8 @@ USUAL_DELAY_NS = 25_000.0
 AROUND, CANDIDATES = 16, 48
 """Where two lines meet is searched among this many delays next to a change, of which this many at a time."""
 SETTLING = 2
+BESIDE = 4
+"""A corner of a pair is between this many of its delays on either side."""
 NEAR = 64
 AWAY = 10.0
 """Lines that meet by this many errors beside the delays between them do not meet: the clock was also set."""
@@ -55,61 +59,8 @@ MARGIN = 4.0
 """A change is located to within this many times the error of where the two lines meet."""
 
 
-@dataclass(frozen=True)
-class RateChange:
-    """A change of the rate of a pair: at `at_ns`, certainly between `from_ns` and `to_ns` of the clock `one`.
-
-    `rates` are how fast the clock `other` gains on `one` before and after it, and `rate_error` is the error of their
-    difference. `ahead_ns` is by how much the other clock is ahead at that moment, and `error_ns` the error of the
-    offset that follows from that of the moment.
-    """
-
-    one: int
-    other: int
-    at_ns: float
-    from_ns: float
-    to_ns: float
-    rates: tuple[float, float]
-    rate_error: float
-    ahead_ns: float
-    error_ns: float
-
-    def size_of(self, clock: int) -> float:
-        """Return the change of the logarithm of a clock's rate, if that clock caused it."""
-        before, after = self.rates
-        change = float(np.log1p(after) - np.log1p(before))
-        return change if clock == self.other else -change
-
-    def when(self, clock: int) -> tuple[float, float, float]:
-        """Return the moment, and between which moments it is, on one of the two clocks, in coarse time."""
-        shift_ns = self.ahead_ns if clock == self.other else 0.0
-        return self.at_ns + shift_ns, self.from_ns + shift_ns, self.to_ns + shift_ns
-
-
-class Stretch(NamedTuple):
-    """A stretch of constant rate of a pair, on the clock `one`, and by how much the other is ahead at its begin.
-
-    `rate` is how fast the clock `other` gains on `one`.
-    """
-
-    one: int
-    other: int
-    from_ns: float
-    to_ns: float
-    ahead_ns: float
-    rate: float = 0.0
-
-    def contains(self, clock: int, at_ns: float, margin_ns: float) -> bool:
-        """Return whether the rate is constant around a moment of one of the two clocks."""
-        at_ns -= self.ahead_ns if clock == self.other else 0.0
-        return self.from_ns + margin_ns <= at_ns <= self.to_ns - margin_ns
-
-
-def rate_changes(evidence: Evidence, clocks: int) -> tuple[list[RateChange], list[Stretch]]:
-    """Return the changes of the rate of all pairs, and the stretches of constant rate of all pairs.
-
-    Pairs without a change, or with too few observations, have one stretch or none.
-    """
+def rate_changes(evidence: Evidence, clocks: int) -> RateChanges:
+    """Return what the delays of every pair of clocks show about changes of their rates."""
     waited = evidence.where(evidence.waited)
     key = np.minimum(waited.source, waited.target) * clocks + np.maximum(waited.source, waited.target)
     ahead = waited.source < waited.target
@@ -126,12 +77,13 @@ def rate_changes(evidence: Evidence, clocks: int) -> tuple[list[RateChange], lis
     )
     enough = np.flatnonzero(counts[pair] >= LEAST_IN_PAIR)
     if not len(enough):
-        return [], []
+        return RateChanges([], [], [])
     delays, key = delays.where(enough), key[enough]
     pair = np.unique(key, return_inverse=True)[1]
     delays = with_spreads(delays, pair)
     changes: list[RateChange] = []
     stretches: list[Stretch] = []
+    corners: list[Corner] = []
     bounds = np.append(np.flatnonzero(np.diff(pair, prepend=-1)), len(pair))
     whole, is_bent = _bent(delays, bounds)
     for number in range(len(bounds) - 1):
@@ -143,10 +95,14 @@ def rate_changes(evidence: Evidence, clocks: int) -> tuple[list[RateChange], lis
             stretches.append(Stretch(one, other, from_ns, to_ns, _ahead(whole, number, from_ns), rate))
             continue
         edges = stretches_of(own)
-        found = _settled(_clear(_Found(own, one, other, edges[:-1], edges[1:])))
+        parts = _Found(own, one, other, edges[:-1], edges[1:])
+        # Where lines meet is more exact than the blocks that they were found in, in which two rates are mixed.
+        settled = _settled(parts.those(parts.last - parts.first >= LEAST_DELAYS))
+        found = _settled(_clear(settled))
         changes += _changes_of(found)
         stretches += _stretches(found)
-    return changes, stretches
+        corners += [*_corners(parts), *_corners(settled)]
+    return RateChanges(changes, stretches, corners)
 
 
 def _bent(delays: Delays, bounds: Ints) -> tuple[Lines, np.ndarray]:
@@ -155,6 +111,22 @@ def _bent(delays: Delays, bounds: Ints) -> tuple[Lines, np.ndarray]:
     first, last = blocks_of(bounds, np.full(len(bounds) - 1, QUARTERS))
     parts = fit_lines(delays, first, last).cost.reshape(-1, QUARTERS).sum(axis=1)
     return whole, np.asarray(whole.cost - parts > CLEAR_GAIN)
+
+
+def _corners(found: _Found) -> Iterator[Corner]:
+    """Yield where the lines of two successive stretches clearly have a corner or a break."""
+    if len(found.first) <= 1:
+        return
+    lines, at_ns = found.lines, found.delays.at_ns
+    ends_ns = at_ns[found.last[:-1] - 1].tolist()
+    jump_ns = [_ahead(lines, n + 1, end_ns) - _ahead(lines, n, end_ns) for n, end_ns in enumerate(ends_ns)]
+    least_ns = np.maximum(SHARP_NS, SURE * np.hypot(lines.error_ns[1:], lines.error_ns[:-1]))
+    is_bent = np.abs(np.diff(lines.rate)) >= np.maximum(SHARP_RATE, SURE * _errors(lines))
+    for number in np.flatnonzero(is_bent | (np.abs(jump_ns) >= least_ns)).tolist():
+        # Which of a few delays are the first of the next line is not certain.
+        before, after = found.last[number] - BESIDE, found.first[number + 1] + BESIDE - 1
+        from_ns, to_ns = float(at_ns[max(before, 0)]), float(at_ns[min(after, len(at_ns) - 1)])
+        yield Corner(found.one, found.other, from_ns, to_ns)
 
 
 class _Found(NamedTuple):
@@ -169,6 +141,9 @@ class _Found(NamedTuple):
     @property
     def lines(self) -> Lines:
         return fit_lines(self.delays, self.first, self.last)
+
+    def those(self, chosen: Bools) -> _Found:
+        return self._replace(first=self.first[chosen], last=self.last[chosen])
 
     def without(self, number: int) -> _Found:
         return self._replace(first=np.delete(self.first, number), last=np.delete(self.last, number))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.clocks.evidence import Coarse, Evidence, Floats, Ints
-    from stagescope.clocks.rate_changes import RateChange, Stretch
+    from stagescope.clocks.rates import RateChange, Stretch
 
 SAME_SIZE = 0.2
 """The changes of two pairs are one change of the clock that they share if their sizes differ by no more than this
@@ -91,8 +91,8 @@ def find_slews(evidence: Evidence, coarse: Coarse, reference: Ints) -> dict[int,
     clock of a pair changed its rate.
     """
     clocks = len(reference)
-    changes, stretches = rate_changes(evidence, clocks)
-    breaks = attribute_changes(changes, stretches, reference)
+    found_rates = rate_changes(evidence, clocks)
+    breaks = attribute_changes(found_rates.changes, found_rates.stretches, reference)
     found = {}
     for clock in sorted({each.clock for each in breaks}):
         own = sorted((each for each in breaks if each.clock == clock), key=lambda each: each.at_ns)

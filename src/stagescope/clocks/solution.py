@@ -28,13 +28,18 @@ from stagescope.clocks.estimate import fit
 from stagescope.clocks.excursions import excursions
 from stagescope.clocks.grid import TOLERANCE_NS, Grid, grid_of, knots_for
 from stagescope.clocks.limits import constraints_of, contradicting_pairs, limit_slope, limits_of
+from stagescope.clocks.rate_changes import rate_changes
 from stagescope.clocks.reference_bounds import reference_limits
+from stagescope.clocks.uncertainty import deviation_of_references
 
 if TYPE_CHECKING:
     from stagescope.clocks.conflicts import Conflicts
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
     from stagescope.clocks.grid import Adjustment
+    from stagescope.clocks.rates import Corner
 
+AROUND_NS = 100_000_000.0
+"""Where exactly lines end next to a clock that was set is known to about this."""
 OUTLIER_FRACTIONS = (0.04, 0.12)
 """Fractions of unnoticed outliers to try if the one estimated from the noticed outliers leaves contradictions."""
 
@@ -65,6 +70,8 @@ class Solution:
 
     `rejected` maps the rows of outliers to the least error of their timestamps. `withheld` are clocks that keep their
     timestamps because no consistent solution exists. `standard_error_ns` are those of the estimate, nan where unknown.
+    `unexplained_ns` is how far it may be off beyond that, where rates changed abruptly, and `corners` are the moments
+    at which they did so without an explanation.
     """
 
     grid: Grid
@@ -77,6 +84,8 @@ class Solution:
     contradictions: tuple[Contradiction, ...] = ()
     withheld: frozenset[int] = field(default_factory=frozenset)
     standard_error_ns: Floats | None = None
+    unexplained_ns: Floats | None = None
+    corners: tuple[Corner, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,12 +102,19 @@ class Screened:
     outlier_fraction: float
 
 
-def solve(evidence: Evidence, clocks: int, max_ppm: float, zones: tuple[Adjustment, ...] = ()) -> Solution:
+def solve(
+    evidence: Evidence,
+    clocks: int,
+    max_ppm: float,
+    changes: tuple[tuple[Adjustment, ...], tuple[Corner, ...]] = ((), ()),
+) -> Solution:
     """Return the correction of every clock relative to its group's reference, with bounds that hold if max_ppm does.
 
     A group consists of clocks that observations bound on both sides. Observations between groups are not used here, nor
-    are those in the `zones` around changes of the rate of a clock, which were removed from the timestamps.
+    are those in the zones around changes of the rate of a clock, which were removed from the timestamps: the first of
+    the `changes`. The others are corners that nothing explains, and matter to the estimate alone.
     """
+    zones, corners = changes
     contradictions: list[Contradiction] = []
     while True:
         reference = references(evidence, clocks)
@@ -128,7 +144,7 @@ def solve(evidence: Evidence, clocks: int, max_ppm: float, zones: tuple[Adjustme
                     replace(screened, outlier_fraction=outlier_fraction),
                     reference,
                     found,
-                    tuple(contradictions),
+                    (tuple(contradictions), corners),
                 )
         if not worst:
             plain_limits = limits_of(constraints_of(inside, grid, 0.0), grid)
@@ -252,16 +268,30 @@ def _unnoticed_fraction(kept: Evidence, grid: Grid, conflict_ns: Floats) -> floa
 
 
 def _solution(
-    screened: Screened, reference: Ints, found: Bounds, contradictions: tuple[Contradiction, ...]
+    screened: Screened,
+    reference: Ints,
+    found: Bounds,
+    also: tuple[tuple[Contradiction, ...], tuple[Corner, ...]],
 ) -> Solution:
     """Return the solution: the estimate at every knot, moved into its bounds where it is outside."""
     grid = screened.grid
     count, clocks = found.upper_ns.shape
     anchored = reference == np.arange(clocks)
     # Observations in an unbounded stretch are probably correct, which is good enough for an estimate.
-    fitted = fit(screened.kept, grid.seen, anchored, trusted=not screened.outlier_fraction)
+    contradictions, corners = also
+    if screened.rejected:
+        corners = tuple(rate_changes(screened.kept, len(reference)).corners)
+    corners = tuple(each for each in corners if not _is_explained(each, screened.attributed))
+    fitted = fit(screened.kept, grid.seen, anchored, corners, trusted=not screened.outlier_fraction)
     clock = np.tile(np.arange(clocks), count)
     x_ns = fitted.at(grid, clock, np.repeat(grid.knots_ns, clocks)).reshape(count, clocks)
+    inside_ns = _feasible(x_ns, found, grid)
+    standard_error_ns = fitted.standard_error_ns(grid)
+    unexplained_ns = np.abs(inside_ns - x_ns)
+    if corners or any(each.is_rate for each in grid.adjustments):
+        unexplained_ns += deviation_of_references(
+            fitted, standard_error_ns, grid, reference, has_corners=bool(corners)
+        )
     jumps = dict(zip(grid.adjustments, np.abs(fitted.jumps_ns).tolist(), strict=True))
     attributed = tuple(
         AttributedAdjustment(tuple(sorted(each.adjustments, key=lambda adjustment: -jumps[adjustment])))
@@ -271,12 +301,25 @@ def _solution(
         grid=grid,
         reference=reference,
         bounds=found,
-        x_ns=_feasible(x_ns, found, grid),
+        x_ns=inside_ns,
         outlier_fraction=screened.outlier_fraction,
         attributed=attributed,
         rejected=screened.rejected,
         contradictions=contradictions,
-        standard_error_ns=fitted.standard_error_ns(grid),
+        standard_error_ns=standard_error_ns,
+        unexplained_ns=unexplained_ns,
+        corners=corners,
+    )
+
+
+def _is_explained(corner: Corner, attributed: tuple[AttributedAdjustment, ...]) -> bool:
+    """Return whether one of the two clocks was set about then."""
+    every = (adjustment for each in attributed for adjustment in each.adjustments)
+    return any(
+        each.clock in (corner.one, corner.other)
+        and each.from_ns - abs(each.size_ns) - AROUND_NS <= corner.to_ns
+        and each.to_ns + abs(each.size_ns) + AROUND_NS >= corner.from_ns
+        for each in every
     )
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stagescope.clocks.grid import slewed_stretches
-from stagescope.clocks.rate_changes import rate_changes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence
     from stagescope.clocks.grid import Adjustment
     from stagescope.clocks.prepared import Prepared
-    from stagescope.clocks.rate_changes import Stretch
+    from stagescope.clocks.rates import RateChanges, Stretch
     from stagescope.clocks.solution import Solution
 
 MOST_CLOCKS = 2
@@ -41,19 +40,20 @@ def unsteady_groups(prepared: Prepared, solution: Solution) -> Bools:
 
 
 def unsteady_clocks(
-    evidence: Evidence, slews: Collection[int], zones: tuple[Adjustment, ...], max_ppm: float
+    evidence: Evidence,
+    rates: RateChanges,
+    slews: Collection[int],
+    zones: tuple[Adjustment, ...],
+    max_ppm: float,
 ) -> frozenset[int]:
     """Return the clocks of all pairs that do not certainly drift from each other at a steady, permitted rate.
 
     That is so if their rate clearly changes, if it is more than both may drift, or if it is unknown for a while
     where one was slewed, outside of the zones around the changes that were removed.
     """
-    if not len(evidence):
-        return frozenset()
-    changes, stretches = rate_changes(evidence, int(max(evidence.source.max(), evidence.target.max())) + 1)
-    found = {clock for change in changes for clock in (change.one, change.other)}
+    found = {clock for change in rates.changes for clock in (change.one, change.other)}
     pairs: dict[tuple[int, int], list[Stretch]] = {}
-    for stretch in stretches:
+    for stretch in rates.stretches:
         pairs.setdefault((stretch.one, stretch.other), []).append(stretch)
     for (one, other), own in pairs.items():
         if one not in slews and other not in slews:

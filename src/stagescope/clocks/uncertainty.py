@@ -13,11 +13,14 @@ from scipy.sparse.csgraph import connected_components  # type: ignore[import-unt
 from scipy.sparse.linalg import splu  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
-    from stagescope.clocks.estimate import System
-    from stagescope.clocks.evidence import Bools, Floats
+    from stagescope.clocks.estimate import Fit, System
+    from stagescope.clocks.evidence import Bools, Floats, Ints
     from stagescope.clocks.grid import Grid
     from stagescope.clocks.windows import Windows
 
+COVERING = 3.6
+"""The estimated error is this many standard errors: 2.6 would cover 99 % of a normal distribution, but short runs and
+rates that vary are not as regular as the model. docs/clocks.md has the coverage."""
 SAMPLES = 24
 """Samples of the change over time, and of the offsets where there are too many clocks for a dense matrix."""
 MOST_DENSE = 1_200
@@ -74,3 +77,35 @@ def offset_errors(windows: Windows, anchored: Bools) -> Floats:
         np.subtract.at(incident, other, noise)
         errors_ns[free] = np.sqrt(np.mean(splu(laplacian.tocsc()).solve(incident[free]) ** 2, axis=1))
     return errors_ns
+
+
+def deviation_of_references(
+    fitted: Fit, standard_error_ns: Floats, grid: Grid, reference: Ints, *, has_corners: bool
+) -> Floats:
+    """Return how far the reference of each clock may have deviated from its usual rate, at every knot of the grid.
+
+    A reference that was slewed by little, without being noticed, moves the corrections of all other clocks of its group
+    by the same amount. That is what their deviations from straight lines have in common, and with corners that nothing
+    explains what they may have in common: the intersection of their confidence intervals. A clock that was slewed
+    itself deviates alone.
+    """
+    times_ns, smooth_ns = fitted.times_ns, fitted.smooth_ns
+    rates = np.diff(smooth_ns, axis=0) / np.diff(times_ns)[:, None]
+    lines_ns = smooth_ns[:1] + np.median(rates, axis=0) * (times_ns - times_ns[0])[:, None]
+    away_ns, found_ns = smooth_ns - lines_ns, np.zeros(standard_error_ns.shape)
+    for first in np.unique(reference).tolist():
+        own = np.flatnonzero((reference == first) & (np.arange(len(reference)) != first))
+        own = own[np.isfinite(standard_error_ns[:, own]).all(axis=0)]
+        if not len(own):
+            continue
+        at_knots = np.stack(
+            [np.interp(grid.knots_ns, times_ns, away_ns[:, each]) for each in own.tolist()], axis=1
+        )
+        least_ns = (at_knots - COVERING * standard_error_ns[:, own]).max(axis=1)
+        most_ns = (at_knots + COVERING * standard_error_ns[:, own]).min(axis=1)
+        # Where the intervals are disjoint, what all deviate by in one direction is common.
+        same_ns = np.maximum(np.maximum(at_knots.min(axis=1), -at_knots.max(axis=1)), 0.0)
+        is_open = has_corners & (least_ns <= most_ns)
+        common_ns = np.where(is_open, np.maximum(most_ns, -least_ns), same_ns)
+        found_ns[:, own] = common_ns[:, None]
+    return found_ns

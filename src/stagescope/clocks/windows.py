@@ -30,6 +30,8 @@ USUAL_LATENCY_NS = 25_000.0
 """The shortest delay of a message in one direction, where no pair of clocks shows it."""
 EXIT_SKEW_NS = 30_000.0
 """How far apart two ranks typically leave a collective, if only one of them ever enters last."""
+SHORT_TRIP = 0.25
+"""What is missing in a round trip that is too short, because the rate is not yet known, counts by this factor."""
 BIAS = 0.3
 """The mean excess of the shortest delays of windows is known to about this fraction."""
 COLLECTIVE_SKEW_NS = 5_000.0
@@ -56,13 +58,14 @@ class Cells:
 
 @dataclass(frozen=True)
 class Problem:
-    """The observations in cells, and what the fit assumes."""
+    """The observations in cells, and what the fit assumes. `has_corners`: rates changed by much at some moments."""
 
     evidence: Evidence
     cells: Cells
     grid: Grid
     anchored: Bools
     low_quantile: float
+    has_corners: bool
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
     least, noise = np.stack(ways, axis=1)
     trip_ns = least.sum(axis=0)
     usual_ns = _usual(pair, trip_ns, problem.low_quantile)
-    change_ns, variance = _from_both_ways(least, noise, usual_ns)
+    change_ns, variance = _from_both_ways(least, noise, usual_ns, has_corners=problem.has_corners)
     waited = cells.waited[:, pair]
     # If neither of two clocks is ever late for a collective, it shows nothing about them.
     usable = np.isfinite(usual_ns) & ~(cells.is_collective & ~waited.any(axis=0))
@@ -160,10 +163,14 @@ def _residual_delays(problem: Problem, fitted: Fit) -> Floats:
     return np.asarray(delay_ns - fitted.at(grid, evidence.source, evidence.sent_ns))
 
 
-def _from_both_ways(least: Floats, noise: Floats, usual_ns: Floats) -> tuple[Floats, Floats]:
+def _from_both_ways(
+    least: Floats, noise: Floats, usual_ns: Floats, *, has_corners: bool
+) -> tuple[Floats, Floats]:
     """Return half of the difference of both directions, and its variance.
 
-    A window with observations in one direction uses the typical round trip of its pair.
+    A window with observations in one direction uses the typical round trip of its pair. A round trip that is too short
+    shows that the rate is not yet known: the shortest delays of both directions are then at opposite ends of the
+    window, but half of their difference is right in its middle.
     """
     trip_ns = least.sum(axis=0)
     both = np.isfinite(trip_ns)
@@ -171,6 +178,8 @@ def _from_both_ways(least: Floats, noise: Floats, usual_ns: Floats) -> tuple[Flo
         alone = np.where(np.isfinite(least[0]), least[0] - usual_ns / 2, usual_ns / 2 - least[1])
         change_ns = np.where(both, (least[0] - least[1]) / 2, alone)
         excess_ns = np.where(both, (trip_ns - usual_ns) / 2, np.abs(alone) * 2)
+        if has_corners:
+            excess_ns = np.where(both & (excess_ns < 0), excess_ns * SHORT_TRIP, excess_ns)
         return change_ns, NOISE_NS**2 + excess_ns**2 + (noise**2).sum(axis=0) / 4
 
 
