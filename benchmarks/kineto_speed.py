@@ -31,7 +31,7 @@ DECODE = """
 import sys
 from pathlib import Path
 import msgspec
-from stagescope.ingest.kineto.tables import TraceEvent
+from stagescope.ingest.kineto.event_types import TraceEvent
 from stagescope.ingest.trace_json.trace_events import EventStream
 print(sum(map(len, EventStream(Path(sys.argv[1]), msgspec.json.Decoder(list[TraceEvent])).pieces())))
 """

@@ -15,8 +15,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagescope.ingest.kineto.tables import TraceEvent
-
 BYTES_OF_TYPE = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Short": 2, "Int": 4, "Long": 8, "Bool": 1,
     "Float8_e4m3fn": 1, "Float8_e5m2": 1,
@@ -42,17 +40,31 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     members: Any = msgspec.field(default=None, name="Process Group Ranks")
 
 
+class LaunchArguments(msgspec.Struct, gc=False, frozen=True):
+    """The relevant argument of a launch."""
+
+    correlation: Any = None
+
+
 NO_ARGUMENTS = Arguments()
 ARGUMENTS = msgspec.json.Decoder(list[Arguments])
 
 
-def arguments_of(events: Sequence[TraceEvent]) -> list[Arguments]:
-    """Return the decoded arguments of events; NO_ARGUMENTS if they are not an object."""
+def arguments_of(events: Sequence[Any]) -> list[Arguments]:
+    """Return the arguments of events, decoded where they are not yet; NO_ARGUMENTS if they are not an object."""
+    undecoded = [event.args for event in events if type(event.args) is msgspec.Raw]
+    if not undecoded:
+        return [event.args for event in events]
+    decoded = iter(_decoded(undecoded))
+    return [next(decoded) if type(event.args) is msgspec.Raw else event.args for event in events]
+
+
+def _decoded(texts: Sequence[msgspec.Raw]) -> list[Arguments]:
     try:
-        return ARGUMENTS.decode(b"[" + b",".join(e.args for e in events) + b"]")
+        return ARGUMENTS.decode(b"[" + b",".join(texts) + b"]")
     except msgspec.DecodeError:
         # One bad event fails the whole list, so each is decoded alone; the last resort of a single one is no arguments.
-        return [arguments_of([e])[0] if len(events) > 1 else NO_ARGUMENTS for e in events]
+        return [_decoded([text])[0] if len(texts) > 1 else NO_ARGUMENTS for text in texts]
 
 
 def correlations(arguments: Sequence[Arguments]) -> Any:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stagescope.ingest.kineto.event_types import TraceEvent
 from stagescope.ingest.kineto.operator_classes import EXACT
-from stagescope.ingest.kineto.tables import Collector, TraceEvent, TraceTables
+from stagescope.ingest.kineto.tables import Collector, TraceTables
 from stagescope.ingest.trace_proto.trace import read_trace
 
 if TYPE_CHECKING:

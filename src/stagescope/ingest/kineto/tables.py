@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from math import nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 import polars as pl
 
@@ -29,8 +27,10 @@ from stagescope.ingest.kineto.arguments import (
     correlations,
     message_facts,
 )
+from stagescope.ingest.kineto.event_types import KERNELS, LAUNCHES, EventDecoder, TraceEvent
 from stagescope.ingest.kineto.named_works import with_plain_works
-from stagescope.ingest.kineto.operator_classes import CALL, OTHER, operator_class, settle_operators
+from stagescope.ingest.kineto.operator_classes import settle_operators
+from stagescope.ingest.kineto.outer_operators import MOST_US, OuterOperators
 from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.model.diagnostics import Diagnostic
@@ -44,17 +44,12 @@ Times = dict[str, Any]
 Columns = Callable[[Sequence["TraceEvent"], Times], dict[str, Any]]
 
 
-LAUNCHES = (
-    "cuda_runtime", "cuda_driver", "hip_runtime", "privateuse1_runtime", "privateuse1_driver", "xpu_runtime",
-    "xpu_driver", "mtia_runtime",
-)  # fmt: skip
 DEVICE_OF_CATEGORY = {
     "mtia_runtime": "MTIA", "mtia_ccp_events": "MTIA", "mtia_workloadd": "MTIA", "mtia_insight": "MTIA",
     "xpu_runtime": "XPU", "xpu_driver": "XPU", "hpu_op": "HPU", "glow_runtime": "Glow",
     "privateuse1_runtime": "PrivateUse1", "privateuse1_driver": "PrivateUse1",
 }  # fmt: skip
 """Devices that a trace does not describe in its header, by categories of libkineto/src/ActivityType.cpp."""
-KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 TIMES = {"start_ns": pl.Int64, "end_ns": pl.Int64}
 TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "annotations": {"name": pl.String, "thread": pl.Int32, **TIMES},
@@ -79,32 +74,11 @@ TABLES: dict[str, dict[str, type[pl.DataType]]] = {
 UNIQUE = ("annotations", "device_annotations", "kernels", "named_kernels")
 """Tables in which equal rows are one event written twice: the same name or launch at the same time on one thread."""
 
-PIECES_TO_THIN = 32
-"""Nested operators are dropped once per this many pieces, which is cheaper than once per piece."""
+PIECES_TOGETHER = 16
+"""As many pieces are kept as events before they become columns, which costs less than columns of single pieces."""
 
 MOST_STREAM = 2**62
 """A larger number is no stream; some runtimes use addresses as numbers."""
-
-MOST_US = 4e15
-"""More than a century since the epoch: a later timestamp is invalid."""
-
-NO_TEXT = msgspec.Raw(b"{}")
-
-
-class TraceEvent(msgspec.Struct, gc=False):
-    """The relevant fields of one event; any may be absent, as in an empty object. An absent time is NaN.
-
-    The arguments stay undecoded: most events are operators, whose arguments are not used.
-    """
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: float = nan
-    dur: float = nan
-    tid: int | str = 0
-    id: Any = None
-    args: msgspec.Raw = NO_TEXT
 
 
 class TraceTables(NamedTuple):
@@ -135,7 +109,7 @@ class Numbered(dict[Any, int]):
 
 def read_tables(path: Path) -> TraceTables:
     """Return the tables of the trace in `path`; raises InputError for a file without a list of events."""
-    stream: EventStream[TraceEvent] = EventStream(path, msgspec.json.Decoder(list[TraceEvent]))
+    stream: EventStream[Any] = EventStream(path, EventDecoder())
     collector = Collector()
     with _no_collections():
         for piece in stream.pieces():
@@ -174,24 +148,31 @@ class Collector:
 
     parts: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     threads: Numbered = field(default_factory=Numbered)
-    operators: Numbered = field(default_factory=lambda: Numbered(operator_class))
     kernels: Numbered = field(default_factory=lambda: Numbered(kernel_class))
     kernel_names: Numbered = field(default_factory=Numbered)
     strays: int = 0
     repeated: int = 0
-    thinned: int = 0
     devices: set[str] = field(default_factory=set)
+    groups: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    pieces: int = 0
+    operators: OuterOperators = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operators = OuterOperators(self.threads)
 
     def add(self, piece: Sequence[TraceEvent]) -> None:
         """Add the events of one piece."""
-        groups: defaultdict[str, list[TraceEvent]] = defaultdict(list)
-        for event in piece:
-            groups[event.cat].append(event)
+        calls = self.operators.take(piece, self.groups)
+        if calls:
+            self._add_rows("calls", [call_facts(one) for one in arguments_of(calls)])
+        self.pieces += 1
+        if self.pieces % PIECES_TOGETHER == 0:
+            self._make_columns()
+
+    def _make_columns(self) -> None:
+        """Turn the events of all needed categories into columns."""
+        groups = self.groups
         self.devices.update(DEVICE_OF_CATEGORY[name] for name in groups if name in DEVICE_OF_CATEGORY)
-        self._add("operators", groups["cpu_op"], self._operator_columns)
-        # Nested operators are most of a trace; dropping them early bounds the memory.
-        if len(self.parts["operators"]) - self.thinned >= PIECES_TO_THIN:
-            self._thin_operators()
         self._add("annotations", groups["user_annotation"], self._named_columns("thread"))
         self._add("device_annotations", groups["gpu_user_annotation"], self._named_columns("stream"))
         for category in LAUNCHES:
@@ -199,10 +180,12 @@ class Collector:
         for category in KERNELS:
             self._add("kernels", groups[category], self._kernel_columns)
         self._add("flows", [x for x in groups["fwdbwd"] if isinstance(x.id, int)], _flow_columns)
+        groups.clear()
 
     def tables(self, base_ns: int) -> dict[str, pl.DataFrame]:
         """Return every table of TABLES; `base_ns` is the origin of the trace's timestamps."""
-        self._thin_operators()
+        self._make_columns()
+        self.parts["operators"] = self.operators.columns()
         tables = {name: self._table(name, base_ns) for name in TABLES}
         return with_plain_works(tables | {"operators": settle_operators(tables["operators"])})
 
@@ -225,45 +208,20 @@ class Collector:
 
     def _add(self, table: str, events: Sequence[TraceEvent], columns: Columns) -> None:
         if events:
-            times = {"ts": _floats(events, "ts"), "dur": _floats(events, "dur")}
-            self.parts[table].append(columns(events, times))
+            count = len(events)
+            ts = np.fromiter([event.ts for event in events], np.float64, count)
+            dur = np.fromiter([event.dur for event in events], np.float64, count)
+            self.parts[table].append(columns(events, {"ts": ts, "dur": dur}))
 
     def _threads(self, events: Sequence[TraceEvent]) -> Any:
-        numbers = map(self.threads.__getitem__, map(attrgetter("tid"), events))
-        return np.fromiter(numbers, np.int32, len(events))
+        threads = self.threads
+        return np.fromiter([threads[event.tid] for event in events], np.int32, len(events))
 
     def _named_columns(self, place: str) -> Columns:
         return lambda events, times: {"name": [e.name for e in events], place: self._threads(events), **times}
 
     def _launch_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
         return {"correlation": correlations(arguments_of(events)), "thread": self._threads(events), **times}
-
-    def _operator_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
-        numbers = map(self.operators.__getitem__, map(attrgetter("name"), events))
-        what = np.fromiter(numbers, np.int8, len(events))
-        calls = np.flatnonzero(what == CALL)
-        if len(calls):
-            self._add_rows(
-                "calls", [call_facts(one) for one in arguments_of([events[row] for row in calls.tolist()])]
-            )
-            what[calls] = OTHER
-        return {"what": what, "thread": self._threads(events), **times}
-
-    def _thin_operators(self) -> None:
-        """Drop operators of class OTHER that are nested in another one: most operators of a trace."""
-        parts = self.parts["operators"][self.thinned :]
-        if parts:
-            columns = {name: _joined([part[name] for part in parts]) for name in parts[0]}
-            known = np.isfinite(columns["ts"] + columns["dur"])
-            if not known.all():
-                self.strays += len(known) - int(known.sum())
-                columns = {name: column[known] for name, column in columns.items()}
-            kept = columns["what"] != OTHER
-            kept |= ~_is_inner(columns["thread"], columns["ts"], columns["dur"])
-            self.parts["operators"][self.thinned :] = [
-                {name: column[kept] for name, column in columns.items()}
-            ]
-            self.thinned += 1
 
     def _kernel_columns(self, events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
         numbers = map(self.kernels.__getitem__, map(attrgetter("name"), events))
@@ -299,10 +257,6 @@ class Collector:
             self.parts[table].append({name: [row[name] for row in rows] for name in TABLES[table]})
 
 
-def _floats(events: Sequence[TraceEvent], name: str) -> Any:
-    return np.fromiter(map(attrgetter(name), events), np.float64, len(events))
-
-
 def _flow_columns(events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
     starts = [e.ph == "s" for e in events]
     return {"flow": [e.id for e in events], "is_start": starts, **times, "dur": np.zeros(len(events))}
@@ -311,15 +265,3 @@ def _flow_columns(events: Sequence[TraceEvent], times: Times) -> dict[str, Any]:
 def _joined(parts: Sequence[Any]) -> Any:
     """Return the concatenated parts of one column."""
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else list(chain.from_iterable(parts))
-
-
-def _is_inner(thread: Any, ts: Any, dur: Any) -> Any:
-    """Return for each event whether it is nested in an earlier one of its thread: in the one that ends last."""
-    inner = np.zeros(len(ts), np.bool_)
-    for number in np.unique(thread):
-        own = np.flatnonzero(thread == number)
-        start, end = ts[own], ts[own] + dur[own]
-        latest = np.maximum.accumulate(end)
-        parent = np.maximum.accumulate(np.where(end == latest, np.arange(len(own)), 0))[:-1]
-        inner[own[1:]] = (start[parent] <= start[1:]) & (end[1:] <= end[parent])
-    return inner

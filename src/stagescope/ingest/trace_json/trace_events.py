@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -55,6 +55,13 @@ BETWEEN = re.compile(rb"\A\s*,?\s*")
 FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+class ListDecoder(Protocol[Event]):
+    """What msgspec.json.Decoder of a list is."""
+
+    def decode(self, text: bytes, /) -> list[Event]:
+        """Return the events of a JSON list; raises msgspec.DecodeError."""
+
+
 @dataclass
 class EventStream(Generic[Event]):
     """The events of one file, decoded as `Event`.
@@ -64,7 +71,7 @@ class EventStream(Generic[Event]):
     """
 
     path: Path
-    decoder: msgspec.json.Decoder[list[Event]]
+    decoder: ListDecoder[Event]
     facts: dict[str, Any] = field(default_factory=dict)
     lost: int = 0
     first_lost: tuple[str, int] = ("", 0)
