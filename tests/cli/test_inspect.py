@@ -169,3 +169,10 @@ def test_other_files_are_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(InputError):
         api.inspect(path)
+
+
+def test_json_without_any_phase_is_no_trace(tmp_path):
+    path = tmp_path / "execution_details.json"
+    path.write_text('[{"file": "a.json.gz", "bs": 32}]')
+    with pytest.raises(InputError, match="not a recording or trace"):
+        api.inspect(path)

@@ -63,7 +63,9 @@ def inspect(path: str | os.PathLike[str], *, limits: Mapping[str, int | str] | N
 
 def _contents(path: Path, head: bytes) -> tuple[TraceContents, list[Diagnostic]]:
     if looks_like_events(head):
-        return chrome.read_contents(path)
+        found = chrome.read_contents(path)
+        if b'"traceEvents"' in head or set(found[0].phases.of) != {""}:  # other JSON has no phases
+            return found
     if is_perfetto_trace(head):
         return perfetto.read_contents(path)
     (reader,) = find_inputs([path], load_registry(READERS)).files  # raises InputError for an unknown format

@@ -86,7 +86,9 @@ def test_python_without_tomllib_reads_mappings_with_tomli(trace, tmp_path, monke
 
 
 def test_every_shipped_mapping_loads_by_its_name():
-    assert set(ready_mappings()) == {"bytedance", "megascan", "megatron", "ndtimeline", "torchtitan"}
+    assert set(ready_mappings()) == {
+        *("bytedance", "bytedance_ideal", "megascan", "megatron", "ndtimeline", "torchtitan"),
+    }
     assert mapping_request(None, "megascan", None) == MappingRequest(ready_mappings()["megascan"])
     assert mapping_request(None, None, None) is None
 

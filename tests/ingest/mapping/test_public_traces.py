@@ -88,6 +88,18 @@ def test_a_bytedance_timeline_has_the_identity_and_transfers_of_the_published_ta
     assert (actions["end_ns"] - actions["start_ns"]).sum() / 1000 == pytest.approx(compute, rel=1e-9)
 
 
+def test_an_ideal_bytedance_timeline_is_numbered_by_the_order_of_its_stage(tmp_path):
+    events = events_of(BYTEDANCE)
+    for event in events:
+        if event["ph"] == "X":
+            event["args"] |= {"mb_id": None, "model_chunk": None}
+    path = tmp_path / "ideal-timeline.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(events).encode()))
+    key = ["rank", "kind", "step", "stage", "microbatch", "peer", "start_ns", "end_ns"]
+    ideal, stated = (stagescope.read(one).spans.select(key).sort(pl.all()) for one in (path, BYTEDANCE))
+    assert ideal.equals(stated)
+
+
 def test_the_explicit_expressions_of_the_options_give_the_same_actions():
     path = DATA / "megascan-pp-iter10.json.gz"
     options = {"microbatch": "args.microbatch", "step": "args.iteration", "stage": "args.model_chunk*4+pid"}
