@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 from stagescope import api as workflow
-from stagescope.ingest.kineto.tables import KERNELS, LAUNCHES
+from stagescope.ingest.kineto.event_types import KERNELS, LAUNCHES
 
 Event = dict[str, Any]
 Interval = tuple[int, int]

@@ -171,8 +171,9 @@ def test_other_files_are_refused(tmp_path):
         api.inspect(path)
 
 
-def test_json_without_any_phase_is_no_trace(tmp_path):
+@pytest.mark.parametrize("content", ['[{"file": "a.json.gz", "bs": 32}]', "[[-1, 1, 378], [5, 1, 2]]"])
+def test_json_without_any_phase_is_no_trace(tmp_path, content):
     path = tmp_path / "execution_details.json"
-    path.write_text('[{"file": "a.json.gz", "bs": 32}]')
+    path.write_text(content)
     with pytest.raises(InputError, match="not a recording or trace"):
         api.inspect(path)

@@ -64,7 +64,7 @@ def inspect(path: str | os.PathLike[str], *, limits: Mapping[str, int | str] | N
 def _contents(path: Path, head: bytes) -> tuple[TraceContents, list[Diagnostic]]:
     if looks_like_events(head):
         found = chrome.read_contents(path)
-        if b'"traceEvents"' in head or set(found[0].phases.of) != {""}:  # other JSON has no phases
+        if b'"traceEvents"' in head or set(found[0].phases.of) - {""}:  # other JSON has no phases
             return found
     if is_perfetto_trace(head):
         return perfetto.read_contents(path)

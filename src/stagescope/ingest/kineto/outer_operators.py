@@ -1,4 +1,4 @@
-"""Columns of the operators of a trace, without those that are nested in another one and say nothing of an action.
+"""Columns of the operators of a trace, without nested ones from which nothing about an action follows.
 
 Nine tenths of the operators of a model are nested. Dropping them one by one, while events are sorted by category, takes
 half of the time that columns of all operators take, from which the nested ones are dropped afterwards.
