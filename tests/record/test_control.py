@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import random
 import time
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -12,10 +14,11 @@ import polars as pl
 import pytest
 
 from children import child, clean_environment
-from stagescope import api
+from stagescope import api, record
 from stagescope.cli import main
-from stagescope.record.control import CONTROL_FILE, MEMORY, NEVER, Control, Request, parse_request
+from stagescope.record.control import CONTROL_FILE, KERNELS, MEMORY, NEVER, Control, Request, parse_request
 from stagescope.record.format import NONE
+from stagescope.record.recorder import Recorder
 from stagescope.record.requests import new_request, send
 from stagescope.vocabulary.errors import InputError, UsageError
 from stagescope.vocabulary.steps import StepRange
@@ -45,6 +48,7 @@ while not running.is_set():
         Request("a1", 7, StepRange(3, 9)),
         Request("a1", 7, NEVER, frozenset({MEMORY}), wants_stacks=True),
         Request("a1", 0, None, frozenset()),
+        Request("a1", 7, StepRange(3, 23), frozenset({KERNELS})),
         new_request(5, is_paused=False),
     ],
 )
@@ -77,6 +81,14 @@ def changed(**facts):
         (changed(details=[["memory"]]), "details are not among"),
         (changed(details=["os.system"]), "details are not among"),
         (changed(stacks="yes"), "neither true nor false"),
+        (changed(details=["kernels"]), "kernels are traced in at most 20 steps"),
+        (changed(details=["kernels"], steps="3:24"), "kernels are traced in at most 20 steps"),
+        (changed(details=["kernels"], steps="none"), "kernels are traced in at most 20 steps"),
+        (changed(details=[{"kernels": 1}]), "details are not among"),
+        (changed(steps="__import__('os').system('touch pwned')"), "steps are no range"),
+        (changed(steps="1:" + "9" * 5000), "steps are no range"),
+        (changed(version=[1]), "version 1 is expected"),
+        ("{" + '"format": "stagescope control", ' * 3000 + "}", "not JSON"),
     ],
 )
 def test_anything_else_is_refused_with_the_reason(text, reason):
@@ -88,9 +100,14 @@ def test_anything_else_is_refused_with_the_reason(text, reason):
 def process(tmp_path):
     """Return a recorder that is in no step, and what it was asked to apply."""
     recorder = SimpleNamespace(
-        directory=str(tmp_path), step=NONE, requested=None, applied_step=NONE, asked=[]
+        directory=str(tmp_path), training_thread=0, requested=None, applied_step=NONE, asked=[]
     )
-    recorder.apply = recorder.asked.append
+
+    def apply(request):
+        recorder.asked.append(request)
+        recorder.requested = None
+
+    recorder.apply = apply
     return recorder
 
 
@@ -146,6 +163,120 @@ def test_the_file_is_replaced_as_a_whole_and_taken_once(tmp_path, process):
     send(tmp_path, request)
     assert control.look() is None
     assert process.asked == [request]
+
+
+EARLY = """
+import sys, time
+from stagescope import record
+from stagescope.record import session
+
+record.start(rank=0, steps=sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(2000):
+    with record.step(), record.forward(microbatch=0, stage=0):
+        time.sleep(0.005)
+    if step % 50 == 0:
+        print(step, flush=True)
+"""
+
+
+def test_a_request_from_before_the_first_step_holds_in_the_first_step(tmp_path, capsys):
+    with child(EARLY, "0:2000", env=clean_environment(STAGESCOPE_OUT=str(tmp_path))) as process:
+        assert main(["control", str(tmp_path), "--steps", "7:9", "--wait", "0"]) == 1
+        assert capsys.readouterr().out == "no process has begun a step yet: the request waits for them\n"
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        wait_for(
+            lambda: recordings(tmp_path) == 1 and api.find_hang(tmp_path).states[0].request.get("request")
+        )
+    assert set(api.read(tmp_path).spans["step"]) == {7, 8}
+
+
+def test_a_process_answers_before_its_first_span(tmp_path):
+    with child(EARLY, "1900:2000", env=clean_environment(STAGESCOPE_OUT=str(tmp_path))) as process:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "0\n"
+        assert not list(tmp_path.glob("*.sscope"))
+        answers = api.control(tmp_path, details=["memory"], patience_s=LIMIT_S)
+        assert answers.accepted == (0,)
+    assert api.find_hang(tmp_path).states[0].request["request"] == answers.request.number
+
+
+def test_a_request_of_an_earlier_attempt_waits_for_its_step(tmp_path):
+    send(tmp_path, new_request(5, is_paused=True))
+    recorder = Recorder(str(tmp_path))
+    recorded = []
+    for _ in range(8):
+        recorder.end_step(recorder.begin_step())
+        recorded.append(recorder.enabled)
+    recorder.stop("stop")
+    assert recorded == [True] * 5 + [False] * 3
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """Return a function that trains steps with torch, of which a request asks for the kernels of steps 2 and 3."""
+    torch = pytest.importorskip("torch")
+    send(tmp_path, new_request(0, steps=StepRange(2, 4), details=[KERNELS]))
+    record.start(tmp_path, rank=3)
+
+    def train(steps=6):
+        for _ in range(steps):
+            with record.step():
+                for microbatch in range(2):
+                    with record.forward(microbatch=microbatch, stage=3):
+                        torch.ones(8, 8) @ torch.ones(8, 8)
+        record.stop()
+        return api.read(tmp_path)
+
+    yield train
+    record.stop()
+
+
+def test_kernels_of_the_requested_steps_are_written_beside_the_recording(tmp_path, traced):
+    recorded = traced()
+    assert set(recorded.spans.filter(kind="forward")["step"]) == {2, 3}
+    assert recorded.spans.filter(name="kernel trace").height == 1
+    (path,) = tmp_path.rglob("*.json.gz")
+    assert path.relative_to(tmp_path).as_posix() == "kernels-2-3/rank-00003.pt.trace.json.gz"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "aten::mm" in gzip.decompress(path.read_bytes()).decode()
+    kernels = api.read(path.parent)
+    columns = ["rank", "step", "kind", "stage", "microbatch"]
+    assert kernels.spans.select(columns).sort(columns).rows() == [
+        (3, step, "forward", 3, microbatch) for step in (2, 3) for microbatch in (0, 1)
+    ]
+    assert len(list(tmp_path.rglob("*unfinished*"))) == 0
+
+
+def test_a_profiler_of_the_training_is_left_alone(tmp_path, traced, capsys):
+    torch = pytest.importorskip("torch")
+    own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    recorded = traced()
+    assert set(recorded.spans.filter(kind="forward")["step"]) == {2, 3}
+    assert not list(tmp_path.rglob("*.json.gz"))
+    assert "no kernels are traced: the training has a profiler of its own" in capsys.readouterr().err
+    with own:
+        torch.ones(1)
+
+
+def test_random_control_files_are_refused_or_valid_and_nothing_else_happens(tmp_path, process):
+    generator = random.Random(22)  # noqa: S311 - test data
+    valid = Request("a1", 7, StepRange(3, 9), frozenset({MEMORY})).text().encode()
+    control = Control(process)
+    for _ in range(500):
+        data = bytearray(valid)
+        for _ in range(generator.choice((1, 2, 8))):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        (tmp_path / CONTROL_FILE).unlink(missing_ok=True)
+        (tmp_path / CONTROL_FILE).write_bytes(data)
+        answer = control.look()
+        assert answer is None or "refused" in answer or answer["from_step"] >= 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CONTROL_FILE]
+    for request in process.asked:
+        assert request.details is None or request.details <= {"collectives", "memory", "kernels"}
 
 
 def wait_for(condition):
@@ -210,8 +341,10 @@ def test_requests_that_ask_for_nothing_or_for_two_things_are_errors(tmp_path, ca
         api.control(tmp_path)
     with pytest.raises(UsageError, match="found --pause and --steps"):
         api.control(tmp_path, pause=True, steps="3:5")
-    with pytest.raises(InputError, match="no recording of stagescope"):
-        api.control(tmp_path, pause=True)
+    with pytest.raises(InputError, match="absent: No such file or directory"):
+        api.control(tmp_path / "absent", pause=True)
+    with pytest.raises(UsageError, match="--detail kernels: only with --steps A:B with at most 20 steps"):
+        api.control(tmp_path, details=["kernels"], steps="3:99")
     assert main(["control", str(tmp_path), "--detail", "everything"]) == 2
     assert "'everything' is not one of" in capsys.readouterr().err
 

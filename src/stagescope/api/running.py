@@ -11,6 +11,8 @@ from stagescope.analysis.hangs.conditions import QUIET_AFTER_S
 from stagescope.analysis.hangs.culprits import HangReport
 from stagescope.analysis.hangs.culprits import find_hang as find_hang_of
 from stagescope.ingest.recording.latest import read_process_states
+from stagescope.record.control import KERNELS, MOST_TRACED, can_be_traced
+from stagescope.record.format import SUFFIX
 from stagescope.record.requests import new_request, send, step_to_change_at
 from stagescope.reports.hang_text import hang_json, hang_rows, hang_sentences
 from stagescope.vocabulary.errors import UsageError
@@ -83,11 +85,13 @@ def control(
     """Change what a running training records, and return what its processes answered within `patience_s` seconds.
 
     `pause` and `resume` end and continue recording, `steps` limits it to a range such as ``"1200:1205"``, `details`
-    replaces the details (``collectives``, ``memory``; empty for none), and `stacks` has every process write the stacks
-    of its threads. All ranks change at the same step, which none of them has begun.
+    replaces the details (``collectives``, ``memory``, ``kernels``; empty for none), and `stacks` has every process
+    write the stacks of its threads. All ranks change at the same step, which none of them has begun.
 
-    Raises UsageError without a change and for several of `pause`, `resume` and `steps`; InputError if the directory has
-    no recording; OutputError if the request cannot be written there.
+    Without any recording in the directory, the request waits for the processes to begin their first step.
+
+    Raises UsageError without a change, for several of `pause`, `resume` and `steps`, and for kernels without a short
+    range of steps; InputError if there is no such directory; OutputError if the request cannot be written there.
     """
     chosen = [
         name for name, given in (("pause", pause), ("resume", resume), ("steps", steps is not None)) if given
@@ -97,12 +101,24 @@ def control(
     if not chosen and details is None and not stacks:
         raise UsageError.no_change()
     wanted = None if steps is None else parse_step_range(steps)
-    states = read_process_states([directory])
+    if details is not None and KERNELS in (details := tuple(details)) and not can_be_traced(wanted):
+        raise UsageError.only_with("--detail kernels", f"--steps A:B with at most {MOST_TRACED} steps")
+    states = _states_in(directory)
     from_step = 0 if wanted is not None and details is None else step_to_change_at(_progress(states))
     paused = True if pause else False if resume else None
     request = new_request(from_step, is_paused=paused, steps=wanted, details=details, wants_stacks=stacks)
     send(Path(directory), request)
     return _answers(directory, request, patience_s)
+
+
+def _states_in(directory: str | os.PathLike[str]) -> list[ProcessState]:
+    """Return the states of all ranks, none if the directory exists and no process has recorded anything yet.
+
+    A process that has not begun its first step finds the request then.
+    """
+    if Path(directory).is_dir() and not any(Path(directory).rglob(f"*{SUFFIX}")):
+        return []
+    return read_process_states([directory])
 
 
 def _progress(states: Sequence[ProcessState]) -> Iterable[tuple[int, float, float]]:
@@ -117,8 +133,9 @@ def _answers(directory: str | os.PathLike[str], request: Request, patience_s: fl
     """Wait until all processes that run have answered."""
     until_s = time.monotonic() + patience_s
     while True:
-        answers = _answers_of(read_process_states([directory]), request)
-        if not answers.silent or time.monotonic() >= until_s:
+        states = _states_in(directory)
+        answers = _answers_of(states, request)
+        if (states and not answers.silent) or time.monotonic() >= until_s:
             return answers
         time.sleep(BETWEEN_LOOKS_S)
 

@@ -30,6 +30,7 @@ EXIT_PARTIAL = 1
       stagescope control recordings --pause
       stagescope control recordings --resume
       stagescope control recordings --steps 1200:1205 --detail collectives
+      stagescope control recordings --steps 1200:1203 --detail kernels
       stagescope control recordings --detail none
       stagescope control recordings --stacks
     """,
@@ -88,6 +89,8 @@ def _lines(answers: Answers) -> list[str]:
     for reason in dict.fromkeys(answers.refused.values()):
         ranks = [rank for rank, given in answers.refused.items() if given == reason]
         lines.append(f"{ranks_text(ranks)} refused the request: {reason}")
+    if not (answers.accepted or answers.refused or answers.silent or answers.ended):
+        lines.append("no process has begun a step yet: the request waits for them")
     if answers.silent:
         lines.append(f"{ranks_text(answers.silent)} did not answer")
     if answers.ended:

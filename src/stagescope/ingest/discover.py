@@ -14,6 +14,7 @@ from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.streams import open_stream
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import JOURNAL, MANIFEST
+from stagescope.record.format import KERNEL_FOLDER, SUFFIX
 from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
@@ -223,6 +224,8 @@ def _files_below(directory: Path) -> Iterator[Path]:
             below.clear()
             continue
         seen.add(real)
+        if any(name.endswith(SUFFIX) for name in files):  # the same ranks again, in another format
+            below[:] = [name for name in below if not name.startswith(KERNEL_FOLDER)]
         marks = [name for name in (MANIFEST, JOURNAL) if name in files]
         if marks:  # a stored run: its tables would be read as other recordings of the same ranks
             below.clear()

@@ -15,7 +15,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stagescope.record.format import NONE
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.steps import EVERY_STEP_STOP, StepRange, parse_step_range
 
@@ -26,8 +25,10 @@ CONTROL_FILE = ".stagescope-control"
 FORMAT = "stagescope control"
 VERSION = 1
 MOST_BYTES = 2**16
-COLLECTIVES, MEMORY = "collectives", "memory"
-DETAILS = (COLLECTIVES, MEMORY)
+COLLECTIVES, MEMORY, KERNELS = "collectives", "memory", "kernels"
+DETAILS = (COLLECTIVES, MEMORY, KERNELS)
+MOST_TRACED = 20
+"""Steps whose kernels are traced by one request: the profiler keeps all of them in memory until they are written."""
 NEVER = StepRange(EVERY_STEP_STOP, EVERY_STEP_STOP)
 """A range without any step."""
 
@@ -84,7 +85,15 @@ def parse_request(text: str | bytes) -> Request:
     if type(wants_stacks) is not bool:
         raise ValueError("stacks is neither true nor false")
     chosen = None if details is None else frozenset(details)
-    return Request(number, from_step, _steps(facts.get("steps")), chosen, wants_stacks)
+    steps = _steps(facts.get("steps"))
+    if chosen is not None and KERNELS in chosen and not can_be_traced(steps):
+        raise ValueError(f"kernels are traced in at most {MOST_TRACED} steps, and these are not stated")
+    return Request(number, from_step, steps, chosen, wants_stacks)
+
+
+def can_be_traced(steps: StepRange | None) -> bool:
+    """Return whether these are few enough steps to trace their kernels."""
+    return steps is not None and 0 < steps.stop - steps.start <= MOST_TRACED
 
 
 def _steps(value: Any) -> StepRange | None:
@@ -122,6 +131,8 @@ class Control:
         request = self.request
         if request is None:
             return None
+        if self._recorder.requested is request and not self._recorder.training_thread:
+            self._recorder.apply(request)  # a process that marks no steps
         is_applied = self._recorder.requested is not request
         if self._reported == (request.number, is_applied):
             return None
@@ -147,10 +158,13 @@ class Control:
         self.request = request
         if request.steps is None and request.details is None:
             return
-        if self._recorder.step == NONE:  # a process that marks no steps
-            self._recorder.apply(request)
-        else:
-            self._recorder.requested = request
+        self._recorder.requested = request
+
+    def notice(self) -> None:
+        """Read a request that was there before the process began its first step, which may already follow it."""
+        found = self._read_if_changed()
+        if found is not None:
+            self._take(found)
 
     def _read_if_changed(self) -> bytes | None:
         try:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 SUFFIX = ".sscope"
+KERNEL_FOLDER = "kernels-"
+"""Directories beside recordings with the kernels of some steps, which are read as a run of their own."""
 MAGIC = b"\xabSSC"
 MAX_PAYLOAD_BYTES = 4 * 2**20
 

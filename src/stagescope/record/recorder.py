@@ -14,7 +14,7 @@ from stagescope.record.buffers import (
     ThreadEnd,
 )
 from stagescope.record.clock import now_ns, raw_ns
-from stagescope.record.control import COLLECTIVES, MEMORY
+from stagescope.record.control import COLLECTIVES, KERNELS, MEMORY
 from stagescope.record.counters import Counters
 from stagescope.record.emitter import Emitter
 from stagescope.record.format import NONE
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from stagescope.record.control import Request
     from stagescope.record.coverage import Coverage
+    from stagescope.record.devices.kernel_trace import KernelTrace
     from stagescope.record.hooks import Guard
 
 # A stop must not hold up the end of a training for long when the file system hangs.
@@ -66,7 +67,8 @@ class Recorder(Emitter):
         forked child, what is still under way in its parent.
         The functions in `issued_collectives` return how many collectives of each group were issued. `requested` is a
         request of `stagescope control` that waits for its step, `applied_step` the first step of the last one.
-        With `details_memory` the memory of a device is recorded at the end of each action, and not once a second.
+        With `details_memory` the memory of a device is recorded at the end of each action, and not once a second; with
+        `details_kernels`, `kernels` traces the recorded steps.
         """
         self.steps = steps or StepRange()
         super().__init__(enabled=0 in self.steps or NONE in self.steps)
@@ -77,7 +79,8 @@ class Recorder(Emitter):
         self.step_label = ""
         self.training_thread = 0
         self.guards: dict[str, Guard] = {}
-        self.details_memory = False
+        self.details_memory = self.details_kernels = False
+        self.kernels: KernelTrace | None = None
         self.unfinished: list[tuple[Collection[object], Callable[[], object]]] = []
         self.at_end: list[Callable[[], object]] = []
         self.in_child: list[Callable[[], object]] = []
@@ -156,12 +159,16 @@ class Recorder(Emitter):
         Once the training has passed a step number, only another explicit number changes the step.
         """
         self.training_thread = threading.get_ident()
+        if self._writer is None and not self._stopped:
+            self.expect_spans()  # looks for requests, which this step may already follow
         if step is not None or not self.step_is_given:
             self.step_is_given = step is not None
             number = self._step + 1 if step is None else step
             if self.requested is not None and number >= self.requested.from_step:
                 self.apply(self.requested, number)
             self.enter_step(number, *self.steps)
+            if self.kernels is not None:
+                self.kernels.follow(number, is_wanted=self.enabled and self.details_kernels)
         timer = self.timer
         if timer.device is not None or timer.reported is None:
             timer.begin_step()
@@ -179,8 +186,20 @@ class Recorder(Emitter):
                 self.switch(on=0 in request.steps or NONE in request.steps)
         if request.details is not None:
             self.is_detailed, self.details_memory = COLLECTIVES in request.details, MEMORY in request.details
+            self.details_kernels = KERNELS in request.details
+            if self.details_kernels:
+                self._prepare_kernels()
             self.timer.follow_details()
         self.requested = None
+
+    def _prepare_kernels(self) -> None:
+        from stagescope.record.devices.kernel_trace import KernelTrace  # rarely used, and it imports `gc`
+
+        if self.kernels is not None:
+            self.at_end.remove(self.kernels.end)
+            self.kernels.end()
+        self.kernels = KernelTrace(self)
+        self.at_end.append(self.kernels.end)
 
     def end_step(self, start_ns: int) -> None:
         """Record the step that began at `start_ns`. The writer stores it within `writer.FLUSH_INTERVAL_S`.
@@ -308,6 +327,7 @@ class Recorder(Emitter):
             from stagescope.record.state_reports import StateReports  # not needed before the first span
 
             reports = StateReports(self, self._recording)
+            reports.notice()
             self._writer = Writer(self._recording, self._pool, self._buffers, on_signal, reports.look)
         except Exception as error:  # noqa: BLE001  # for example no file or thread available, or interpreter shutdown
             self._stopped = True

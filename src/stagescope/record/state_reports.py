@@ -35,6 +35,10 @@ class StateReports:
         self._step_since_ns = 0
         self._pause_s = FIRST_AFTER_S
 
+    def notice(self) -> None:
+        """Read a request that is there already. Called before the thread of the writer starts."""
+        self._control.notice()
+
     def look(self) -> None:
         """Write a report if one is due."""
         now_s, recorder = time.monotonic(), self._recorder
@@ -56,4 +60,7 @@ class StateReports:
         state |= {"is_recorded": recorder.enabled, "step_since_ns": self._step_since_ns}
         if answer is not None:
             state["control"] = answer
+            self._recording.keeps_without_spans = (
+                True  # before the first span, the answer is all that there is
+            )
         self._recording.write_state(state)
