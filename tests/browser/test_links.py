@@ -177,3 +177,17 @@ def test_the_ideal_is_drawn_where_python_put_it(shown, run):
         before = drawn
     assert json.dumps(shown.of("display.ideal.value")) == '"over"'
     assert pl.Series(starts).is_not_nan().all()
+
+
+def test_a_link_restores_the_selected_idle_interval(open_page, run_page):
+    shown = open_page(run_page)
+    shown.page.wait_for_function("() => window.stagescopeViewer.idle.value")
+    shown.page.evaluate("() => window.stagescopeViewer.selectIdle(7)")
+    shown.page.wait_for_function(
+        "() => window.stagescopeViewer.selection.idleChain.value && location.hash.includes('interval=7')"
+    )
+    shown.settle()
+    again = open_page(run_page, shown.page.url.split("#", 1)[1])
+    again.page.wait_for_function("() => window.stagescopeViewer.selection.idleChain.value")
+    assert again.of("selection.idle.value") == 7
+    assert again.facts("Selected span") == shown.facts("Selected span")

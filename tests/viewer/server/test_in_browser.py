@@ -100,6 +100,31 @@ def without_places(answer):
     return [without_places(one) for one in answer] if isinstance(answer, list) else answer
 
 
+STEPS = """async () => {
+    const v = window.stagescopeViewer;
+    const form = document.querySelector('.step-choice');
+    form.closest('details').open = true;
+    form.querySelector('button').click();
+    for (let i = 0; i < 100 && !v.comparison.value; i++) await new Promise((done) => setTimeout(done, 50));
+    const { matched, unmatched, own_ns, other_ns, steps } = v.comparison.value;
+    const changes = Array.from({ length: v.meta.span_count }, (_, id) => v.comparison.value.delta(id) ?? null);
+    v.comparison.value = null;
+    return { matched, unmatched, own_ns, other_ns, steps, changes };
+}"""
+
+
+def test_two_steps_are_compared_on_the_server_as_in_a_file(page, browser, extras, tmp_path):
+    write_html(TIMELINE, tmp_path / "run.html", extras)
+    alone = browser.new_page()
+    alone.goto((tmp_path / "run.html").as_uri())
+    for each in (alone, page):
+        each.wait_for_function("() => window.stagescopeViewer && document.querySelector('.step-choice')")
+    theirs, ours = (each.evaluate(STEPS) for each in (alone, page))
+    alone.close()
+    assert theirs == ours
+    assert (ours["steps"], ours["matched"], ours["unmatched"]) == ([1, 0], 96, 0)
+
+
 def test_both_draw_the_same_picture(page, browser, extras, tmp_path):
     write_html(TIMELINE, tmp_path / "run.html", extras)
     alone = browser.new_page(viewport={"width": 1440, "height": 900})

@@ -54,6 +54,7 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
           viewer.idle.value = found.layers.idle;
           viewer.hasIdeal.value = found.layers.ideal !== null;
           setResults(found);
+          void viewer.wantInterval(found.layers.idle && viewer.wantedInterval.peek());
         };
         readResults(viewer.source).then(use, (problem: unknown) => {
           viewer.problem.value = `The analysis of this run cannot be shown. ${wordsOf(problem)}`;

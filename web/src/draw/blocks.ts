@@ -2,9 +2,10 @@
 
 import { type Block, type Paint, type Palette, paintTrack, paintWaits } from "../layout/bins";
 import { chunkColor, mix, pixelPalette, textColor } from "../layout/colors";
+import { type Comparison, HIDDEN } from "../model/compare";
 import { COMM, COMPUTE, HOST, isAction, type Kind } from "../model/meta";
 import type { Spans, Tile } from "../model/spans";
-import { shortDuration } from "../model/time";
+import { shortChange, shortDuration } from "../model/time";
 import type { DrawnRow, Scene } from "./scene";
 import { Strips } from "./strips";
 
@@ -17,11 +18,13 @@ const DIGIT_WIDTH = 0.62;
 /** Lower rows show no waits: their lines would hide the blocks. */
 const LEAST_WAITED_HEIGHT = 14;
 const PAIR_DEPTHS = [1, 2, 4, 4];
-const UNCHANGED = "#c9ccd1";
-const SLOWER = "#d55e00";
-const FASTER = "#0072b2";
+/** From light to dark, so that faster and slower differ without color, too. */
+const FASTER = "#8fd3fb";
+const UNCHANGED = "#a6abb2";
+const SLOWER = "#9c3d00";
+const WITHOUT_PARTNER = "#eef0f2";
 /** A change of this fraction has the full color. */
-const FULL_DELTA = 0.25;
+export const FULL_DELTA = 0.25;
 
 interface Band {
   row: DrawnRow;
@@ -45,7 +48,7 @@ export class BlockPainter {
   private readonly palette: Palette;
   private readonly colors = new Map<number, string>();
   private readonly kinds: Kind[] = [];
-  private override: { of: Float64Array; colors: Int32Array } | null = null;
+  private override: { of: Comparison; colors: WeakMap<Spans, Int32Array> } | null = null;
 
   constructor(kinds: Kind[], chunkCount: number) {
     this.chunks = chunkCount;
@@ -100,6 +103,7 @@ export class BlockPainter {
 
   private paint(scene: Scene, width: number): Omit<Paint, "depth" | "blockWidth"> {
     const hidden = new Uint8Array(256);
+    hidden[HIDDEN] = 1;
     for (const code of scene.viewer.display.hiddenKinds.value) hidden[code] = 1;
     const { view } = scene;
     return {
@@ -150,13 +154,19 @@ export class BlockPainter {
 
   private overrideOf(scene: Scene, tile: Tile): Int32Array | null {
     const comparison = scene.viewer.comparison.value;
-    if (!comparison || tile.spans.count !== comparison.delta.length || tile.spans === comparison.spans)
-      return null;
-    if (this.override?.of !== comparison.delta) {
-      const colors = Int32Array.from(comparison.delta, (delta) => swapped(deltaColor(delta)));
-      this.override = { of: comparison.delta, colors };
-    }
-    return this.override.colors;
+    const { spans } = tile;
+    if (!comparison || comparison.stages || spans.isBinned || spans === comparison.spans) return null;
+    if (this.override?.of !== comparison) this.override = { of: comparison, colors: new WeakMap() };
+    const known = this.override.colors.get(spans);
+    if (known) return known;
+    const chunk = spans.table.has("chunk") ? spans.table.ints("chunk") : null;
+    const colors = Int32Array.from({ length: spans.count }, (_, i) => {
+      const delta = comparison.delta(spans.id(i));
+      if (delta !== undefined) return swapped(deltaColor(delta));
+      return this.palette.color(spans.kind[i]!, chunk ? Math.max(chunk[i]!, 0) : 0);
+    });
+    this.override.colors.set(spans, colors);
+    return colors;
   }
 
   private drawStrips(scene: Scene, bands: Band[], depth: number, waitLine: number): void {
@@ -189,44 +199,47 @@ export class BlockPainter {
   private drawBlocks(scene: Scene, blocks: Drawable[]): void {
     const { pen } = scene;
     const wanted = scene.viewer.search.matcher();
-    const delta = scene.viewer.comparison.value?.delta;
-    const labels: [Drawable, string][] = [];
+    const comparison = scene.viewer.comparison.value;
+    const isColored = comparison !== null && comparison.stages === null;
+    const labels: [Drawable, string, number | undefined][] = [];
     for (const block of blocks) {
       const { spans } = block.tile;
       const kind = this.kinds[spans.kind[block.place]!];
       const chunk =
         isAction(kind) && spans.table.has("chunk") ? Math.max(spans.table.ints("chunk")[block.place]!, 0) : 0;
-      const isCompared =
-        delta !== undefined && spans.count === delta.length && spans !== scene.viewer.comparison.value!.spans;
-      const color = isCompared
-        ? deltaColor(delta[block.place]!)
-        : this.color(spans.kind[block.place]!, chunk);
+      const delta =
+        isColored && !spans.isBinned && spans !== comparison.spans
+          ? comparison.delta(spans.id(block.place))
+          : undefined;
+      const color = delta === undefined ? this.color(spans.kind[block.place]!, chunk) : deltaColor(delta);
       const left = block.left / scene.ratio;
       const width = (block.right - block.left) / scene.ratio;
       pen.globalAlpha = wanted && !wanted(spans, block.place) ? 0.16 : 1;
       pen.fillStyle = color;
       pen.fillRect(left, block.y, Math.max(width - 0.75, 0.75), block.height);
-      const overlay =
-        kind && !isCompared && block.height >= 9 ? scene.textures.overlay(kind.texture, color) : null;
+      const overlay = kind && block.height >= 9 ? scene.textures.overlay(kind.texture, color) : null;
       if (overlay) {
         pen.fillStyle = overlay;
         pen.fillRect(left, block.y, Math.max(width - 0.75, 0.75), block.height);
       }
-      if (block.height >= LABEL_HEIGHT && pen.globalAlpha === 1) labels.push([block, color]);
+      if (block.height >= LABEL_HEIGHT && pen.globalAlpha === 1) labels.push([block, color, delta]);
     }
     pen.globalAlpha = 1;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     this.font = "";
-    for (const [block, color] of labels) this.drawLabel(scene, block, color);
+    for (const [block, color, delta] of labels) this.drawLabel(scene, block, color, delta);
   }
 
-  private drawLabel(scene: Scene, block: Drawable, color: string): void {
+  private drawLabel(scene: Scene, block: Drawable, color: string, delta: number | undefined): void {
     const { pen, ratio } = scene;
     const { spans } = block.tile;
     const microbatch = spans.table.has("microbatch") ? spans.table.ints("microbatch")[block.place]! : -1;
     const kind = this.kinds[spans.kind[block.place]!];
-    const text = isAction(kind) && microbatch >= 0 ? String(microbatch) : (kind?.letter ?? "");
+    const isNumbered = isAction(kind) && microbatch >= 0;
+    // The color shows the change, so the letter has to show the kind.
+    const letter = isNumbered && delta === undefined ? "" : (kind?.letter ?? "");
+    const text = isNumbered ? `${letter}${microbatch}` : letter;
     const left = block.left / ratio;
     const width = (block.right - block.left) / ratio;
     const wanted = Math.round(Math.min(13, Math.max(9, block.height * 0.5)));
@@ -238,11 +251,14 @@ export class BlockPainter {
     const middle = left + width / 2;
     const y = block.y + block.height / 2 + 0.5;
     // A cost beside the micro-batch would be one bare number beside another.
-    if (scene.unit === "cost") {
+    if (scene.unit === "cost" && delta === undefined) {
       pen.fillText(text, middle, y);
       return;
     }
-    const duration = shortDuration(spans.duration[block.place]!, scene.unit);
+    const duration =
+      delta === undefined || Number.isNaN(delta)
+        ? shortDuration(spans.duration[block.place]!, scene.unit)
+        : shortChange(delta);
     const space = width - text.length * digit;
     if (block.height >= 30 && width >= duration.length * 5.6 + 8) {
       pen.fillText(text, middle, y - 6);
@@ -275,9 +291,9 @@ export class BlockPainter {
   private font = "";
 }
 
-/** Red where slower, blue where faster, gray where alike or without a partner. */
+/** Dark where slower, light where faster, gray where alike, pale without a partner. */
 export function deltaColor(delta: number): string {
-  if (Number.isNaN(delta)) return "#e3e5e8";
+  if (Number.isNaN(delta)) return WITHOUT_PARTNER;
   return mix(UNCHANGED, delta > 0 ? SLOWER : FASTER, Math.min(Math.abs(delta) / FULL_DELTA, 1));
 }
 

@@ -1,8 +1,8 @@
-/** The second run of a comparison: embedded in the page, or opened from a file. */
+/** The second run of a comparison: embedded in the page, opened from a file, or another step of the same run. */
 
 import { batch } from "@preact/signals";
 
-import type { Comparison } from "../model/compare";
+import { type Comparison, compareSteps } from "../model/compare";
 import type { Viewer } from "./viewer";
 
 /** Whether the page embeds a second run. */
@@ -32,4 +32,18 @@ export function compareWith(viewer: Viewer, comparison: Comparison | null): void
     viewer.isOtherShown.value = false;
     viewer.comparison.value = comparison;
   });
+}
+
+/** Compare a step with another of this run, and go to it; false if one of them does not exist. */
+export async function showSteps(viewer: Viewer, own: number, before: number): Promise<boolean> {
+  const [step, other] = [own, before].map((wanted) => viewer.meta.steps.find((one) => one.step === wanted));
+  if (!step || !other) return false;
+  try {
+    const spans = await Promise.all([viewer.source.stepSpans(step), viewer.source.stepSpans(other)]);
+    compareWith(viewer, compareSteps(viewer.meta, spans, [step, other]));
+    return true;
+  } catch (problem) {
+    viewer.problem.value = `These steps cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
+    return false;
+  }
 }

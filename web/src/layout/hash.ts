@@ -26,6 +26,10 @@ export interface Shown {
   panel: string;
   /** Whether the second run of the page is shown, which is the default. */
   isCompared: boolean;
+  /** Place of the selected idle interval. */
+  interval: number | null;
+  /** A step, and the step of the same run that it is compared with. */
+  steps: [number, number] | null;
 }
 
 export const NOTHING_CHOSEN: Shown = {
@@ -43,6 +47,8 @@ export const NOTHING_CHOSEN: Shown = {
   theme: "auto",
   panel: "",
   isCompared: true,
+  interval: null,
+  steps: null,
 };
 
 /** Return the fragment; defaults are omitted. */
@@ -70,6 +76,8 @@ export function toHash(shown: Shown): string {
   if (shown.theme !== "auto") put("theme", shown.theme);
   put("panel", shown.panel);
   if (!shown.isCompared) put("compare", "off");
+  if (shown.interval !== null) put("interval", String(shown.interval));
+  if (shown.steps) put("steps", shown.steps.join("-"));
   return words.toString();
 }
 
@@ -100,6 +108,8 @@ export function fromHash(hash: string): Shown {
     theme: oneOf<Theme>(THEMES, text("theme"), "auto"),
     panel: /^[a-z]*$/.test(text("panel")) ? text("panel") : "",
     isCompared: text("compare") !== "off",
+    interval: /^\d{1,9}$/.test(text("interval")) ? Number(text("interval")) : null,
+    steps: pair(text("steps")),
   };
 }
 
@@ -112,6 +122,11 @@ function interval(text: string): View | null {
   if (!match) return null;
   const [start, end] = [Number(match[1]), Number(match[2])];
   return end > start ? { start, end } : null;
+}
+
+function pair(text: string): [number, number] | null {
+  const match = /^(\d{1,9})-(\d{1,9})$/.exec(text);
+  return match && [Number(match[1]), Number(match[2])];
 }
 
 function list(text: string): string[] {

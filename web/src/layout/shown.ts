@@ -2,7 +2,7 @@
 
 import { batch } from "@preact/signals";
 
-import { broughtOther, showOther } from "./compared";
+import { broughtOther, showOther, showSteps } from "./compared";
 import { DEFAULT_FLAGS } from "./display";
 import type { Shown } from "./hash";
 import type { Flag } from "./hit";
@@ -30,6 +30,8 @@ export function shownOf(viewer: Viewer): Shown {
     theme: viewer.display.theme.value,
     panel: viewer.display.panel.value,
     isCompared: !broughtOther(viewer) || viewer.isOtherShown.value,
+    interval: viewer.selection.idle.value ?? viewer.wantedInterval.value,
+    steps: viewer.comparison.value?.steps ?? null,
   };
 }
 
@@ -64,4 +66,7 @@ export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
   await viewer.search.run(shown.query);
   await viewer.selection.setRange(shown.range && { ...shown.range, rows: shown.range.rows.filter(known) });
   await viewer.select(shown.selected);
+  await viewer.wantInterval(shown.interval);
+  if (shown.steps && (await showSteps(viewer, ...shown.steps)) && !shown.view)
+    viewer.camera.goToStep(viewer.meta.steps.findIndex((step) => step.step === shown.steps![0]));
 }

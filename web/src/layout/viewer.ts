@@ -32,6 +32,8 @@ export class Viewer {
   readonly kernels: Signal<Kernels | null> = signal(null);
   /** Idle intervals, once they are read; null without. */
   readonly idle: Signal<IdleIntervals | null> = signal(null);
+  /** The interval that a link selects, until the intervals are read. */
+  readonly wantedInterval: Signal<number | null> = signal(null);
   readonly comparison = signal<Comparison | null>(null);
   /** Whether `comparison` is with the run that the page carries; layout/compared.ts changes both. */
   readonly isOtherShown = signal(false);
@@ -227,6 +229,13 @@ export class Viewer {
     if (!idle) return;
     if (isCentered) this.showIdle(place);
     await this.selection.selectIdle(idle, place);
+  }
+
+  /** Select the interval of a link as soon as the intervals are read; null: none. */
+  async wantInterval(place: number | null): Promise<void> {
+    const idle = this.idle.peek();
+    this.wantedInterval.value = idle ? null : place;
+    if (idle && place !== null && place < idle.start.length) await this.selectIdle(place);
   }
 
   /** Bring an idle interval onto the screen; `isClose` zooms to it. */

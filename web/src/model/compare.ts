@@ -1,81 +1,149 @@
-/** Two runs side by side: the actions of one matched with those of the other by step, stage, micro-batch, kind and rank. */
+/** Two runs, or two steps of one: the actions of one matched with those of the other by stage, micro-batch, kind and rank. */
 
-import { isAction, kindsByCode, type Meta } from "./meta";
+import { isAction, kindsByCode, type Meta, type Step } from "./meta";
 import type { Spans } from "./spans";
+
+/** Code of no kind: spans that have it are not drawn. */
+export const HIDDEN = 255;
 
 export interface Comparison {
   title: string;
   meta: Meta;
   spans: Spans;
-  /** Per span of the first run: (own - other) / other; NaN without a partner. */
-  delta: Float64Array;
+  /** By id of a span of the first run: (own - other) / other; NaN without a partner, undefined if not compared. */
+  delta: (id: number) => number | undefined;
   matched: number;
   unmatched: number;
   /** Sum of the matched actions' durations in this run and in the other. */
   own_ns: number;
   other_ns: number;
+  /** Spans of the other run that are cut off or not drawn, because the next step begins before them. */
+  cut: number;
+  /** Numbers of the stages if they differ: then no action is comparable with another. */
+  stages: [number, number] | null;
+  /** The two steps that are compared; null: all steps of two runs. */
+  steps: [number, number] | null;
 }
 
 /** Return the comparison of `spans` with `other`, which is shifted so that its steps begin where the own ones do. */
 export function compareRuns(meta: Meta, spans: Spans, otherMeta: Meta, other: Spans): Comparison {
-  const places = new Map<string, number>();
-  eachAction(otherMeta, other, (key, place) => void places.set(key, place));
-  const delta = new Float64Array(spans.count).fill(NaN);
-  let [matched, unmatched, own, others] = [0, 0, 0, 0];
-  eachAction(meta, spans, (key, place) => {
-    const partner = places.get(key);
-    if (partner === undefined) {
-      unmatched++;
-      return;
-    }
-    matched++;
-    own += spans.duration[place]!;
-    others += other.duration[partner]!;
-    const before = other.duration[partner]!;
-    delta[place] = before > 0 ? (spans.duration[place]! - before) / before : NaN;
-  });
-  alignSteps(meta, otherMeta, other);
+  const stages: [number, number] = [stageCount(meta), stageCount(otherMeta)];
+  const differ = stages[0] !== stages[1];
+  const found = match(
+    differ ? [] : actionsOf(meta, spans, null),
+    differ ? [] : actionsOf(otherMeta, other, null),
+    [spans, other],
+  );
+  const cut = alignSteps(meta, otherMeta, other);
   return {
+    ...found,
     title: otherMeta.title,
     meta: otherMeta,
     spans: other,
-    delta,
-    matched,
-    unmatched,
-    own_ns: own,
-    other_ns: others,
+    cut,
+    stages: differ ? stages : null,
+    steps: null,
   };
 }
 
-function eachAction(meta: Meta, spans: Spans, visit: (key: string, place: number) => void): void {
-  const kinds = kindsByCode(meta.kinds);
-  const columns = ["step", "stage", "microbatch"].map((name) => spans.table.ints(name));
-  const counts = new Map<string, number>();
-  for (let place = 0; place < spans.count; place++) {
-    const kind = kinds[spans.kind[place]!];
-    if (!isAction(kind)) continue;
-    const rank = meta.ranks.rank[spans.row[place]!];
-    const action = `${kind!.name} ${rank} ${columns.map((column) => column[place]).join(" ")}`;
-    const occurrence = counts.get(action) ?? 0;
-    counts.set(action, occurrence + 1);
-    visit(`${action} ${occurrence}`, place);
+/** Return the comparison of a step with another of the same run; `other` is changed, so that only that step is drawn. */
+export function compareSteps(
+  meta: Meta,
+  [spans, other]: [Spans, Spans],
+  [own, before]: [Step, Step],
+): Comparison {
+  const found = match(actionsOf(meta, spans, own.step), actionsOf(meta, other, before.step), [spans, other]);
+  const steps = other.table.ints("step");
+  for (let i = 0; i < other.count; i++) {
+    other.start[i] = other.start[i]! + own.start - before.start;
+    if (steps[i] !== before.step) other.kind[i] = HIDDEN;
   }
+  other.refresh();
+  return {
+    ...found,
+    title: `step ${before.step}`,
+    meta,
+    spans: other,
+    cut: 0,
+    stages: null,
+    steps: [own.step, before.step],
+  };
 }
 
-/** Move the spans of each step to where the own run has it; steps that it lacks keep their distance to the first. */
-function alignSteps(meta: Meta, otherMeta: Meta, other: Spans): void {
-  const own = new Map(meta.steps.map((step) => [step.step, step.start]));
+type Matched = Pick<Comparison, "delta" | "matched" | "unmatched" | "own_ns" | "other_ns">;
+
+function match(own: [string, number][], others: [string, number][], [spans, other]: [Spans, Spans]): Matched {
+  const places = new Map(others);
+  const changes = new Map<number, number>();
+  let [matched, ownSum, otherSum] = [0, 0, 0];
+  for (const [key, place] of own) {
+    const partner = places.get(key);
+    const before = partner === undefined ? 0 : other.duration[partner]!;
+    changes.set(spans.id(place), before > 0 ? (spans.duration[place]! - before) / before : NaN);
+    if (partner === undefined) continue;
+    matched++;
+    ownSum += spans.duration[place]!;
+    otherSum += before;
+  }
+  return {
+    delta: (id) => changes.get(id),
+    matched,
+    unmatched: own.length - matched,
+    own_ns: ownSum,
+    other_ns: otherSum,
+  };
+}
+
+/** The actions with what identifies them; of one step, or with their step. */
+function actionsOf(meta: Meta, spans: Spans, step: number | null): [string, number][] {
+  const kinds = kindsByCode(meta.kinds);
+  const columns = ["step", "stage", "microbatch"].map((name) => spans.table.ints(name));
+  const steps = columns[0]!;
+  const counts = new Map<string, number>();
+  const found: [string, number][] = [];
+  for (let place = 0; place < spans.count; place++) {
+    const kind = kinds[spans.kind[place]!];
+    if (!isAction(kind) || (step !== null && steps[place] !== step)) continue;
+    const rank = meta.ranks.rank[spans.row[place]!];
+    const numbers = columns.slice(step === null ? 0 : 1).map((column) => column[place]);
+    const action = `${kind!.name} ${rank} ${numbers.join(" ")}`;
+    const occurrence = counts.get(action) ?? 0;
+    counts.set(action, occurrence + 1);
+    found.push([`${action} ${occurrence}`, place]);
+  }
+  return found;
+}
+
+function stageCount(meta: Meta): number {
+  return new Set(meta.ranks.stages.flat()).size;
+}
+
+/** Move the spans of each step to where the own run has it, and cut off what reaches beyond the next own step.
+ *
+ * Steps that it lacks keep their distance to the first. Return how many spans are cut off.
+ */
+function alignSteps(meta: Meta, otherMeta: Meta, other: Spans): number {
+  const own = new Map(meta.steps.map((step, i) => [step.step, { step, next: meta.steps[i + 1] }]));
   const shift = new Map<number, number>();
   let last = (meta.steps[0]?.start ?? 0) - (otherMeta.steps[0]?.start ?? 0);
   for (const step of otherMeta.steps) {
-    const start = own.get(step.step);
-    if (start !== undefined) last = start - step.start;
+    const here = own.get(step.step);
+    if (here) last = here.step.start - step.start;
     shift.set(step.step, last);
   }
   const steps = other.table.ints("step");
+  let cut = 0;
   for (let i = 0; i < other.count; i++) {
-    const by = shift.get(steps[i]!) ?? last;
-    other.start[i]! += by;
+    other.start[i]! += shift.get(steps[i]!) ?? last;
+    const limit = own.get(steps[i]!)?.next?.start ?? Infinity;
+    if (other.start[i]! + other.duration[i]! <= limit) continue;
+    cut++;
+    if (other.start[i]! >= limit) {
+      other.kind[i] = HIDDEN;
+      other.start[i] = limit;
+    }
+    other.duration[i] = limit - other.start[i]!;
   }
   other.refresh();
+  return cut;
 }

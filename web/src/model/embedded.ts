@@ -128,6 +128,10 @@ export class EmbeddedSource implements Source {
     return this.page?.getElementById(PREFIX + name) ? readJson(this.page, name) : null;
   }
 
+  stepSpans(): Promise<Spans> {
+    return Promise.resolve(new Spans(this.spans.table, this.spans));
+  }
+
   async comparison(): Promise<Comparison | null> {
     const { page } = this;
     if (!page || !this.known.sections.includes("comparison")) return null;

@@ -1,7 +1,7 @@
 /** The data of the local server: tiles are fetched when they come into view, and cached. */
 
 import { DataError, readTable, type Table } from "./columns";
-import { META_FORMAT, type Meta } from "./meta";
+import { META_FORMAT, type Meta, type Step } from "./meta";
 import {
   type Found,
   FRESH,
@@ -145,6 +145,14 @@ export class ServerSource implements Source {
 
   async json(name: string): Promise<unknown> {
     return this.known.sections.includes(name) ? (await this.answer(`section?name=${name}`)).json() : null;
+  }
+
+  async stepSpans({ start, end }: Step): Promise<Spans> {
+    const times = `start=${Math.floor(start)}&end=${Math.ceil(end) + 1}`;
+    const rows = `0-${this.known.ranks.rank.length}`;
+    const answer = await this.answer(`tile?level=0&${times}&rows=${rows}`, TOO_MANY);
+    if (!answer.ok) throw new TooManyError("a step has too many spans to be compared");
+    return new Spans(await readTable(await bytesOf(answer)));
   }
 
   comparison(): Promise<null> {

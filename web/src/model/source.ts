@@ -3,8 +3,8 @@
 import type { Table } from "./columns";
 import type { Comparison } from "./compare";
 import type { WaitSum } from "./idle";
-import type { Meta } from "./meta";
-import type { Tile } from "./spans";
+import type { Meta, Step } from "./meta";
+import type { Spans, Tile } from "./spans";
 
 /** One span with all its facts; times in ns from the base of the run; null: unknown. */
 export interface Span {
@@ -122,6 +122,8 @@ export interface Source {
   links(id: number, whole: boolean): Promise<Links>;
   table(name: string): Promise<Table | null>;
   json(name: string): Promise<unknown>;
+  /** The spans of a step, and maybe others, as a copy that may be changed. Throws TooManyError. */
+  stepSpans(step: Step): Promise<Spans>;
   /** The comparison with the second run in the page; null without one. */
   comparison(): Promise<Comparison | null>;
 }

@@ -29,16 +29,20 @@ export class Spans {
   readonly first: number;
   private trackFrom: Int32Array;
 
-  constructor(readonly table: Table) {
+  /** `copied` are spans of the same table, whose times and kinds are copied: they may be changed then. */
+  constructor(
+    readonly table: Table,
+    copied: Spans | null = null,
+  ) {
     this.count = table.rows;
     this.row = table.ints("row");
-    this.kind = table.byteColumn("kind");
+    this.kind = copied ? copied.kind.slice() : table.byteColumn("kind");
     this.lane = table.byteColumn("lane");
-    this.start = table.relative("start");
-    this.duration = table.values("duration");
+    this.start = copied ? copied.start.slice() : table.relative("start");
+    this.duration = copied ? copied.duration.slice() : table.values("duration");
     this.isBinned = table.has("busy");
     this.first = Number(table.facts.first ?? 0);
-    const origin = Number(table.facts.origin ?? 0);
+    const origin = copied ? 0 : Number(table.facts.origin ?? 0);
     if (origin !== 0) for (let i = 0; i < this.count; i++) this.start[i] = this.start[i]! + origin;
     this.reach = new Float64Array(this.count);
     this.trackFrom = this.index();

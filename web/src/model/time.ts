@@ -56,6 +56,13 @@ export function changeText(change: number): string {
   return `${change > 0 ? "+" : ""}${percentText(change)}`;
 }
 
+/** A relative change in whole percent, for the little space of a block. */
+export function shortChange(change: number): string {
+  if (change + 1 > 10) return multipleText(change + 1);
+  const text = fixed(100 * change, 0).replace("-", "−");
+  return text === "0" || text === "−0" ? "0 %" : `${change > 0 ? "+" : ""}${text} %`;
+}
+
 function multipleText(ratio: number): string {
   return ratio > 1000 ? "over 1000x" : `${fixed(ratio, 0)}x`;
 }

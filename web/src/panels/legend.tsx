@@ -1,8 +1,12 @@
 /** Kinds with color, texture and letter; a click hides or shows one. */
 
+import { deltaColor, FULL_DELTA } from "../draw/blocks";
 import { chunkColor, contrast, textColor, waitNamed } from "../layout/colors";
 import type { Viewer } from "../layout/viewer";
+import type { Comparison } from "../model/compare";
 import { isAction, type Kind, LANES, type Wait } from "../model/meta";
+import { fixed } from "../model/time";
+import { TEXTS } from "./texts";
 
 export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: number }) {
   const waits = (viewer.meta.idle_waits ?? []).map((name) => waitNamed(viewer.meta, name));
@@ -29,7 +33,7 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
         </li>
       ))}
       {chunkCount > 1 && <li class="note">chunks 0 to {chunkCount - 1}: dark to light</li>}
-      {viewer.comparison.value && <Delta />}
+      {viewer.comparison.value && <Delta comparison={viewer.comparison.value} />}
       {flags.has("waits") && hasWaits(viewer) && (
         <li class="note">
           <span class="swatch wait" aria-hidden="true" />
@@ -71,11 +75,25 @@ function WaitKey({ wait: { name, color, texture, label } }: { wait: Wait }) {
   );
 }
 
-function Delta() {
+function Delta({ comparison }: { comparison: Comparison }) {
+  if (comparison.stages)
+    return (
+      <li class="note">{TEXTS.stagesDiffer(String(comparison.stages[0]), String(comparison.stages[1]))}</li>
+    );
+  const most = fixed(100 * FULL_DELTA, 0);
+  const ends = [-FULL_DELTA, 0, FULL_DELTA].map(deltaColor);
   return (
     <li class="note">
-      <span class="delta" aria-hidden="true" />
-      faster … slower than in the other run (lower half); pale: no match
+      <span class="delta-scale">
+        {TEXTS.faster(most)}
+        <span
+          class="delta"
+          aria-hidden="true"
+          style={{ background: `linear-gradient(90deg, ${ends.join(", ")})` }}
+        />
+        {TEXTS.slower(most)}
+      </span>{" "}
+      {comparison.steps ? TEXTS.thanInStep(String(comparison.steps[1])) : TEXTS.thanInOtherRun}
     </li>
   );
 }

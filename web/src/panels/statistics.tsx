@@ -2,10 +2,11 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-import { broughtOther, compareWith, showOther } from "../layout/compared";
+import { broughtOther, compareWith, showOther, showSteps } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
 import { changeText, countText, durationText, percentText } from "../model/time";
+import { TEXTS } from "./texts";
 
 export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
   const selection = viewer.selection.statistics.value;
@@ -201,6 +202,34 @@ function HeatCell({ viewer, step, stage, value, low, high }: HeatCellProps) {
   );
 }
 
+/** Choose a step to compare the one in view with. */
+function StepChoice({ viewer }: { viewer: Viewer }) {
+  const { steps } = viewer.meta;
+  const own = viewer.camera.step.value;
+  const [wanted, setWanted] = useState("");
+  if (steps.length < 2 || !own) return null;
+  const other = wanted === "" ? steps[steps.indexOf(own) ? 0 : 1]!.step : Number(wanted);
+  const go = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    if (!(await showSteps(viewer, own.step, other))) viewer.notify(TEXTS.noSuchStep(String(other)));
+  };
+  return (
+    <form class="step-choice" onSubmit={(event) => void go(event)}>
+      <label>
+        {TEXTS.compareStep(String(own.step))}{" "}
+        <input
+          type="number"
+          min={steps[0]!.step}
+          max={steps[steps.length - 1]!.step}
+          value={other}
+          onInput={(event) => setWanted(event.currentTarget.value)}
+        />
+      </label>
+      <button type="submit">{TEXTS.compare}</button>
+    </form>
+  );
+}
+
 export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpen: () => void }) {
   const comparison = viewer.comparison.value;
   if (!comparison)
@@ -210,6 +239,7 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
           Lay another run under this one: blocks are colored by how much longer or shorter the same action
           took.
         </p>
+        <StepChoice viewer={viewer} />
         {broughtOther(viewer) && (
           <button type="button" onClick={() => void showOther(viewer, true)}>
             Show the comparison again
@@ -225,7 +255,7 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
     <div>
       <dl class="facts">
         <div>
-          <dt>other run</dt>
+          <dt>{comparison.steps ? "other step" : "other run"}</dt>
           <dd>{comparison.title}</dd>
         </div>
         <div>
@@ -244,6 +274,7 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
           </dd>
         </div>
       </dl>
+      {comparison.cut > 0 && <p class="quiet">{TEXTS.spansCut(countText(comparison.cut))}</p>}
       <button type="button" onClick={() => compareWith(viewer, null)}>
         End the comparison
       </button>

@@ -12,4 +12,15 @@ export const TEXTS = {
   slowestOf: (first: string, last: string) => `slowest of the steps ${first} to ${last}`,
   stepBarsLegend: "height: length of the step; pale: bubble; triangle: longer than chance explains",
   tested: "What was tested",
+  faster: (percent: string) => `${percent} % faster`,
+  slower: (percent: string) => `${percent} % slower`,
+  thanInOtherRun: "than in the other run (lower half); pale: no match",
+  thanInStep: (step: string) => `than in step ${step} (lower half); pale: no match`,
+  stagesDiffer: (own: string, other: string) =>
+    `not colored by change: this run has ${own} stages, the other one ${other}`,
+  spansCut: (count: string) =>
+    `${count} spans of the other run are cut off where the next step of this run begins.`,
+  compareStep: (step: string) => `Compare step ${step} with step`,
+  compare: "Compare",
+  noSuchStep: (step: string) => `This run has no step ${step}.`,
 } as const;

@@ -17,6 +17,8 @@ const ALL: Shown = {
   theme: "dark",
   panel: "none",
   isCompared: false,
+  interval: 12,
+  steps: [5, 3] as [number, number],
 };
 
 describe("the address", () => {

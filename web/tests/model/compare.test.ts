@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { compareRuns } from "../../src/model/compare";
+import { compareRuns, compareSteps, HIDDEN } from "../../src/model/compare";
 import { sourceOf } from "../blob";
 
 describe("two runs", () => {
@@ -8,7 +8,7 @@ describe("two runs", () => {
     const own = sourceOf("F0 - B0 -");
     const other = sourceOf("F0 B0 - F1");
     const comparison = compareRuns(own.meta, own.spans, other.meta, other.spans);
-    expect([...comparison.delta]).toEqual([1, 0]);
+    expect([0, 1].map(comparison.delta)).toEqual([1, 0]);
     expect([comparison.matched, comparison.unmatched]).toEqual([2, 0]);
     expect([comparison.own_ns, comparison.other_ns]).toEqual([40, 30]);
   });
@@ -20,5 +20,34 @@ describe("two runs", () => {
       matched: 0,
       unmatched: 1,
     });
+  });
+
+  it("of different numbers of stages have no comparable actions", () => {
+    const own = sourceOf("F0 B0");
+    const other = sourceOf("F0 B0");
+    const more = { ...other.meta, ranks: { ...other.meta.ranks, stages: [[0, 1]] } };
+    const comparison = compareRuns({ ...own.meta }, own.spans, more, other.spans);
+    expect(comparison.stages).toEqual([1, 2]);
+    expect([comparison.matched, comparison.unmatched, comparison.delta(0)]).toEqual([0, 0, undefined]);
+  });
+
+  it("of which the other has longer steps are cut off where the next step begins", () => {
+    const own = sourceOf("F0 - B0 -");
+    const other = sourceOf("F0 - B0 -");
+    const steps = [own.meta.steps[0]!, { ...own.meta.steps[0]!, step: 1, start: 25 }];
+    const comparison = compareRuns({ ...own.meta, steps }, own.spans, other.meta, other.spans);
+    expect(comparison.cut).toBe(1);
+    expect([...other.spans.duration]).toEqual([20, 5]);
+  });
+});
+
+describe("two steps of one run", () => {
+  it("are matched without their number, and only the other step is drawn", () => {
+    const source = sourceOf("F0 - B0 -");
+    const [own] = source.meta.steps;
+    const comparison = compareSteps(source.meta, [source.spans, source.spans], [own!, own!]);
+    expect(comparison.steps).toEqual([0, 0]);
+    expect([0, 1].map(comparison.delta)).toEqual([0, 0]);
+    expect([...comparison.spans.kind]).not.toContain(HIDDEN);
   });
 });
