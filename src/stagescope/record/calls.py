@@ -111,7 +111,7 @@ def never_raises(default: Any = None) -> Callable[[Function], Function]:
             try:
                 return method(self, *args)
             except Exception as error:  # an unknown version of a framework must not stop the training
-                from stagescope.record.hooks import is_of_signal_handler  # needed only here
+                from stagescope.record.signal_handlers import is_of_signal_handler  # needed only here
 
                 if is_of_signal_handler(error):
                     raise

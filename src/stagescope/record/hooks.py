@@ -25,17 +25,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import signal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from stagescope.record.calls import Call, Signature
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.patching import GUARDS, MARK
+from stagescope.record.signal_handlers import is_of_signal_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
-    from types import CodeType
 
     from stagescope.record.recorder import Recorder
 
@@ -73,11 +72,14 @@ Prepared = TypeVar("Prepared", bound="Callable[..., Any]")
 
 
 class Actions(Protocol):
-    """The actions of one framework that are in progress; see frameworks/actions_in_progress.py."""
+    """The actions of one framework that are in progress; see frameworks/actions_in_progress.py.
+
+    Each that has been recorded is passed to `note`.
+    """
 
     recorder: Recorder
     entered: set[Action]
-    seen: set[Action]
+    note: Callable[[Action], object]
     expected: Collection[Any]
 
     def used(self, action: Action, token: Any) -> None:
@@ -96,19 +98,22 @@ class Actions(Protocol):
 class Timed(NamedTuple):
     """What sees the calls of a function that computes one action.
 
-    `identify` returns the action of a call, None if it is none.
+    `identify` returns the action of a call, None if it is none. `after` receives an action that has ended and its
+    result. With `always`, `identify` is asked outside of the recorded steps, too, where it returns None.
     """
 
     actions: Actions
     identify: Callable[[Arguments, Keywords], Action | None]
     after: Callable[[Action, Any], None] | None = None
+    always: bool = False
 
 
 class Watch(Protocol):
     """Sees the calls of one function, without an object for each call.
 
     Its attribute `may_be_traced` states that a function that torch.compile traces may contain such a call; asking about
-    that costs as much as the rest.
+    that costs as much as the rest. With an attribute `watched`, only calls are seen whose first argument has one of
+    these ids.
     `abandon` must have no effect where `begin` or `end` has already ended what it ends.
     """
 
@@ -236,12 +241,12 @@ def _seen(original: Function, see: Result, guard: Guard) -> Function:
 def _timed(original: Function, timed: Timed, guard: Guard) -> Function:
     # One function does everything, because it is called for each action, when the training has evicted it from the
     # caches: another function would cost 1 us, which is 0.05 us in a loop.
-    actions, identify, after = timed
-    recorder, entered, seen, expected = actions.recorder, actions.entered, actions.seen, actions.expected
+    actions, identify, after, always = timed
+    recorder, entered, note, expected = actions.recorder, actions.entered, actions.note, actions.expected
     emit_action, leave = recorder.emit_action, guard.leave
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if guard.is_off or not recorder.enabled:
+        if guard.is_off or not (recorder.enabled or always):
             return original(*args, **kwargs)
         action = token = None
         try:
@@ -274,7 +279,7 @@ def _timed(original: Function, timed: Timed, guard: Guard) -> Function:
             else:
                 actions.end(action, token)
             recorder.actions += 1
-            seen.add(action)
+            note(action)
             entered.discard(action)
             recorder.stage = recorder.chunk = NONE
             recorder.counts_collectives = False
@@ -292,9 +297,12 @@ def _timed(original: Function, timed: Timed, guard: Guard) -> Function:
 def _watched(original: Function, watch: Watch, guard: Guard, ignores: Predicate | None) -> Function:
     begin, end, leave = watch.begin, watch.end, guard.leave
     may_be_traced = getattr(watch, "may_be_traced", False)
+    watched = getattr(watch, "watched", None)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if guard.is_off or (may_be_traced and is_traced()):
+        if guard.is_off or (watched is not None and not (watched and args and id(args[0]) in watched)):
+            return original(*args, **kwargs)
+        if may_be_traced and is_traced():
             return original(*args, **kwargs)
         state = None
         try:
@@ -363,31 +371,3 @@ def can_be_observed(function: object) -> bool:
         or inspect.iscoroutinefunction(function)
         or inspect.isasyncgenfunction(function)
     )
-
-
-def is_of_signal_handler(error: BaseException) -> bool:
-    """Return whether a Python signal handler raised `error`.
-
-    Python runs signal handlers between two instructions of the main thread, so a time-out of the training may be
-    raised inside an observer.
-    """
-    handlers = _codes_of_signal_handlers()
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code in handlers:
-            return True
-        traceback = traceback.tb_next
-    return False
-
-
-def _codes_of_signal_handlers() -> set[CodeType]:
-    codes = set()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        function = getattr(handler, "func", handler)  # of a functools.partial
-        code = getattr(getattr(function, "__func__", function), "__code__", None)
-        if code is None:  # an instance with __call__
-            code = getattr(vars(type(function)).get("__call__"), "__code__", None)
-        if code is not None:
-            codes.add(code)
-    return codes

@@ -55,7 +55,7 @@ def test_reused_id_does_not_match_a_dead_object():
     kept.keep(thing, "place")
     number, other = id(thing), Thing()
     del thing
-    kept._values[id(other)] = kept._values.pop(number)
+    kept.values[id(other)] = kept.values.pop(number)
     assert kept.find(other) is None
     assert kept.take(other, "none") == "none"
 
@@ -69,7 +69,7 @@ def test_other_objects_are_held_until_taken_or_cleared():
     del thing, holder
     gc.collect()
     assert ref() is not None
-    assert number in kept._values
+    assert number in kept.values
     kept.clear()
     gc.collect()
     assert ref() is None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.frameworks.runs import end_action, leave_action
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from stagescope.record.recorder import Recorder
 
@@ -18,19 +18,13 @@ if TYPE_CHECKING:
 
 
 class ActionsInProgress:
-    """Actions as (kind, stage, micro-batch, chunk): those that have been `entered`, and those `seen` in this run."""
+    """Actions as (kind, stage, micro-batch, chunk): those that have been `entered`."""
 
     def __init__(self, recorder: Recorder, expected: Collection[Any] = ()) -> None:
         self.recorder = recorder
         self.expected = expected
-        self.seen: set[Action] = set()
+        self.note: Callable[[Action], object] = bool
         self.entered: set[Action] = set()
-
-    def forget(self) -> None:
-        """Discard the actions of the last run."""
-        self.seen.clear()
-        if self.entered:
-            self.entered.clear()
 
     def used(self, action: Action, token: Any) -> None:
         """Note that an action begins at `token`, while there is `expected` data."""

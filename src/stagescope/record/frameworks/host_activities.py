@@ -16,7 +16,6 @@ from stagescope.vocabulary.kinds import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from stagescope.record.frameworks.runs import Place
     from stagescope.record.recorder import Recorder
 
     Observation = Generator[None, Any, Any]
@@ -38,7 +37,7 @@ class HostActivities:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.forward: Place | None = None
+        self.forward: tuple[int, int, int] | None = None
         self._inside: set[str] = set()
 
     def observe(self, name: str) -> Observation:

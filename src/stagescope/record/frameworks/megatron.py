@@ -24,33 +24,32 @@ unobserved one. ``stagescope run`` always comes first; ``record.start`` should b
 from __future__ import annotations
 
 import sys
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
 from stagescope.record.frameworks import host_activities
-from stagescope.record.frameworks.action_watch import ActionWatch
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.host_activities import activities_of
+from stagescope.record.frameworks.megatron_actions import Actions
 from stagescope.record.frameworks.megatron_bridge import observe_bridge
-from stagescope.record.frameworks.megatron_facts import ask, describe_run, pipeline_place, unrecorded
+from stagescope.record.frameworks.megatron_facts import describe_run, pipeline_place, unrecorded
 from stagescope.record.frameworks.megatron_messages import Messages
-from stagescope.record.frameworks.megatron_overlap import Part
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
-from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, Place, Runs, within
+from stagescope.record.frameworks.runs import FORWARD, UNKNOWN, Place, Runs, RunWatch
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.hooks import prepared
 from stagescope.record.installation import Installation
 from stagescope.record.points.megatron import NAME, PARTS, SCHEDULES
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from types import ModuleType
 
     from stagescope.record import points
     from stagescope.record.calls import Call, Signature
-    from stagescope.record.hooks import Watch
+    from stagescope.record.frameworks.runs import Run
+    from stagescope.record.hooks import Timed, Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
@@ -89,14 +88,10 @@ class Instrumentation:
         self.optimizer_step = self.optimizers.step
         self.issue = self.messages.issue
         self.node = self.messages.overlap.node
-        self.chunks = 1
-        self.pp_rank, self.pp_size = NONE, NONE
-        self._models: list[Any] = []
-        self._waiting: deque[Place] = deque()
+        self.actions = Actions(self.runs, self.messages, self.activities, self._note_outside)
         self._is_refused = False
         self._described: object = None
         self._is_outside = False
-        self._seen: set[int] = set()  # kinds of the actions of this run
 
     def install(self, module: ModuleType) -> None:
         """Install the part that `module` triggers; nothing if the schedules do not fit.
@@ -116,49 +111,34 @@ class Instrumentation:
         self.messages.works.install(self.patches, guard)
         self.optimizers.register(self.patches, guard)
 
-    def schedule(self, call: Call) -> Observation:
+    @prepared
+    def schedule(self, signature: Signature) -> Watch:
         """Observe one of the schedules: a step, or with ``forward_only`` an evaluation."""
-        run = self.runs.observe_evaluation() if call.get("forward_only") else self.runs.observe_step()
-        return (yield from within(run, self._run(call)))
+        return ScheduleRun(self, signature)
 
-    def train_step(self, call: Call) -> Observation:
+    @prepared
+    def train_step(self, signature: Signature) -> Watch:
         """Observe a complete training step, with its optimizer step."""
-        del call
-        return (yield from self.runs.observe_step())
+        del signature
+        return RunWatch(self.runs)
 
     @prepared
-    def forward(self, signature: Signature) -> Watch:
-        """Observe a forward."""
-        return Forward(self, signature)
-
-    def forward_begins(self, call: Call) -> Place:
-        """Note a forward, which may load data, and return its place."""
-        if not self.messages.is_on:
-            self._check_schedule()
-        self._seen.add(FORWARD)
-        place = self.activities.forward = self._begin_forward(call)
-        return place
-
-    def forward_ends(self, result: Any, place: Place) -> None:
-        """Note what a forward has made. Older versions return the tensors without the number of tokens."""
-        self.messages.made(result[0] if isinstance(result, tuple) else result, place)
+    def forward(self, signature: Signature) -> Timed:
+        """Observe a forward, which may load data."""
+        return self.actions.forwards(signature)
 
     @prepared
-    def backward(self, signature: Signature) -> Watch:
+    def backward(self, signature: Signature) -> Timed:
         """Observe a backward."""
-        return ActionWatch(self.runs, BACKWARD, signature, self._backward_begins, self.messages.made)
-
-    def _backward_begins(self, call: Call) -> Place:
-        self._seen.add(BACKWARD)
-        return self._begin_backward(call.get("output_tensor"), call.get("output_tensor_grad"))
+        return self.actions.backwards(signature)
 
     def combined(self, call: Call) -> Observation:
         """Observe a merged call: a forward, a backward, or both."""
         if not self.recorder.enabled or self.runs.is_muted:
             return
-        self._check_schedule()
-        parts = self._begin_parts(call)
-        self._seen.update(part.kind for part in parts)
+        if not self.messages.is_on:
+            self._note_outside()
+        parts = self.actions.parts(call)
         result = yield from self.messages.overlap.observe(parts)
         for part in parts:
             self.messages.made(result[0] if part.kind == FORWARD else result[-1], part.place)
@@ -195,117 +175,81 @@ class Instrumentation:
         """Observe a transfer between two modules of a model."""
         return (yield from observe_bridge(self.messages, call))
 
-    def _run(self, call: Call) -> Observation:
-        self._begin_run(call)
-        try:
-            result = yield
-            if len(self._seen) == 1 and not call.get("forward_only"):
-                self.recorder.coverage.installed(NAME, None, [REPLACED])
-            return result
-        finally:
-            self.messages.close()
-            self._models = []
-            self.pp_rank, self.pp_size = NONE, NONE
-
-    def _check_schedule(self) -> None:
+    def _note_outside(self) -> None:
         """State once that a schedule runs whose layout is unknown, such as a copy in another project."""
-        if not self.messages.is_on and not self._is_outside:
+        if not self._is_outside:
             self._is_outside = True
             self.recorder.coverage.installed(NAME, None, [OUTSIDE])
 
-    def _begin_run(self, call: Call) -> None:
+    def begin_run(self, call: Call) -> None:
         """Prepare for one call of a schedule: reset the state, find this rank's place, describe it once."""
-        self.messages.close()
-        self.runs.forget()
-        self.optimizers.forget()
-        self._waiting.clear()
-        self.messages.is_on = True
-        self._seen.clear()
+        messages, actions = self.messages, self.actions
+        messages.close()
+        if self.runs.has_places:
+            self.runs.forget()
+        if self.optimizers.tokens:
+            self.optimizers.forget()
+        messages.is_on = True
         model = call.get("model")
-        self._models = list(model) if isinstance(model, (list, tuple)) else [model]
-        self.chunks = len(self._models)
-        self.pp_rank, self.pp_size = pipeline_place(call.name, call)
-        self.messages.default_place = UNKNOWN if self.chunks > 1 else Place(self._stage(0), NONE, 0)
+        models = model if isinstance(model, (list, tuple)) else (model,)
+        actions.begin_run(models, *pipeline_place(call.name, call))
+        messages.default_place = UNKNOWN if actions.chunks > 1 else Place(actions.stage(0), NONE, 0)
         if self.recorder.enabled and not call.get("forward_only"):
-            self._describe(call)
+            self._describe(call, models)
+
+    def end_run(self, *, is_done: bool) -> None:
+        """End one call of a schedule; one that `is_done` has trained."""
+        if is_done and len(self.actions.kinds) == 1:
+            self.recorder.coverage.installed(NAME, None, [REPLACED])
+        self.messages.close()
+        self.actions.end_run()
 
     @never_raises()
-    def _describe(self, call: Call) -> None:
+    def _describe(self, call: Call, models: Sequence[Any]) -> None:
         """Describe the run in the header, once."""
-        facts = (call.name, call.get("num_microbatches"), self.chunks, self.pp_rank, self.pp_size)
+        actions = self.actions
+        facts = (call.name, call.get("num_microbatches"), actions.chunks, actions.pp_rank, actions.pp_size)
         if facts == self._described:
             return
         self._described = facts
-        describe_run(self.recorder, NAME_OF_SCHEDULE.get(call.name, call.name), facts, self._models)
-        missing = unrecorded(self._models)
+        describe_run(self.recorder, NAME_OF_SCHEDULE.get(call.name, call.name), facts, models)
+        missing = unrecorded(models)
         if missing:
             self.recorder.coverage.installed(NAME, None, missing)
 
-    def _begin_forward(self, call: Call) -> Place:
-        """Return the place of a forward, and assign it to the message that brought its input."""
-        chunk = self._chunk_of(call)
-        microbatch = call.get("current_microbatch")
-        if microbatch is None and self.messages.is_on and chunk != NONE:
-            microbatch = self.runs.next_number(FORWARD, chunk)
-        place = Place(self._stage(chunk), NONE if microbatch is None else microbatch, chunk)
-        self._waiting.append(place)
-        self.messages.used_by(call.get("input_tensor"), place)
-        return place
 
-    def _begin_parts(self, call: Call) -> list[Part]:
-        """Return the actions of a merged call: a forward, a backward, or both."""
-        parts = []
-        if call.get("f_model") is not None:
-            place = self._begin_forward(call)
-            sends = place.stage != self.chunks * self.pp_size - 1
-            parts.append(Part(FORWARD, place, call.get("pre_forward") is not None, sends))
-        if call.get("b_model") is not None:
-            place = self._begin_backward(call.get("b_output_tensor"), call.get("b_output_tensor_grad"))
-            parts.append(Part(BACKWARD, place, call.get("pre_backward") is not None, place.stage != 0))
-        return parts
-
-    def _begin_backward(self, made: Any, grad: Any) -> Place:
-        """Return the place of a backward: that of its forward.
-
-        If the tensor is unknown, the forwards of a single chunk are assumed to be used in order.
-        """
-        place = self.messages.place_of(made)
-        if place is None:
-            place = self._waiting.popleft() if self.chunks == 1 and self._waiting else UNKNOWN
-        elif place in self._waiting:
-            self._waiting.remove(place)
-        self.messages.used_by(grad, place)
-        return place
-
-    def _chunk_of(self, call: Call) -> int:
-        """Return the local chunk of a forward."""
-        given = call.get("vp_stage", call.get("f_model_chunk_id"))
-        if given is None and self.chunks == 1:
-            return 0
-        if given is None:  # not an argument before 0.13
-            model = call.get("model", call.get("f_model"))
-            given = next((chunk for chunk, each in enumerate(self._models) if each is model), None)
-        if given is None:
-            given = ask("get_virtual_pipeline_model_parallel_rank")
-        return given if isinstance(given, int) else NONE
-
-    def _stage(self, chunk: int) -> int:
-        """Return the global stage of a local chunk: Megatron assigns stages to ranks round-robin."""
-        known = NONE not in (chunk, self.pp_rank, self.pp_size)
-        return chunk * self.pp_size + self.pp_rank if known else NONE
-
-
-class Forward(ActionWatch):
-    """Watches the function that computes a forward, and loads its data."""
+class ScheduleRun:
+    """Watches one of the schedules."""
 
     def __init__(self, instrumentation: Instrumentation, signature: Signature) -> None:
-        begins, ends = instrumentation.forward_begins, instrumentation.forward_ends
-        super().__init__(instrumentation.runs, FORWARD, signature, begins, ends)
-        self._activities = instrumentation.activities
+        self._instrumentation = instrumentation
+        self._runs = instrumentation.runs
+        self._signature = signature
 
-    def left(self) -> None:
-        """Note that data loaded from now on are not those of a forward."""
-        self._activities.forward = None
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, bool]:
+        """Begin a step or an evaluation."""
+        call = self._signature.call(args, kwargs)
+        trains = not call.get("forward_only")
+        run = self._runs.begin(evaluates=not trains)
+        try:
+            self._instrumentation.begin_run(call)
+        except BaseException:  # re-raised
+            self._runs.fail(run)
+            raise
+        return run, trains
+
+    def end(self, state: tuple[Run, bool], result: Any) -> None:
+        """End it."""
+        del result
+        run, trains = state
+        self._instrumentation.end_run(is_done=trains)
+        self._runs.end(run)
+
+    def abandon(self, state: tuple[Run, bool] | None) -> None:
+        """Leave a call that has failed."""
+        self._instrumentation.end_run(is_done=False)
+        if state is not None:
+            self._runs.fail(state[0])
 
 
 def _parts_of(name: str) -> list[points.Part]:

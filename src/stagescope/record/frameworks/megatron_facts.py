@@ -9,6 +9,8 @@ from stagescope.record.format import NONE
 from stagescope.record.installation import version_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stagescope.record.calls import Call
     from stagescope.record.recorder import Recorder
 
@@ -44,7 +46,7 @@ def pipeline_place(schedule: str, call: Call) -> tuple[int, int]:
     return (rank, size) if isinstance(rank, int) and isinstance(size, int) else (NONE, NONE)
 
 
-def describe_run(recorder: Recorder, schedule: str, facts: tuple[Any, ...], models: list[Any]) -> None:
+def describe_run(recorder: Recorder, schedule: str, facts: tuple[Any, ...], models: Sequence[Any]) -> None:
     """Describe a run in the header.
 
     `facts` contains function, micro-batches, chunks, pipeline rank and pipeline size.
@@ -92,7 +94,7 @@ def ask(function: str) -> Any:
         return None
 
 
-def unrecorded(models: list[Any]) -> list[str]:
+def unrecorded(models: Sequence[Any]) -> list[str]:
     """Return what is not recorded of a run because of the training's configuration."""
     module: Any = models[0] if models else None
     while not hasattr(module, "config") and hasattr(module, "module"):  # wrappers such as DDP

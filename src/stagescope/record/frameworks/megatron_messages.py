@@ -25,7 +25,7 @@ from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.megatron_facts import ask
 from stagescope.record.frameworks.megatron_overlap import Overlap
-from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, IdentityMap, Place
+from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, IdentityMap
 from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stagescope.record.recorder import Recorder
 
     Observation = Generator[None, Any, Any]
+    Numbers = tuple[int, int, int]  # those of a Place
 
 SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
     BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
@@ -119,7 +120,7 @@ class Message:
         """Whether this rank receives it."""
         return self.kind in (RECV_FORWARD, RECV_BACKWARD)
 
-    def belongs_to(self, place: Place) -> None:
+    def belongs_to(self, place: Numbers) -> None:
         """Set the action that the message belongs to."""
         self.stage, self.microbatch, self.chunk = place
         self.action_is_known = True
@@ -128,8 +129,10 @@ class Message:
 class Messages:
     """Follows each message from its issue to the end of the wait for it and to its action.
 
-    `default_place` is what is known of a message without an action. Transfers are recorded while `is_on` is set, and
-    not in the schedule of another framework that uses Megatron's functions (`Runs.observe_alone`).
+    `default_place` is what is known of a message without an action, `places` are those of the actions that made a
+    tensor. `arrivals` is empty if no message brings a tensor that an action has yet to use. Transfers are recorded
+    while `is_on` is set, and not in the schedule of another framework that uses the functions of Megatron
+    (`Runs.observe_alone`).
     """
 
     def __init__(self, recorder: Recorder, runs: Runs) -> None:
@@ -139,9 +142,9 @@ class Messages:
         self.works = works_of(recorder)
         self.default_place = UNKNOWN
         self.is_on = False
-        self._places = IdentityMap()
+        self.places = IdentityMap()
         self._arriving = IdentityMap()
-        self._arrivals = self._arriving.ids
+        self.arrivals = self._arriving.ids
         self._open: set[Message] = set()
 
     @property
@@ -195,22 +198,22 @@ class Messages:
         """Note that a wait that began at `start` has ended."""
         self._wait_ended(messages, start, self.begin_wait(messages))
 
-    def made(self, value: Any, place: Place) -> None:
+    def made(self, value: Any, place: Numbers) -> None:
         """Remember the action that made tensors."""
         for tensor in tensors_in(value):
-            self._places.keep(tensor, place)
+            self.places.keep(tensor, place)
 
-    def place_of(self, value: Any) -> Place | None:
+    def place_of(self, value: Any) -> Numbers | None:
         """Return the action that made the first tensor of which it is known."""
         for tensor in tensors_in(value):
-            place: Place | None = self._places.find(tensor)
+            place: Numbers | None = self.places.find(tensor)
             if place is not None:
                 return place
         return None
 
-    def used_by(self, value: Any, place: Place) -> None:
+    def used_by(self, value: Any, place: Numbers) -> None:
         """Assign the action that takes received tensors."""
-        if not self._arrivals:
+        if not self.arrivals:
             return
         for tensor in tensors_in(value):
             for message in self._arriving.take(tensor, ()):
@@ -229,11 +232,14 @@ class Messages:
             if not is_pending:
                 self._emit(message)
         self._open.clear()
-        self._arriving.clear()
-        self._places.clear()
-        self.works.forget(self)
+        if self.arrivals:
+            self._arriving.clear()
+        if self.places.ids:
+            self.places.clear()
+        if self.works.waits:
+            self.works.forget(self)
 
-    def _place_of_sender(self, kind: int) -> Place | None:
+    def _place_of_sender(self, kind: int) -> Numbers | None:
         """Return the place of the half of a merged call that is sending: its output is not known before it ends."""
         half = self.overlap.halves.get(ACTION_THAT_SENDS[kind])
         return half.part.place if half is not None else None

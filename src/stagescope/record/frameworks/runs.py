@@ -43,12 +43,14 @@ UNKNOWN = Place()
 class IdentityMap:
     """Values found by the identity of an object, until they are taken or the run ends.
 
+    `values` has a reference and a value by the id of each object, for callers that cannot afford another call.
+
     Objects are referenced weakly; otherwise the recorder would keep activations and gradients in memory. Objects
     without weak references (a list, a dict) are held, because their id could be reused by another object.
     """
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[Callable[[], object], Any]] = {}
+        self.values: dict[int, tuple[Callable[[], object], Any]] = {}
 
     def keep(self, owner: object, value: Any) -> None:
         """Store `value` for an object; does nothing for None."""
@@ -58,33 +60,33 @@ class IdentityMap:
             refer: Callable[[], object] = weakref.ref(owner)
         except TypeError:
             refer = _StrongReference(owner)
-        self._values[id(owner)] = (refer, value)
+        self.values[id(owner)] = (refer, value)
 
     @property
     def ids(self) -> KeysView[int]:
         """The ids of the objects, as a view: an object whose id is missing certainly has no value."""
-        return self._values.keys()
+        return self.values.keys()
 
     def find(self, owner: object, default: Any = None) -> Any:
         """Return the value of an object."""
-        refer, value = self._values.get(id(owner), (None, None))
+        refer, value = self.values.get(id(owner), (None, None))
         return value if refer is not None and refer() is owner else default
 
     def take(self, owner: object, default: Any = None) -> Any:
         """Return the value of an object, and remove both."""
-        refer, value = self._values.pop(id(owner), (None, None))
+        refer, value = self.values.pop(id(owner), (None, None))
         return value if refer is not None and refer() is owner else default
 
     def discard(self, is_over: Callable[[Any], bool]) -> None:
         """Remove the values for which `is_over` returns True; it receives None for an object that is gone."""
-        values = self._values
+        values = self.values
         for key, (refer, value) in list(values.items()):
             if is_over(None if refer() is None else value):
                 del values[key]
 
     def clear(self) -> None:
         """Remove everything."""
-        self._values.clear()
+        self.values.clear()
 
 
 class _StrongReference:
@@ -131,6 +133,11 @@ class Runs:
         self.places = IdentityMap()
         self._placed = self.places.ids
         self._counts: Counter[tuple[int, int]] = Counter()
+
+    @property
+    def has_places(self) -> bool:
+        """Whether there is anything to `forget`."""
+        return bool(self._counts or self._placed)
 
     @property
     def inside(self) -> bool:
@@ -278,6 +285,29 @@ class Runs:
         number = self._counts[kind, chunk]
         self._counts[kind, chunk] = number + 1
         return number
+
+
+class RunWatch:
+    """Watches a function that is one run: a training step, or an evaluation if it `evaluates`."""
+
+    def __init__(self, runs: Runs, *, evaluates: bool = False) -> None:
+        self._runs = runs
+        self._evaluates = evaluates
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """Begin the run."""
+        del args, kwargs
+        return self._runs.begin(evaluates=self._evaluates)
+
+    def end(self, state: Run, result: Any) -> None:
+        """End it."""
+        del result
+        self._runs.end(state)
+
+    def abandon(self, state: Run | None) -> None:
+        """Leave a run that has failed."""
+        if state is not None:
+            self._runs.fail(state)
 
 
 def begin_action(recorder: Recorder, stage: int, chunk: int) -> None:

@@ -53,7 +53,7 @@ class Instrumentation:
         batch = yield from self.activities.observe(host_activities.DATA_LOADING)
         place = self.activities.forward
         if place is not None and self.recorder.enabled:
-            count_data(self.recorder, batch, place.stage, place.microbatch)
+            count_data(self.recorder, batch, *place[:2])
         return batch
 
     def checkpoint(self, call: Call) -> Observation:

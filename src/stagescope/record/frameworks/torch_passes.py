@@ -23,10 +23,12 @@ FIRST = 1
 
 
 class Passes(ActionsInProgress):
-    """The actions in progress, and how the calls of a stage's methods are identified."""
+    """The actions in progress, those `seen` in this run, and how the calls of a stage's methods are identified."""
 
     def __init__(self, recorder: Recorder, messages: Messages) -> None:
         super().__init__(recorder, messages.expected)
+        self.seen: set[Action] = set()
+        self.note = self.seen.add
         self._messages = messages
         self.chunk_of_stage: dict[int, int] = {}
 
@@ -60,24 +62,25 @@ class Passes(ActionsInProgress):
         """Return what sees ``backward_one_chunk``, which torch also calls in an evaluation, where it does nothing."""
         name = "bwd_chunk_id"
         place, passes = signature.places.get(name, FIRST), self
-        is_full = signature.parameter("full_backward")
+        is_full = signature.parameter("full_backward").place
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
             if not args[0].has_backward:
                 return None
             stage = args[0].stage_index
             microbatch = args[place] if len(args) > place else kwargs[name]
-            kind = BACKWARD if is_full.of(args, kwargs, True) else BACKWARD_INPUT  # its default
+            full = kwargs.get("full_backward", args[is_full] if len(args) > is_full else True)  # its default
+            kind = BACKWARD if full else BACKWARD_INPUT
             return kind, stage, microbatch, passes.chunk_of_stage.get(stage, NONE)
 
         return Timed(self, identify)
 
     def losses(self, signature: Signature) -> Timed:
         """Return what sees ``_maybe_compute_loss`` of a schedule, which computes a loss on the last stage only."""
-        of, number, passes = signature.parameter("stage"), signature.parameter("mb_index"), self
+        stage_at, number, passes = signature.parameter("stage").place, signature.parameter("mb_index"), self
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
-            stage = of.of(args, kwargs)
+            stage = args[stage_at] if len(args) > stage_at else kwargs["stage"]
             if not stage.is_last or args[0]._loss_fn is None:  # noqa: SLF001  # no public name
                 return None
             index = stage.stage_index
