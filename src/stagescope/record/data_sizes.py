@@ -18,7 +18,7 @@ from stagescope.record.format import NONE
 from stagescope.vocabulary.counters import LONGEST_SEQUENCE, SAMPLES, TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from stagescope.record.counters import Counters
     from stagescope.record.recorder import Recorder
@@ -89,14 +89,19 @@ def count_step(recorder: Recorder, arguments: Sequence[Any], keywords: Sequence[
         for microbatch, (args, kwargs) in enumerate(zip(arguments, keywords, strict=True)):
             count_data(recorder, {**kwargs, None: args} if kwargs else args, 0, microbatch)
         return
-    counters.put_later(partial(_count_shapes, shapes, kind, recorder.step, now_ns()))
+    count_shapes(recorder, dict(enumerate(shapes)), kind)
+
+
+def count_shapes(recorder: Recorder, shapes: Mapping[int, Sequence[int]], kind: object) -> None:
+    """Count the data of the micro-batches of a step on the writer thread, given the shapes and a type of values."""
+    recorder.counters.put_later(partial(_count_shapes, shapes, kind, recorder.step, now_ns()))
 
 
 def _count_shapes(
-    shapes: Sequence[Sequence[int]], kind: object, step: int, time_ns: int, counters: Counters
+    shapes: Mapping[int, Sequence[int]], kind: object, step: int, time_ns: int, counters: Counters
 ) -> None:
     """Add one value for each micro-batch of a step, whose tensors themselves were not kept."""
-    for microbatch, shape in enumerate(shapes):
+    for microbatch, shape in shapes.items():
         size = _size(shape, kind)
         if size is not None:
             counters.put(*size, (step, 0, microbatch), time_ns)

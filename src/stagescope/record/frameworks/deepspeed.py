@@ -5,40 +5,36 @@ An engine looks up each instruction of its schedule in the class dict ``_INSTRUC
 DualPipeVEngine has a dict of its own, copied from that of PipelineEngine. A class with other functions in its dict is
 not recorded, and the recording states that.
 
-An instruction contains its buffer, not its micro-batch. Each kind of instruction processes the micro-batches of a
-batch in order (runtime/pipe/schedule.py), in DualPipeV those of each phase, so the micro-batch is the number of
-earlier instructions of the same kind and phase.
+See deepspeed_actions for how the micro-batch of an instruction is known.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.calls import Call, Signature, never_raises
-from stagescope.record.clock import now_ns
-from stagescope.record.data_sizes import count_data
+from stagescope.record.calls import Signature, never_raises
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.action_watch import ActionWatch
 from stagescope.record.frameworks.collectives import collectives_of
-from stagescope.record.frameworks.deepspeed_facts import engine_facts, stage_of
+from stagescope.record.frameworks.deepspeed_actions import KINDS, LOAD, Actions, Load
+from stagescope.record.frameworks.deepspeed_facts import engine_facts
 from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpeedTransfers
 from stagescope.record.frameworks.host_activities import CHECKPOINT, activities_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
-from stagescope.record.frameworks.runs import BACKWARD, FORWARD, Place, Runs
+from stagescope.record.frameworks.reductions import Reduction
+from stagescope.record.frameworks.runs import Runs, RunWatch
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
 from stagescope.record.hooks import prepared
 from stagescope.record.installation import Installation, modules_by_name, version_of
 from stagescope.record.patching import MARK
 from stagescope.record.points.deepspeed import CHECKPOINTS, COMM_MODULE, DUALPIPEV, ENGINE, P2P_MODULE
-from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import ModuleType
 
+    from stagescope.record.calls import Call
     from stagescope.record.hooks import Preparation, Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
@@ -47,10 +43,8 @@ if TYPE_CHECKING:
     Observation = Generator[None, Any, Any]
     Observer = Callable[[Call], Observation]
 
-ACTIONS = {"ForwardPass": FORWARD, "BackwardPass": BACKWARD}
 REDUCTIONS = ("ReduceGrads", "ReduceTiedGrads")
-OTHER = BY_NAME["other"].code
-REQUIRED = (*ACTIONS, *TRANSFERS)
+REQUIRED = (*KINDS, *TRANSFERS)
 """The instructions without which a recording would mislead."""
 
 
@@ -79,8 +73,8 @@ class Instrumentation:
         self.collectives = collectives_of(recorder)
         self.activities = activities_of(recorder)
         self.optimizers = optimizer_steps(recorder)
-        self._counts: Counter[tuple[str, int]] = Counter()
-        self.is_known = True
+        self.actions = Actions(self.runs)
+        self._known: tuple[object, object] = (None, None)
         self._described: object = None
 
     def observe_engine(self, module: Any) -> None:
@@ -117,43 +111,55 @@ class Instrumentation:
 
     def _observer_of(self, name: str) -> Observer | Preparation | None:
         """Return what observes an instruction; None for an unknown one."""
-        if name in ACTIONS:
-            return prepared(functools.partial(self._action, name))
+        if name in KINDS:
+            return prepared(functools.partial(self.actions.passes, name))
         if name in TRANSFERS:
             return functools.partial(self._transfer, name)
         if name in REDUCTIONS:
-            return self._reduce
-        if name == "LoadMicroBatch":
-            return prepared(functools.partial(Load, self, name))
+            return self.reduce
+        if name == LOAD:
+            return prepared(functools.partial(Load, self.actions))
         if name == "CommitP2P":
             return self._commit
         return self.optimizers.step if name == "OptimizerStep" else None
 
-    def train_batch(self, call: Call) -> Observation:
+    @prepared
+    def train_batch(self, signature: Signature) -> Watch:
         """Observe a training step."""
-        del call
-        return self.runs.observe_step()
+        del signature
+        return RunWatch(self.runs)
 
-    def eval_batch(self, call: Call) -> Observation:
+    @prepared
+    def eval_batch(self, signature: Signature) -> Watch:
         """Observe an evaluation."""
-        del call
-        return self.runs.observe_evaluation()
+        del signature
+        return RunWatch(self.runs, evaluates=True)
 
     def checkpoint(self, call: Call) -> Observation:
         """Observe the saving or loading of a checkpoint."""
         del call
         return self.activities.observe(CHECKPOINT)
 
-    def exec_schedule(self, call: Call) -> Observation:
+    @prepared
+    def exec_schedule(self, signature: Signature) -> Watch:
         """Observe the execution of a schedule: of a training step or an evaluation."""
-        engine = call.owner
-        self._counts.clear()
+        return Batch(self, signature)
+
+    def begin_batch(self, engine: Any, schedule: Any) -> None:
+        """Prepare for the execution of a schedule."""
+        self.actions.begin_batch()
         self.transfers.forget()
-        self.optimizers.forget()
-        self.is_known = self._knows(engine)
-        if self.recorder.enabled and self.is_known:
-            self._describe(engine, call.get("pipe_schedule"))
-        yield
+        if self.optimizers.tokens:
+            self.optimizers.forget()
+        self.actions.is_known = self._knows(engine)
+        if self.recorder.enabled and self.actions.is_known:
+            self._describe(engine, schedule)
+
+    @prepared
+    def reduce(self, signature: Signature) -> Watch:
+        """Observe an instruction whose collectives reduce gradients."""
+        del signature
+        return Reduction(self.collectives, lambda args, _: (getattr(args[0], "stage_id", NONE), NONE))
 
     def shapes(self, call: Call) -> Observation:
         """Observe a method that sends or receives shapes."""
@@ -174,48 +180,21 @@ class Instrumentation:
         del call
         return self.transfers.observe_launch()
 
-    def _action(self, name: str, signature: Signature) -> Watch:
-        def place_of(call: Call) -> Place | None:
-            return self.next_place(name, call) if self.is_known else None
-
-        return Pass(self.runs, ACTIONS[name], signature, place_of)
-
     def _transfer(self, name: str, call: Call) -> Observation:
-        if self.is_known:
-            yield from self.transfers.observe_instruction(TRANSFERS[name], self.next_place(name, call))
+        if self.actions.is_known:
+            place = self.actions.next_place(name, call)
+            yield from self.transfers.observe_instruction(TRANSFERS[name], place)
 
     def _commit(self, call: Call) -> Observation:
         del call
         return self.transfers.observe_commit()
 
-    def _reduce(self, call: Call) -> Observation:
-        """Observe an instruction whose collectives reduce gradients."""
-        return self.collectives.observe_reduction(self._stage_of(call))
-
-    @never_raises(default=NONE)
-    def _stage_of(self, call: Call) -> int:
-        return stage_of(call.owner, 0)
-
-    @never_raises()
-    def count(self, call: Call, place: Place) -> None:
-        """Count the data that the first stage has loaded."""
-        loaded = getattr(call.owner, "pipe_buffers", {}).get("inputs", ())
-        number = call.get("buffer_id", 0)
-        if number < len(loaded):
-            count_data(self.recorder, loaded[number], place.stage, place.microbatch)
-
-    @never_raises(default=Place())
-    def next_place(self, name: str, call: Call) -> Place:
-        """Return the place of the next instruction of a kind and phase. Counts even while recording is off."""
-        phase = int(call.get("phase", 0))
-        microbatch = self._counts[name, phase]
-        self._counts[name, phase] = microbatch + 1
-        return Place(stage_of(call.owner, phase), microbatch, phase)
-
     @never_raises(default=True)
     def _knows(self, engine: Any) -> bool:
         """Return whether the instructions of this engine are observed; an engine class may bring its own."""
         instructions = engine._INSTRUCTION_MAP  # noqa: SLF001  # no public name
+        if self._known == (type(engine), len(instructions)):
+            return True
         unknown = any(
             not hasattr(function, MARK)
             for instruction, function in instructions.items()
@@ -225,6 +204,7 @@ class Instrumentation:
         if unknown and name not in self.recorder.coverage.frameworks:
             version = version_of(ENGINE.distribution)
             self.recorder.coverage.refused(name, version, ["this engine has its own instructions"])
+        self._known = (None, None) if unknown else (type(engine), len(instructions))
         return not unknown
 
     @never_raises()
@@ -240,43 +220,27 @@ class Instrumentation:
         self.recorder.describe(**engine_facts(engine, schedule_class))
 
 
-class Pass(ActionWatch):
-    """Watches the instruction of a forward or a backward, which counts even while recording is off."""
+class Batch:
+    """Watches the execution of a schedule."""
 
-    def pass_by(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count a micro-batch that is not recorded."""
-        self._place_of(Call(self._signature, args, kwargs))
+    def __init__(self, instrumentation: Instrumentation, signature: Signature) -> None:
+        self._instrumentation = instrumentation
+        self._schedule = signature.parameter("pipe_schedule")
 
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Prepare for it."""
+        self._instrumentation.begin_batch(args[0], self._schedule.of(args, kwargs))
+        return True
 
-class Load:
-    """Watches the instruction that loads a micro-batch."""
+    def end(self, state: bool, result: Any) -> None:  # noqa: FBT001  # what `begin` returns
+        """Count the data of its micro-batches."""
+        del state, result
+        self._instrumentation.actions.end_batch()
 
-    def __init__(self, engines: Instrumentation, name: str, signature: Signature) -> None:
-        self._engines = engines
-        self._recorder = engines.recorder
-        self._name = name
-        self._signature = signature
-
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Place, int] | None:
-        """Note when the loading began."""
-        call = Call(self._signature, args, kwargs)
-        place = self._engines.next_place(self._name, call)
-        if not self._recorder.enabled or not self._engines.is_known:
-            return None
-        return call, place, now_ns()
-
-    def end(self, state: tuple[Call, Place, int], result: Any) -> None:
-        """Record the loading, and count the data."""
-        del result
-        (call, place, start_ns), end_ns, recorder = state, now_ns(), self._recorder
-        stage, microbatch, chunk = place
-        none = (NONE, NONE, NONE, NONE)
-        recorder.emit(OTHER, start_ns, end_ns, stage, microbatch, chunk, *none, recorder.name_id(self._name))
-        if stage == 0:
-            self._engines.count(call, place)
-
-    def abandon(self, state: Any) -> None:
-        """Forget a loading that failed."""
+    def abandon(self, state: bool | None) -> None:  # noqa: FBT001  # same
+        """Count the data of a batch that failed."""
+        del state
+        self._instrumentation.actions.end_batch()
 
 
 def instrumentation(recorder: Recorder, patches: Patches) -> Instrumentation:

@@ -13,16 +13,16 @@ from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import OPTIMIZER
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.torch_transfers import plain_transfers_of
+from stagescope.record.hooks import prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
-    from stagescope.record.calls import Call
-    from stagescope.record.hooks import Guard
+    from stagescope.record.calls import Signature
+    from stagescope.record.hooks import Guard, Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
-    Observation = Generator[None, Any, None]
     Function = Callable[..., Any]
 
 
@@ -39,18 +39,27 @@ class OptimizerSteps:
         """Discard a step that failed. Called at the beginning of each training step."""
         self.tokens.clear()
 
-    def step(self, call: Call) -> Observation:
+    @prepared
+    def step(self, signature: Signature) -> Watch:
         """Observe a function or method of a framework that is the complete optimizer step."""
-        del call
+        del signature
+        return OptimizerStep(self)
+
+    def begin(self) -> Any:
+        """Return when an optimizer step begins, None inside another one and outside of the recorded steps."""
         if self._inside or not self.recorder.enabled:
-            return
+            return None
         self._inside = True
-        try:
-            token = self.recorder.timer.begin()
-            yield
-            self._record(token)
-        finally:
-            self._inside = False
+        return self.recorder.timer.begin()
+
+    def end(self, token: Any) -> None:
+        """Record the step that began at `token`."""
+        self._record(token)
+        self._inside = False
+
+    def abandon(self) -> None:
+        """Forget a step that failed."""
+        self._inside = False
 
     def register(self, patches: Patches, guard: Guard) -> None:
         """Time the steps of torch's own optimizers through torch's public hooks. Registers them once."""
@@ -79,16 +88,37 @@ class OptimizerSteps:
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
         token = self.tokens.pop(id(optimizer), None)
-        recorder = self.recorder
-        if token is None or self.tokens or self._inside or not recorder.enabled:
-            return
-        if recorder.timer.device is None:
-            recorder.emit_action(OPTIMIZER, token, now_ns(), NONE, NONE, NONE)
-        else:
+        if token is not None and not self.tokens and not self._inside and self.recorder.enabled:
             self._record(token)
 
     def _record(self, token: Any) -> None:
-        self.recorder.timer.end(token, OPTIMIZER)
+        recorder = self.recorder
+        if recorder.timer.device is None:
+            recorder.emit_action(OPTIMIZER, token, now_ns(), NONE, NONE, NONE)
+        else:
+            recorder.timer.end(token, OPTIMIZER)
+
+
+class OptimizerStep:
+    """Watches a function that is the complete optimizer step."""
+
+    def __init__(self, steps: OptimizerSteps) -> None:
+        self._steps = steps
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return when it begins."""
+        del args, kwargs
+        return self._steps.begin()
+
+    def end(self, state: Any, result: Any) -> None:
+        """Record it."""
+        del result
+        self._steps.end(state)
+
+    def abandon(self, state: Any) -> None:
+        """Forget it."""
+        del state
+        self._steps.abandon()
 
 
 def optimizer_steps(recorder: Recorder) -> OptimizerSteps:
