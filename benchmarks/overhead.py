@@ -28,7 +28,7 @@ import stagescope.record as record
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import retention, session
 from stagescope.record.contents import count_discarded
-from stagescope.record.frameworks import collectives, runs
+from stagescope.record.frameworks import collectives, groups, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,7 +217,7 @@ def recorded_collectives(group: object, collective: Callable[[], object]) -> dic
     with tempfile.TemporaryDirectory() as directory:
         record.start(directory)
         recorder = session.recorder
-        collectives.collectives_of(recorder).keep_group(group, collectives.Group("ranks", 2))
+        collectives.collectives_of(recorder).keep_group(group, groups.Group("ranks", 2))
         recorder.begin_step(0)
         recorder.emit(1, 1, 2)
         recorder.flush()

@@ -169,12 +169,10 @@ def _observed_activity(variables: dict[str, Any]) -> Facts | None:
 
 
 def _observed_collective(variables: dict[str, Any]) -> Facts | None:
-    if variables.get("start_ns") is None:
+    if variables.get("state") is None:
         return None
-    group, operation = variables["group"], variables["operation"]
-    return message_facts(
-        variables["kind"], variables["start_ns"], name=group.name(operation), pair=variables["sequence"]
-    )
+    facts: Facts = variables["self"].describe_call(variables["state"])
+    return facts
 
 
 def _observed_transfer(variables: dict[str, Any]) -> Facts | None:

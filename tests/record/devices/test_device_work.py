@@ -11,7 +11,8 @@ from observing import during
 from stagescope import api as workflow
 from stagescope.record import devices
 from stagescope.record.frameworks import collectives as module
-from stagescope.record.frameworks.collectives import Group, collectives_of
+from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.groups import Group
 from stagescope.record.frameworks.megatron_overlap import TAIL, Half, Part, Place
 from stagescope.record.frameworks.runs import BACKWARD
 
@@ -29,7 +30,7 @@ class Owner:
 def device(monkeypatch, recorder):
     device = FakeDevice(time.monotonic_ns, latency_ns=0, late_ns=0, offset_ns=10**12)
     monkeypatch.setattr(devices, "find_device", lambda reported: device)
-    monkeypatch.setattr(module, "_describe", lambda owner: Group("ranks", 2))
+    monkeypatch.setattr(module, "group_of", lambda owner: Group("ranks", 2))
     recorder.begin_step(0)
     recorder.timer.end(recorder.timer.begin(), 9)
     return device

@@ -11,7 +11,8 @@ import pytest
 from observing import during
 from stagescope import api as workflow
 from stagescope.record.frameworks import collectives as module
-from stagescope.record.frameworks.collectives import Group, collectives_of, size_of
+from stagescope.record.frameworks.collectives import collectives_of, size_of
+from stagescope.record.frameworks.groups import Group
 from stagescope.record.frameworks.torch_actions import ActionRanges, RangeEnd
 
 
@@ -28,7 +29,7 @@ class Tensor:
 
 @pytest.fixture
 def collectives(recorder, monkeypatch):
-    monkeypatch.setattr(module, "_describe", lambda owner: Group(owner.name, 2))
+    monkeypatch.setattr(module, "group_of", lambda owner: Group(owner.name, 2))
     recorder.begin_step(0)
     return collectives_of(recorder)
 

@@ -15,7 +15,7 @@ from scratch import scratch_directory
 from stagescope import api as workflow
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.model.collectives import find_collectives
-from stagescope.record.frameworks.collectives import ranks_text
+from stagescope.record.frameworks.groups import ranks_text
 from stagescope.record.frameworks.torch_replicas import _buckets
 from stagescope.record.launch import recording_environment
 from stagescope.vocabulary.kinds import BY_NAME

@@ -14,7 +14,7 @@ from scratch import scratch_directory
 from stagescope import api as workflow
 from stagescope.model.collectives import find_collectives
 from stagescope.record.frameworks import collectives
-from stagescope.record.frameworks.collectives import Group
+from stagescope.record.frameworks.groups import Group
 from stagescope.record.frameworks.torch_transfers import MOST_EARLY, plain_transfers_of
 from stagescope.record.launch import recording_environment
 from trainings import TESTS, run_ranks
@@ -96,7 +96,7 @@ class ProcessGroup:
 
 @pytest.fixture
 def transfers(recorder, monkeypatch):
-    monkeypatch.setattr(collectives, "_describe", lambda _: Group("ranks", 2, [4, 6]))
+    monkeypatch.setattr(collectives, "group_of", lambda _: Group("ranks", 2, [4, 6]))
     return plain_transfers_of(recorder)
 
 

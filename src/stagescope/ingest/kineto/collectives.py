@@ -23,7 +23,7 @@ from stagescope.ingest.annotations.steps import with_steps
 from stagescope.ingest.kineto.device import launched_kernels, placed_in
 from stagescope.model.collectives import SEPARATOR
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.record.frameworks.collectives import ranks_text
+from stagescope.record.frameworks.groups import ranks_text
 from stagescope.vocabulary.kernels import SEND_RECV
 from stagescope.vocabulary.kinds import COLLECTIVE
 

@@ -13,7 +13,6 @@ recorded wherever they are issued.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -23,13 +22,15 @@ from weakref import finalize
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.groups import group_of
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
+    from stagescope.record.frameworks.groups import Group
     from stagescope.record.recorder import Recorder
 
     Observation = Generator[None, Any, Any]
@@ -42,40 +43,6 @@ MOST_UNDER_WAY = 64
 """Collectives that are kept until they are waited for; the oldest ones are then recorded without a wait."""
 
 MOST_KINDS = 64
-MOST_LISTED_RANKS = 8
-NAME_CHARACTERS = 8
-"""Characters of the name of a group that are kept: torch numbers groups, or hashes their ranks."""
-
-
-class Group:
-    """A process group of this process.
-
-    `text` is the same on all its members and different for all other groups, `size` is the number of members, and
-    `ranks` are their global ranks in the order of their ranks in the group.
-    `number` returns the number of the next collective; `counted` are those that were numbered, but not recorded one by
-    one.
-    """
-
-    __slots__ = ("counted", "names", "number", "ranks", "size", "text")
-
-    def __init__(self, text: str, size: int, ranks: Sequence[int] = ()) -> None:
-        self.text = text
-        self.size = size
-        self.ranks = ranks
-        self.number: Callable[[], int] = itertools.count().__next__
-        self.counted = 0
-        self.names: dict[str, str] = {}
-
-    def name(self, operation: str) -> str:
-        """Return the name of a collective."""
-        name = self.names.get(operation)
-        if name is None:
-            name = self.names[operation] = f"{operation} in {self.text}"
-        return name
-
-    def rank(self, number: int) -> int:
-        """Return the global rank of a member; `NONE` if it is not known."""
-        return self.ranks[number] if 0 <= number < len(self.ranks) else NONE
 
 
 class Size:
@@ -88,6 +55,11 @@ class Size:
 Issued = tuple[int, int, int, int, tuple[int, int, int, int], int, int]
 """A collective that was issued, before it is waited for: kind, name, number in its group, bytes, where it was issued
 (step, stage, chunk) and its root, and from when to when. A plain tuple, because one is made for each collective.
+"""
+
+Begun = tuple[int, int, int, int, tuple[int, int, int, int], int, Any, bool]
+"""A collective that is being issued: as above, until it began on the host and on a device, and whether a thread beside
+the steps issues it.
 """
 
 
@@ -178,7 +150,17 @@ class Collectives:
     def observe(
         self, operation: str, owner: Any, arguments: Sequence[Any], root: int | None = None
     ) -> Observation:
-        """Observe a call that issues a collective in the process group `owner` and returns its handle, or None.
+        """Observe a call that issues a collective; see `begin`. It returns the handle, or None."""
+        state = self.begin(operation, owner, arguments, root)
+        if state is None:
+            return
+        work = yield
+        self.end(state, work)
+
+    def begin(
+        self, operation: str, owner: Any, arguments: Sequence[Any], root: int | None = None
+    ) -> Begun | None:
+        """Begin a collective in the process group `owner`; return None if it is not recorded one by one.
 
         Its size is that of the largest of the `arguments`. `root` is the rank in the group from which or to which all
         data goes, if there is one.
@@ -186,40 +168,53 @@ class Collectives:
         recorder = self.recorder
         group = self._groups.get(id(owner)) or self.group_of(owner)
         if group.size <= 1:
-            return
+            return None
         sequence = group.number()
         is_apart = recorder.training_thread != get_ident() and self._is_of_other_thread()
         is_counted = recorder.counts_collectives and not is_apart
         if is_counted or not (recorder.enabled and (recorder.seen.spans or recorder.is_training)):
             group.counted += is_counted
-            return
+            return None
         size_bytes = 0
         for argument in arguments:
-            size_bytes = max(size_bytes, size_of(argument))
-        name = recorder.name_id(group.names.get(operation) or group.name(operation))
+            one = argument[0] if type(argument) is list and len(argument) == 1 else argument
+            if type(one) not in _WITHOUT_SIZE:
+                one_bytes = getattr(one, "nbytes", None)
+                size_bytes = max(size_bytes, one_bytes if type(one_bytes) is int else size_of(one))
         kind = GRAD_REDUCE if self.reductions else COLLECTIVE
+        name = recorder.name_id(group.names.get(operation) or group.name(operation))
+        to = NONE if root is None else group.rank(root)
+        if is_apart:
+            kind, place = COLLECTIVE, (recorder.step, NONE, NONE, to)
+        else:
+            place = (recorder.step, recorder.stage, recorder.chunk, to)
         timer = recorder.timer
         start = timer.begin() if timer.device else None
-        start_ns = now_ns()
-        work = yield
+        return kind, name, sequence, size_bytes, place, now_ns(), start, is_apart
+
+    def end(self, state: Begun, work: Any) -> None:
+        """Note the handle of a collective that was issued, None if it has ended."""
         end_ns = now_ns()
-        root = NONE if root is None else group.rank(root)
-        if is_apart:
-            nowhere = (recorder.step, NONE, NONE, root)
-            self.emit((COLLECTIVE, name, sequence, size_bytes, nowhere, start_ns, end_ns), NONE, NONE)
-            return
-        place = (recorder.step, recorder.stage, recorder.chunk, root)
+        kind, name, sequence, size_bytes, place, start_ns, start, is_apart = state
         issued: Issued = (kind, name, sequence, size_bytes, place, start_ns, end_ns)
+        if is_apart:
+            self.emit(issued, NONE, NONE)
+            return
         self.reduced += kind == GRAD_REDUCE
         if start is not None and (work is None or self.is_beside):
             # The device runs it on the current stream, between these two moments.
+            timer = self.recorder.timer
             timer.resolve(partial(self._emit_on_device, issued, not self.is_beside), start, timer.begin())
         elif self._coalesced is not None:
             self._coalesced.append(issued)
         elif work is None:
             self.emit(issued, start_ns, end_ns)
         else:
-            self._expect(work, issued)
+            self._numbers = number = self._numbers + 1
+            self._under_way[number] = (issued,)
+            self.works.watch(work, partial(self._waited, number))
+            if len(self._under_way) > MOST_UNDER_WAY:
+                self._give_up(next(iter(self._under_way)))
 
     def _is_of_other_thread(self) -> bool:
         """Return whether the caller is a thread that works beside the steps, such as one that writes a checkpoint.
@@ -247,7 +242,7 @@ class Collectives:
         """Return the group of a process group of torch."""
         group = self._groups.get(id(owner))
         if group is None:
-            group = self.keep_group(owner, _describe(owner))
+            group = self.keep_group(owner, group_of(owner))
         return group
 
     def keep_group(self, owner: Any, found: Group) -> Group:
@@ -262,21 +257,8 @@ class Collectives:
         kind, name, sequence, size_bytes, (step, stage, chunk, root), start_ns, end_ns = issued
         if wait_end_ns != NONE:
             end_ns = max(wait_end_ns, start_ns)
-        self.recorder.emit(
-            kind,
-            start_ns,
-            end_ns,
-            stage,
-            NONE,
-            chunk,
-            root,
-            size_bytes,
-            wait_start_ns,
-            wait_end_ns,
-            name,
-            sequence,
-            step,
-        )
+        self.recorder.emit(kind, start_ns, end_ns, stage, NONE, chunk, root, size_bytes, wait_start_ns, wait_end_ns,
+                           name, sequence, step)  # fmt: skip
 
     def close(self) -> None:
         """Record all collectives that were never waited for."""
@@ -306,9 +288,15 @@ class Collectives:
         from stagescope.record.process_state import message_facts  # only needed when nothing else happens
 
         for kind, name, sequence, _, place, start_ns, _ in self._under_way.get(number, ()):
-            yield message_facts(
-                kind, start_ns, name=self.recorder.name_text(name), pair=sequence, stage=place[1]
-            )
+            text = self.recorder.name_text(name)
+            yield message_facts(kind, start_ns, name=text, pair=sequence, stage=place[1])
+
+    def describe_call(self, state: Begun) -> dict[str, object]:
+        """Return a collective that is being issued, as above."""
+        from stagescope.record.process_state import message_facts  # only needed when nothing else happens
+
+        kind, name, sequence, _, _, start_ns, *_ = state
+        return message_facts(kind, start_ns, name=self.recorder.name_text(name), pair=sequence)
 
     def _issued(self) -> dict[str, int]:
         """Return the number of collectives that were issued in each group, read from the text of the counter."""
@@ -341,7 +329,10 @@ class Collectives:
         timer = self.recorder.timer
         for issued in self._under_way.pop(number, ()):
             if timer.device is None:
-                self.emit(issued, start, end)
+                kind, name, sequence, size_bytes, (step, stage, chunk, root), start_ns, _ = issued
+                end_ns = max(end, start_ns)
+                self.recorder.emit(kind, start_ns, end_ns, stage, NONE, chunk, root, size_bytes, start, end, name,
+                                   sequence, step)  # fmt: skip
             else:
                 timer.resolve(partial(self.emit, issued), start, end)
 
@@ -363,30 +354,6 @@ def size_of(value: Any) -> int:
 
 _WITHOUT_SIZE: set[type] = set()
 """Types of arguments that have no size, such as the options of a collective: asking them raises an exception."""
-
-
-def _describe(owner: Any) -> Group:
-    import torch.distributed as dist  # already imported by the training
-
-    ranks = dist.get_process_group_ranks(owner)
-    purpose = getattr(owner, "group_desc", "") or ""
-    number = str(getattr(owner, "group_name", ""))[:NAME_CHARACTERS]
-    known = "" if purpose == "undefined" else f"{purpose} "
-    return Group(f"{known}{ranks_text(ranks)} ({number})", len(ranks), ranks)
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ranks as short as possible.
-
-    >>> ranks_text([0, 1, 2, 3]), ranks_text([1, 5, 9]), ranks_text([0, 3, 4])
-    ('0-3', '1-9:4', '0,3,4')
-    """
-    first, last, count = ranks[0], ranks[-1], len(ranks)
-    stride = ranks[1] - first if count > 1 else 1
-    if count > 2 and stride > 0 and list(ranks) == list(range(first, last + 1, stride)):  # noqa: PLR2004  # two are listed
-        return f"{first}-{last}" + (f":{stride}" if stride > 1 else "")
-    listed = ",".join(map(str, ranks[:MOST_LISTED_RANKS]))
-    return listed if count <= MOST_LISTED_RANKS else f"{listed},... {count} ranks to {last}"
 
 
 def collectives_of(recorder: Recorder) -> Collectives:

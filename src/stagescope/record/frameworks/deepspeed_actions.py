@@ -79,7 +79,10 @@ class Actions(ActionsInProgress):
                 return None
             if recorder.alone is not None and recorder.alone is not runs:
                 return None
-            return (kind, *self.place_of(args[0], phase, number))
+            try:
+                return kind, args[0].stage_id if phase == 0 else stage_of(args[0], phase), number, phase
+            except AttributeError:
+                return (kind, *self.place_of(args[0], phase, number))
 
         return Timed(self, identify, always=True)
 

@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import (
     ASYNCHRONOUS,
-    NAME_CHARACTERS,
-    Group,
     Size,
-    ranks_text,
 )
+from stagescope.record.frameworks.groups import NAME_CHARACTERS, Group, ranks_text
 from stagescope.record.frameworks.paddle_facts import OwnStage
 from stagescope.record.frameworks.paddle_replicas import Replica
 from stagescope.record.frameworks.paddle_transfers import size_of

@@ -11,7 +11,8 @@ from stagescope.record.frameworks.collectives import ASYNCHRONOUS, GRAD_REDUCE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stagescope.record.frameworks.collectives import Collectives, Group, Issued
+    from stagescope.record.frameworks.collectives import Collectives, Issued
+    from stagescope.record.frameworks.groups import Group
     from stagescope.record.recorder import Recorder
 
 

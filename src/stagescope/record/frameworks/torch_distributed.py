@@ -16,13 +16,16 @@ from stagescope.record.frameworks.collectives import ASYNCHRONOUS
 from stagescope.record.frameworks.process_groups import ProcessGroups
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.torch_replicas import Replica
+from stagescope.record.hooks import prepared
 from stagescope.record.points.torch_distributed import C10D, FRAMEWORK, OPERATIONS, PACKAGE, PARTS, ROOTED
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import ModuleType
 
-    from stagescope.record.calls import Call
+    from stagescope.record.calls import Call, Signature
+    from stagescope.record.frameworks.collectives import Begun, Collectives
+    from stagescope.record.hooks import Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
@@ -53,14 +56,10 @@ class Instrumentation(ProcessGroups):
         self.patches.observe(package, "destroy_process_group", self.leave, guard)
         self.observe_exit(guard)
 
-    def collective(self, call: Call) -> Observation:
+    @prepared
+    def collective(self, signature: Signature) -> Watch:
         """Observe a method of a process group that issues a collective."""
-        operation = OPERATIONS[call.name]
-        options = call.keywords.get("opts", call.arguments[-1])
-        root = _root(call, options) if operation in ROOTED else None
-        if getattr(options, "asyncOp", False):
-            operation += ASYNCHRONOUS
-        return self.collectives.observe(operation, call.owner, call.arguments[1:3], root)
+        return Issue(self.collectives, OPERATIONS[signature.name])
 
     def ignores_coalescing(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether the collectives of a group that have one handle are only counted."""
@@ -112,10 +111,36 @@ class Instrumentation(ProcessGroups):
             return (yield)
 
 
-def _root(call: Call, options: Any) -> int | None:
+class Issue:
+    """Watches a method of a process group that issues a collective, and returns a handle or None."""
+
+    def __init__(self, collectives: Collectives, operation: str) -> None:
+        self._begin, self.end = collectives.begin, collectives.end
+        self._operation, self._asynchronous = operation, operation + ASYNCHRONOUS
+        self._place_of_root = ROOTED.get(operation)
+        self._describe = collectives.describe_call
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Begun | None:
+        """Begin a collective, whose last argument are its options."""
+        options = kwargs["opts"] if "opts" in kwargs else args[-1]
+        is_asynchronous = getattr(options, "asyncOp", False)
+        operation = self._asynchronous if is_asynchronous else self._operation
+        if self._place_of_root is None:
+            return self._begin(operation, args[0], args[1:3])
+        root = _root(args, kwargs, options, self._place_of_root)
+        return self._begin(operation, args[0], args[1:3], root)
+
+    def abandon(self, state: Any) -> None:
+        """Forget a collective that failed."""
+
+    def describe(self, state: Begun) -> dict[str, object]:
+        """Return the collective that is being issued, see record/process_state.py."""
+        return self._describe(state)
+
+
+def _root(args: tuple[Any, ...], kwargs: dict[str, Any], options: Any, place: int) -> int | None:
     """Return the root of a collective in its group: from its options, or passed by itself; None if it is unknown."""
     root = getattr(options, "rootRank", None)
     if root is None:
-        passed = call.arguments[ROOTED[OPERATIONS[call.name]] :]
-        root = call.keywords.get("root", passed[0] if passed else None)
+        root = kwargs.get("root", args[place] if place < len(args) else None)
     return root if type(root) is int else None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from stagescope.record.calls import Call
-    from stagescope.record.frameworks.collectives import Group
+    from stagescope.record.frameworks.groups import Group
     from stagescope.record.recorder import Recorder
 
     Observation = Generator[None, Any, Any]

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 
 class Works:
-    """The handles whose waits are recorded."""
+    """The handles whose waits are recorded; `waits` is empty if there are none."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._waits = IdentityMap()
+        self.waits = self._waits.ids
         self._classes: set[type] = set()
         self._observe: Callable[[type], object] = bool
         self._guard: Guard | None = None
@@ -102,26 +103,24 @@ class Wait:
     may_be_traced = True
 
     def __init__(self, waits: IdentityMap, timer: Timer) -> None:
-        self._waits = waits
-        self._watched = waits.ids
+        self._values = waits.values
+        self.watched = waits.ids
         self._timer = timer
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Waited, Clock | None, Any] | None:
         """Return who receives the moments, the clock, and the first of them; None for any other handle."""
         del kwargs
-        if id(args[0]) not in self._watched:
-            return None
-        found = self._waits.take(args[0])
-        if found is None:
+        refer, found = self._values.pop(id(args[0]), (None, None))
+        if refer is None or found is None or refer() is not args[0]:
             return None
         waited, clock = found
-        return waited, clock, (clock or self._timer.begin)()
+        return waited, clock, self._timer.begin() if clock is None else clock()
 
     def end(self, state: tuple[Waited, Clock | None, Any], result: Any) -> None:
         """Report a wait that has ended."""
         del result
         waited, clock, start = state
-        waited(start, (clock or self._timer.begin)())
+        waited(start, self._timer.begin() if clock is None else clock())
 
     def abandon(self, state: Any) -> None:
         """Leave a wait that failed unreported."""

@@ -1,0 +1,126 @@
+"""How many functions of the recorder a training calls for each action, message and collective.
+
+Between the operations of a training each of them costs about 1 us, so their number is what recording costs. Times are
+measured by benchmarks/recorded_steps.py and framework_steps.py; numbers of calls are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+
+import fake_deepspeed
+from megatron_head import p2p_communication, schedules
+from stagescope import record
+from stagescope.record.frameworks import collectives as collectives_module
+from stagescope.record.frameworks import deepspeed, megatron
+from stagescope.record.frameworks.collectives import collectives_of
+from stagescope.record.frameworks.groups import Group
+from stagescope.record.frameworks.torch_distributed import Issue
+from stagescope.record.frameworks.works import works_of
+from stagescope.record.hooks import Guard, observed, prepared
+
+OWN = os.path.dirname(record.__file__) + os.sep
+
+
+def calls_of(function, *args, **kwargs):
+    """Return how many functions of the recorder a call of `function` calls."""
+    found = 0
+
+    def count(frame, event, _):
+        nonlocal found
+        found += event == "call" and frame.f_code.co_filename.startswith(OWN)
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function(*args, **kwargs)
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def calls_per_microbatch(train):
+    """Return the calls that each further micro-batch adds to a step; the first steps prepare for it."""
+    for _ in range(2):
+        train(2)
+        train(6)
+    return (calls_of(train, 6) - calls_of(train, 2)) / 4
+
+
+@pytest.fixture
+def of_megatron(recorder, patches):
+    megatron.instrument(schedules, recorder, patches)
+
+    def train(microbatches):
+        schedules.forward_backward_no_pipelining(
+            forward_step_func=lambda _: p2p_communication.Tensor(), data_iterator=None,
+            model=types.SimpleNamespace(parameters=lambda: iter(())), num_microbatches=microbatches,
+        )  # fmt: skip
+
+    return train
+
+
+@pytest.fixture
+def of_deepspeed(recorder, patches):
+    def train(microbatches):
+        names = ["ForwardPass", "BackwardPass"] * microbatches
+        engine.PipelineEngine()._exec_schedule(fake_deepspeed.TrainSchedule([(name, 0) for name in names]))
+
+    engine = fake_deepspeed.make_engine()
+    deepspeed.instrument(engine, recorder, patches)
+    recorder.begin_step(0)
+    return train
+
+
+def test_an_action_of_megatron_takes_at_most_five_calls(of_megatron):
+    assert calls_per_microbatch(of_megatron) <= 9
+
+
+def test_an_action_of_deepspeed_takes_at_most_four_calls(of_deepspeed):
+    assert calls_per_microbatch(of_deepspeed) <= 2 * 4
+
+
+class Work:
+    def wait(self):
+        return True
+
+
+class ProcessGroup:
+    def allreduce(self, tensors, opts):
+        del tensors, opts
+        return Work()
+
+
+@pytest.fixture
+def all_reduce(recorder, monkeypatch):
+    """An all-reduce as ``dist.all_reduce`` performs it, in a group of two ranks."""
+    collectives, guard = collectives_of(recorder), Guard(recorder, "torch.distributed")
+    monkeypatch.setattr(collectives_module, "group_of", lambda _: Group("ranks", 2))
+    issue = prepared(lambda _: Issue(collectives, "all_reduce"))
+    method = observed(ProcessGroup.allreduce, issue, guard, collectives.counts_only)
+    works_of(recorder).observe_classes(types.SimpleNamespace(observe=lambda *_: None), guard)
+    monkeypatch.setattr(Work, "wait", observed(Work.wait, works_of(recorder).wait, guard))
+    group, tensor = ProcessGroup(), types.SimpleNamespace(nbytes=16)
+    recorder.begin_step(0)
+    recorder.emit(1, 1, 2)
+
+    def run():
+        method(group, [tensor], types.SimpleNamespace(asyncOp=False)).wait()
+
+    run()
+    yield run
+    assert guard.errors == 0
+
+
+def test_a_collective_inside_an_action_takes_three_calls(all_reduce, recorder):
+    """The wrappers of its issue and of the wait for it, and the function that counts it."""
+    recorder.counts_collectives = True
+    assert calls_of(all_reduce) == 3
+
+
+def test_a_recorded_collective_takes_at_most_fifteen_calls(all_reduce):
+    assert calls_of(all_reduce) <= 15
