@@ -114,7 +114,7 @@ class ThreadBuffer:
         self._wake = wake
         self.index = index
         self.plain_tails = plain_tails or {}
-        self.action_tails: dict[tuple[int, int], bytes] = {}
+        self.action_tails: dict[tuple[int, int, int], bytes] = {}
         self.seen = seen or Seen()
         self.ended = False
         self.chunk = pool.take()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.buffers import LAST_RECORD, RECORD_BYTES, Seen
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from stagescope.record.timing import Timer
 
 MAX_TAILS = 2**10
-"""Kinds and chunks whose constant bytes each thread keeps."""
+"""Kinds, chunks and names whose constant bytes each thread keeps."""
 
 
 class Emitter:
@@ -79,16 +80,15 @@ class Emitter:
         self.local = threading.local()
         self.seen = Seen()
 
-    @property
-    def step(self) -> int:
-        """Number of the current training step, `NONE` outside of any step."""
-        return self._step
-
-    @step.setter
-    def step(self, step: int) -> None:
+    def _set_step(self, step: int) -> None:
         self._step = step
         self.plain_middle = plain_middle(step)
         self.on_change()
+
+    step = property(
+        attrgetter("_step"), _set_step
+    )  # whose getter is no Python function: it is asked for each action
+    """Number of the current training step, `NONE` outside of any step."""
 
     def enter_step(self, step: int, start: int, stop: int) -> None:
         """Set the step, and record if it is one from `start` to before `stop`."""
@@ -178,13 +178,13 @@ class Emitter:
         )
 
     def emit_action(  # noqa: PLR0917  # as in emit
-        self, kind: int, start_ns: int, end_ns: int, stage: int, microbatch: int, chunk: int
+        self, kind: int, start_ns: int, end_ns: int, stage: int, microbatch: int, chunk: int, name: int = 0
     ) -> None:
-        """Record one action of the current step, as `emit` does, in half the time."""
+        """Record one action of the current step, or a span of one of few names, as `emit` does, in half the time."""
         buffer: Any = None
         try:
             buffer = self.local.buffer
-            tail = buffer.action_tails[kind, chunk]
+            tail = buffer.action_tails[kind, chunk, name]
             records: Any = buffer.chunk
             used = records.used  # signal handlers do not run between this line and the packing
             pack_plain(records.data, used, start_ns, end_ns, self.plain_middle, stage, microbatch, tail)
@@ -198,17 +198,17 @@ class Emitter:
                 buffer.seen.spans = True
                 records.used = used + RECORD_BYTES
                 return
-        self.emit(kind, start_ns, end_ns, stage, microbatch, chunk)
-        self._keep_tail(kind, chunk)
+        self.emit(kind, start_ns, end_ns, stage, microbatch, chunk, NONE, NONE, NONE, NONE, name)
+        self._keep_tail(kind, chunk, name)
 
-    def _keep_tail(self, kind: int, chunk: int) -> None:
-        """Prepare for more actions of this thread, of the same kind and chunk."""
+    def _keep_tail(self, kind: int, chunk: int, name: int) -> None:
+        """Prepare for more actions of this thread, of the same kind, chunk and name."""
         buffer = self.local.buffer
         if len(buffer.action_tails) < MAX_TAILS:
             with suppress(
                 LookupError, TypeError, ValueError, struct.error
             ):  # no kind or chunk; `emit` has counted it
-                buffer.action_tails[kind, chunk] = action_tail(buffer.index, kind, chunk)
+                buffer.action_tails[kind, chunk, name] = action_tail(buffer.index, kind, chunk, name)
 
     def expect_spans(self) -> None:
         """Start the writer now, for spans whose times become known only later."""

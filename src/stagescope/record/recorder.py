@@ -211,7 +211,7 @@ class Recorder(Emitter):
             name = (self._name_ids.get(label) or self.name_id(label)) if label else 0
             end_ns = now_ns()
             self._recording.step_ends.append((end_ns, raw_ns(), now_ns()))
-            self.emit(STEP_CODE, start_ns, end_ns, NONE, NONE, NONE, NONE, NONE, NONE, NONE, name)
+            self.emit_action(STEP_CODE, start_ns, end_ns, NONE, NONE, NONE, name)
             if self.timer.device is not None:
                 self.timer.harvest()
 

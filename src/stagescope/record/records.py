@@ -51,12 +51,12 @@ def plain_tails(thread: int) -> dict[str, bytes]:
     return {kind.name: action_tail(thread, code, NONE) for code, kind in BY_CODE.items()}
 
 
-def action_tail(thread: int, kind: int, chunk: int) -> bytes:
-    """Return the bytes after the micro-batch of a plain span of one thread, a kind and a chunk.
+def action_tail(thread: int, kind: int, chunk: int, name: int = 0) -> bytes:
+    """Return the bytes after the micro-batch of a plain span of one thread, a kind, a chunk and a name.
 
     Raises an error of `struct` or LookupError for what is none.
     """
-    return _TAIL.pack(NONE, NONE, 0, chunk, thread, kind, LANE_OF_CODE[kind])
+    return _TAIL.pack(NONE, NONE, name, chunk, thread, kind, LANE_OF_CODE[kind])
 
 
 _TAIL = struct.Struct("<iiIhHBB2x")

@@ -200,8 +200,8 @@ class Timer:
         name: int = 0,
         pair: int = NONE,
     ) -> None:
-        if name == 0 and pair == NONE:
-            self._recorder.emit_action(kind, token, now_ns(), stage, microbatch, chunk)
+        if pair == NONE:
+            self._recorder.emit_action(kind, token, now_ns(), stage, microbatch, chunk, name)
         else:
             self._recorder.emit(
                 kind, token, now_ns(), stage, microbatch, chunk, NONE, NONE, NONE, NONE, name, pair

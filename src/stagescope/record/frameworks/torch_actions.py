@@ -100,7 +100,9 @@ class ActionRanges:
         action = parse_action(opened.name)
         parts = action.parts
         recorder = self._recorder
-        if parts and not action.reduces:
+        if action.housekeeping:
+            begun = now_ns()
+        elif parts and not action.reduces:
             begun = recorder.timer.begin()
             if recorder.enabled:
                 recorder.counts_collectives = not recorder.is_detailed
@@ -111,37 +113,34 @@ class ActionRanges:
         elif parts:
             begun = recorder.timer.begin()
             self._collectives.reductions += 1
-        elif action.housekeeping:
-            begun = now_ns()
         else:
             return
         setattr(opened, OPENED, (action, self._messages.receives, self._collectives.reduced, begun))
 
-    def left(self, opened: Any, error: object) -> None:
-        """See a range that is about to end; `error` is the type of the exception that ends it."""
+    def left(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See a range that is about to end; the arguments are the range and the type of the exception that ends it."""
+        del kwargs
+        opened, error = args[:2]
         facts = getattr(opened, OPENED, None)
         if facts is None:
             return
         setattr(opened, OPENED, None)
-        recorder, action = self._recorder, facts[0]
+        recorder, (action, receives, reduced, begun) = self._recorder, facts
         recorder.counts_collectives = False
         if action.reduces:
             self._collectives.reductions -= 1
         if recorder.enabled and error is None:
-            self._record(*facts)
+            if action.housekeeping:
+                name = recorder.name_id(action.housekeeping)
+                recorder.emit_action(_OTHER, begun, now_ns(), action.stage, NONE, NONE, name)
+            elif not action.reduces or self._reduces_itself(reduced):
+                has_received = self._messages.receives > receives
+                self._record_unseen(action, self._messages.last_receive if has_received else begun)
         recorder.pair = NONE
 
-    def _record(self, action: Action, receives: int, reduced: int, begun: Any) -> None:
-        if action.housekeeping:
-            name = self._recorder.name_id(action.housekeeping)
-            self._recorder.emit(_OTHER, begun, now_ns(), action.stage, name=name)
-            return
-        if action.reduces and (
-            self._collectives.reduced > reduced or REDUCE_GRAD not in (self.customized or ())
-        ):
-            return
-        has_received = self._messages.receives > receives
-        self._record_unseen(action, self._messages.last_receive if has_received else begun)
+    def _reduces_itself(self, reduced: int) -> bool:
+        """Return whether a function of the training has reduced gradients, without any collective since `reduced`."""
+        return self._collectives.reduced == reduced and REDUCE_GRAD in (self.customized or ())
 
     def _record_unseen(self, action: Action, begun: Any) -> None:
         """Record the actions of a range that bypassed the stage's methods, starting at the end of their last receive.
@@ -159,12 +158,7 @@ class RangeEnd:
     """Watches the method that ends a range, whose beginning has been seen."""
 
     def __init__(self, ranges: ActionRanges) -> None:
-        self._left = ranges.left
-
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """See a range that is about to end, and nothing of what follows."""
-        del kwargs
-        self._left(args[0], args[1])
+        self.begin = ranges.left
 
     def end(self, state: Any, result: Any) -> None:
         """See nothing."""
