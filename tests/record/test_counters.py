@@ -187,9 +187,9 @@ def test_thread_of_the_gpu_ends_with_the_recording(recorder, monkeypatch):
     found = Sampler(recorder)
     found.sample()
     give_up_s = time.monotonic() + 20
-    while "GPU clock" not in recorder._name_ids and time.monotonic() < give_up_s:
+    while "GPU clock" not in recorder.name_ids and time.monotonic() < give_up_s:
         time.sleep(0.01)
-    assert "GPU clock" in recorder._name_ids
+    assert "GPU clock" in recorder.name_ids
     found.sample(is_last=True)
     for thread in threading.enumerate():
         if thread.name == "stagescope-gpu":

@@ -34,7 +34,7 @@ class Tensor:
 
 def counted(recorder):
     """Return what waits as (counter, value, stage, micro-batch)."""
-    names = {number: name for name, number in recorder._name_ids.items()}
+    names = {number: name for name, number in recorder.name_ids.items()}
     return [(names[name], value, *place) for _, value, _, *place, name in recorder.counters._waiting]
 
 

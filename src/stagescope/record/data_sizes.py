@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record import session
@@ -28,6 +29,7 @@ NAMES = ("tokens", "input_ids", "text", "inputs")
 
 SEQUENCE_LIMITS = ("cu_seqlens", "cu_seqlens_q")
 MATRIX = 2
+FIRST, SHAPE = itemgetter(0), attrgetter("shape")
 DEEPEST = 3
 """Batches are nested at most this deep: a tuple of a dictionary of tensors."""
 
@@ -81,15 +83,16 @@ def count_step(recorder: Recorder, arguments: Sequence[Any], keywords: Sequence[
     if counters.is_given:
         return
     try:
-        shapes = [each[0].shape for each in arguments]
+        # Functions of C throughout: a comprehension would be a function of Python.
+        shapes = dict(enumerate(map(SHAPE, map(FIRST, arguments))))
         kind = arguments[0][0].dtype
     except (AttributeError, IndexError, KeyError, TypeError):
-        shapes = []
+        shapes = {}
     if not shapes or any(keywords):
         for microbatch, (args, kwargs) in enumerate(zip(arguments, keywords, strict=True)):
             count_data(recorder, {**kwargs, None: args} if kwargs else args, 0, microbatch)
         return
-    count_shapes(recorder, dict(enumerate(shapes)), kind)
+    counters.put_later(partial(_count_shapes, shapes, kind, recorder.step, now_ns()))
 
 
 def count_shapes(recorder: Recorder, shapes: Mapping[int, Sequence[int]], kind: object) -> None:

@@ -60,8 +60,9 @@ class Recorder(Emitter):
 
         `retention` bounds what is on disk in time and steps.
 
-        `guards` has one entry per framework with hooks. `step_label` names the pipeline that runs the current step,
-        `training_thread` is the id of the thread that has begun it. The functions in `unfinished` record what is still
+        `guards` has one entry per framework with hooks, `name_ids` the indexes of known names. `step_label` names the
+        pipeline that runs the current step, `training_thread` is the id of the thread that has begun it. The functions
+        in `unfinished` record what is still
         under way, before each step and at the end, where those in `at_end` follow; each is called if the collection
         before it is not empty. Those in `in_child` discard, in a
         forked child, what is still under way in its parent.
@@ -109,7 +110,7 @@ class Recorder(Emitter):
         )  # reentrant: a signal handler may record a span while its own thread holds it
         self._recording = Recording(self.directory, *self._bounds)
         self.counters = self._recording.counters = Counters(self)
-        self._name_ids: dict[str, int] = {}
+        self.name_ids: dict[str, int] = {}
         self._writer: Writer | None = None
         self._writer_is_starting = False
         self._buffers: list[ThreadBuffer] = []
@@ -151,7 +152,7 @@ class Recorder(Emitter):
 
     def name_id(self, text: str) -> int:
         """Return the string table index of `text`, which is truncated to `MAX_NAME_CHARACTERS`."""
-        return self._name_ids.get(text) or self._new_name_id(text[:MAX_NAME_CHARACTERS])
+        return self.name_ids.get(text) or self._new_name_id(text[:MAX_NAME_CHARACTERS])
 
     def begin_step(self, step: int | None = None) -> int:
         """Enter the next training step, or step `step`, and return the current time in nanoseconds.
@@ -208,7 +209,7 @@ class Recorder(Emitter):
         """
         if self.enabled:
             label = self.step_label
-            name = (self._name_ids.get(label) or self.name_id(label)) if label else 0
+            name = (self.name_ids.get(label) or self.name_id(label)) if label else 0
             end_ns = now_ns()
             self._recording.step_ends.append((end_ns, raw_ns(), now_ns()))
             self.emit_action(STEP_CODE, start_ns, end_ns, NONE, NONE, NONE, name)
@@ -337,10 +338,10 @@ class Recorder(Emitter):
 
     def name_text(self, number: int) -> str | None:
         """Return the text of a string table entry, None if it is unknown. Takes time: for reports of the state."""
-        return next((text for text, known in list(self._name_ids.items()) if known == number), None)
+        return next((text for text, known in list(self.name_ids.items()) if known == number), None)
 
     def _new_name_id(self, text: str) -> int:
-        number = self._name_ids.get(text) or self._recording.add_name(text)
+        number = self.name_ids.get(text) or self._recording.add_name(text)
         if number != self._recording.shared_name:
-            self._name_ids[text] = number
+            self.name_ids[text] = number
         return number

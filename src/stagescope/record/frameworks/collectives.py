@@ -131,17 +131,19 @@ class Collectives:
             self.is_beside = before
 
     def counts_only(self, arguments: tuple[Any, ...]) -> bool:
-        """Count a collective and return True, if it is not to be recorded one by one.
+        """Count a collective and return True, if it is not to be recorded one by one, or is one of a single rank.
 
         The first of the `arguments` is its process group, which may not be known yet.
         """
         recorder = self.recorder
+        group = self._groups.get(id(arguments[0]))
+        if group is None:
+            return False
+        if group.size <= 1:
+            return True
         if not recorder.counts_collectives:
             return False
         if recorder.training_thread != get_ident() and self._is_of_other_thread():
-            return False
-        group = self._groups.get(id(arguments[0]))
-        if group is None:
             return False
         group.number()
         group.counted += 1
@@ -182,7 +184,8 @@ class Collectives:
                 one_bytes = getattr(one, "nbytes", None)
                 size_bytes = max(size_bytes, one_bytes if type(one_bytes) is int else size_of(one))
         kind = GRAD_REDUCE if self.reductions else COLLECTIVE
-        name = recorder.name_id(group.names.get(operation) or group.name(operation))
+        text = group.names.get(operation) or group.name(operation)
+        name = recorder.name_ids.get(text) or recorder.name_id(text)
         to = NONE if root is None else group.rank(root)
         if is_apart:
             kind, place = COLLECTIVE, (recorder.step, NONE, NONE, to)

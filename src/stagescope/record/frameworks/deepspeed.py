@@ -225,11 +225,13 @@ class Batch:
 
     def __init__(self, instrumentation: Instrumentation, signature: Signature) -> None:
         self._instrumentation = instrumentation
-        self._schedule = signature.parameter("pipe_schedule")
+        self._schedule = signature.parameter("pipe_schedule").place
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Prepare for it."""
-        self._instrumentation.begin_batch(args[0], self._schedule.of(args, kwargs))
+        place = self._schedule
+        schedule = args[place] if place < len(args) else kwargs.get("pipe_schedule")
+        self._instrumentation.begin_batch(args[0], schedule)
         return True
 
     def end(self, state: bool, result: Any) -> None:  # noqa: FBT001  # what `begin` returns

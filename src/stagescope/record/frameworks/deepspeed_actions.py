@@ -146,7 +146,7 @@ class Load:
         end_ns, recorder = now_ns(), self._recorder
         engine, buffer, number, phase, start_ns = state
         stage, microbatch, chunk = self._actions.place_of(engine, phase, number)
-        name = recorder.name_id(LOAD)
+        name = recorder.name_ids.get(LOAD) or recorder.name_id(LOAD)
         recorder.emit_action(OTHER, start_ns, end_ns, stage, microbatch, chunk, name)
         if stage == 0:
             self._actions.count(engine, buffer, number)

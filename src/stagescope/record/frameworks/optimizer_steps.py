@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 
 class OptimizerSteps:
-    """Times the outermost optimizer step of a process. `tokens` are the steps of torch's own that are in progress."""
+    """Times the outermost optimizer step of a process.
+
+    `tokens` are the steps of torch's own that are in progress. `is_inside` is set in a step of a framework.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._inside = False
+        self.is_inside = False
         self.tokens: dict[int, Any] = {}
         self._watches_torch = False
 
@@ -44,22 +47,6 @@ class OptimizerSteps:
         """Observe a function or method of a framework that is the complete optimizer step."""
         del signature
         return OptimizerStep(self)
-
-    def begin(self) -> Any:
-        """Return when an optimizer step begins, None inside another one and outside of the recorded steps."""
-        if self._inside or not self.recorder.enabled:
-            return None
-        self._inside = True
-        return self.recorder.timer.begin()
-
-    def end(self, token: Any) -> None:
-        """Record the step that began at `token`."""
-        self._record(token)
-        self._inside = False
-
-    def abandon(self) -> None:
-        """Forget a step that failed."""
-        self._inside = False
 
     def register(self, patches: Patches, guard: Guard) -> None:
         """Time the steps of torch's own optimizers through torch's public hooks. Registers them once."""
@@ -79,7 +66,7 @@ class OptimizerSteps:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
         recorder = self.recorder
-        if self._inside or not recorder.enabled:
+        if self.is_inside or not recorder.enabled:
             return
         # Other trainings than those of a pipeline must not leave a recording.
         if recorder.seen.spans or recorder.is_training or plain_transfers_of(recorder).has_early:
@@ -88,10 +75,11 @@ class OptimizerSteps:
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
         token = self.tokens.pop(id(optimizer), None)
-        if token is not None and not self.tokens and not self._inside and self.recorder.enabled:
-            self._record(token)
+        if token is not None and not self.tokens and not self.is_inside and self.recorder.enabled:
+            self.record(token)
 
-    def _record(self, token: Any) -> None:
+    def record(self, token: Any) -> None:
+        """Record a step that began at `token`."""
         recorder = self.recorder
         if recorder.timer.device is None:
             recorder.emit_action(OPTIMIZER, token, now_ns(), NONE, NONE, NONE)
@@ -104,21 +92,26 @@ class OptimizerStep:
 
     def __init__(self, steps: OptimizerSteps) -> None:
         self._steps = steps
+        self._recorder = steps.recorder
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return when it begins."""
+        """Return when it begins, None inside another step and outside of the recorded ones."""
         del args, kwargs
-        return self._steps.begin()
+        if self._steps.is_inside or not self._recorder.enabled:
+            return None
+        self._steps.is_inside = True
+        return self._recorder.timer.begin()
 
     def end(self, state: Any, result: Any) -> None:
         """Record it."""
         del result
-        self._steps.end(state)
+        self._steps.record(state)
+        self._steps.is_inside = False
 
     def abandon(self, state: Any) -> None:
         """Forget it."""
         del state
-        self._steps.abandon()
+        self._steps.is_inside = False
 
 
 def optimizer_steps(recorder: Recorder) -> OptimizerSteps:

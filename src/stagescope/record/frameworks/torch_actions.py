@@ -17,7 +17,7 @@ from stagescope.record.frameworks.collectives import GRAD_REDUCE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
 
@@ -77,6 +77,7 @@ class ActionRanges:
 
     They show which actions overlap, and actions that a custom function performs without the stage's methods. `unseen`
     are the names of ranges that show nothing: those of single actions that are certainly performed by these methods.
+    `brief` has the actions of ranges of which only the end is observed: those of housekeeping.
     """
 
     def __init__(self, instrumentation: Instrumentation) -> None:
@@ -86,6 +87,7 @@ class ActionRanges:
         self._collectives = instrumentation.collectives
         self.customized: frozenset[str] | None = None
         self.unseen: set[str] = set()
+        self.brief: dict[str, Action] = {}
 
     def customize(self, functions: frozenset[str] | None) -> None:
         """Note the actions that the training performs with functions of its own, None if that is unknown."""
@@ -102,6 +104,8 @@ class ActionRanges:
         recorder = self._recorder
         if action.housekeeping:
             begun = now_ns()
+            if len(self.brief) < MOST_UNSEEN:
+                self.brief[opened.name] = action
         elif parts and not action.reduces:
             begun = recorder.timer.begin()
             if recorder.enabled:
@@ -131,9 +135,9 @@ class ActionRanges:
             self._collectives.reductions -= 1
         if recorder.enabled and error is None:
             if action.housekeeping:
-                name = recorder.name_id(action.housekeeping)
+                name = recorder.name_ids.get(action.housekeeping) or recorder.name_id(action.housekeeping)
                 recorder.emit_action(_OTHER, begun, now_ns(), action.stage, NONE, NONE, name)
-            elif not action.reduces or self._reduces_itself(reduced):
+            elif not action.reduces or (self.customized and self._reduces_itself(reduced)):
                 has_received = self._messages.receives > receives
                 self._record_unseen(action, self._messages.last_receive if has_received else begun)
         recorder.pair = NONE
@@ -167,27 +171,32 @@ class RangeEnd:
         """Forget nothing."""
 
 
-def range_class(original: type, module: str, unseen: Collection[str] = ()) -> type:
+def range_class(
+    original: type, module: str, unseen: Collection[str] = (), brief: Mapping[str, Action] | None = None
+) -> type:
     """Return a subclass of torch's ``record_function`` for the schedules in `module`, whose methods can be observed.
 
-    A range whose name is in `unseen` is one of torch's own class: it costs no call more than without recording.
+    A range whose name is in `unseen` is one of torch's own class: it costs no call more than without recording. One
+    whose name is in `brief` begins where it is made, so only its end has to be observed.
 
     Those of torch's own class are left alone: the training may compile them with torch.jit. In a pickle the class is
     the ``record_function`` of the module, recorded or not.
     """
     name = original.__name__
     methods = {method: getattr(original, method) for method in ("__enter__", "__exit__")}
-    facts = {
-        "__doc__": original.__doc__,
-        "__module__": module,
-        "__qualname__": "record_function",
-        "__slots__": (OPENED,),
-    }
-    made = type(name, (original,), {**facts, **methods})
+    facts = {"__doc__": original.__doc__, "__module__": module, "__qualname__": "record_function"}
+    made = type(name, (original,), {**facts, "__slots__": (OPENED,), **methods})
+    ended = type(name, (made,), {**facts, "__slots__": (), "__enter__": methods["__enter__"]})
+    briefly = {} if brief is None else brief  # which is filled later
 
     def make(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls is made and args and type(args[0]) is str and args[0] in unseen:
-            return original(*args, **kwargs)
+        if cls is made and args and type(args[0]) is str:
+            if args[0] in unseen:
+                return original(*args, **kwargs)
+            if args[0] in briefly:
+                one: Any = object.__new__(ended)
+                setattr(one, OPENED, (briefly[args[0]], 0, 0, now_ns()))
+                return one
         return object.__new__(cls)
 
     make.__wrapped__ = vars(original).get("__init__")  # type: ignore[attr-defined]  # for the signature of the class

@@ -77,13 +77,18 @@ class Passes(ActionsInProgress):
 
     def losses(self, signature: Signature) -> Timed:
         """Return what sees ``_maybe_compute_loss`` of a schedule, which computes a loss on the last stage only."""
-        stage_at, number, passes = signature.parameter("stage").place, signature.parameter("mb_index"), self
+        stage_at, number, passes = (
+            signature.parameter("stage").place,
+            signature.parameter("mb_index").place,
+            self,
+        )
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
             stage = args[stage_at] if len(args) > stage_at else kwargs["stage"]
             if not stage.is_last or args[0]._loss_fn is None:  # noqa: SLF001  # no public name
                 return None
             index = stage.stage_index
-            return LOSS, index, number.of(args, kwargs), passes.chunk_of_stage.get(index, NONE)
+            microbatch = args[number] if len(args) > number else kwargs["mb_index"]
+            return LOSS, index, microbatch, passes.chunk_of_stage.get(index, NONE)
 
         return Timed(self, identify)

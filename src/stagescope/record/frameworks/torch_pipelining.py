@@ -110,7 +110,9 @@ class Instrumentation:
             self.patches.observe(dist, "batch_isend_irecv", self.issue_batch, guard)
         for class_name, method in INITIALIZERS.items():
             self.patches.observe(getattr(schedules, class_name), method, self.initialize, guard)
-        ranges = range_class(schedules.record_function, schedules.__name__, self.ranges.unseen)
+        ranges = range_class(
+            schedules.record_function, schedules.__name__, self.ranges.unseen, self.ranges.brief
+        )
         self.patches.observe(ranges, "__enter__", self.enter_range, guard)
         self.patches.observe(ranges, "__exit__", self.exit_range, guard)
         self.patches.replace(schedules, "record_function", ranges)
