@@ -22,9 +22,9 @@ import polars as pl
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from observed_clocks import observations
 from planted_clocks import TIMESTAMPS, ClockStep, Plan, Planted, plant, uncovered
 from stagescope.clocks import align_clocks
-from stagescope.clocks.observations import gather_observations
 
 SCHEDULES = ("1f1b", "1f1b", "1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev")
 
@@ -108,7 +108,7 @@ def observed(planted: Planted) -> bool:
     moment_ns = first_ns + step.fraction * (last_ns - first_ns)
     machine = (planted.timeline.ranks["clock"].str.extract(r"node-(\d+)")).cast(pl.Int32)
     right = planted.timeline.with_spans(_right_spans(planted))
-    seen = gather_observations(right, planted.timeline.ranks.select("rank", clock=machine))
+    seen = observations(right, planted.timeline.ranks.select("rank", clock=machine))
     seen = seen.filter(pl.col("waited") | ~pl.col("waited").any().over("source", "target"))
     ways = seen.filter((pl.col("source") == step.machine) | (pl.col("target") == step.machine))
     ways = ways.group_by("source", "target").agg(

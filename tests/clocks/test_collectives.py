@@ -3,10 +3,10 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from observed_clocks import gathered, observations
 from planted_clocks import Plan, plant, uncovered
 from stagescope.clocks import align_clocks
-from stagescope.clocks.collectives import ALL_PAIRS, LATE, NEIGHBORS, matched_collectives
-from stagescope.clocks.observations import gather_observations
+from stagescope.clocks.collectives import ALL_PAIRS, LATE, NEIGHBORS
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
@@ -32,7 +32,7 @@ def calls(*rows, operation="all_reduce", clocks=None):
 
 
 def pairs_of(run, clocks):
-    found = gather_observations(run, clocks)
+    found = observations(run, clocks)
     return found.select("source", "target", "sent_ns", "received_ns", "waited").rows()
 
 
@@ -80,7 +80,7 @@ def test_the_root_of_a_reduce_is_not_done_before_all_others_have_begun(operation
 def test_a_group_whose_calls_with_one_number_have_different_roots_is_not_used():
     run, clocks = calls(*TWO, operation="broadcast")
     run = run.with_spans(run.spans.with_columns(peer="rank"))
-    assert matched_collectives(run, clocks).mismatched["reason"].to_list() == [
+    assert gathered(run, clocks).collectives.mismatched["reason"].to_list() == [
         "calls with one number have different roots"
     ]
 
@@ -152,14 +152,14 @@ def test_groups_whose_numbers_do_not_belong_together_are_not_used(columns, reaso
     assert len(pairs_of(run, clocks)) == 4
     wrong = changed(run, **columns)
     assert pairs_of(wrong, clocks) == []
-    assert matched_collectives(wrong, clocks).mismatched["reason"].to_list() == [reason]
+    assert gathered(wrong, clocks).collectives.mismatched["reason"].to_list() == [reason]
 
 
 def test_ranks_of_one_machine_that_were_in_different_calls_show_that_the_numbers_are_wrong():
     rows = (*TWO, (2, 0, 6_000_000, 7_000_000))
     run, clocks = calls(*rows, clocks=[0, 1, 1])
     assert pairs_of(run, clocks) == []
-    (reason,) = matched_collectives(run, clocks).mismatched["reason"]
+    (reason,) = gathered(run, clocks).collectives.mismatched["reason"]
     assert reason == "ranks on one machine were not in the same call"
 
 
@@ -173,7 +173,7 @@ def test_a_rank_whose_recording_is_incomplete_may_have_fewer_calls():
 def test_the_number_of_pairs_of_a_large_group_is_linear():
     count = 10 * ALL_PAIRS
     rows = [(rank, 0, 1_000 * (rank * 7 % count), 1_000_000 + rank) for rank in range(count)]
-    found = gather_observations(*calls(*rows))
+    found = observations(*calls(*rows))
     assert len(found) <= 2 * (NEIGHBORS + LATE) * count
     latest = max(rows, key=lambda row: row[2])[0]
     assert found.filter(source=latest, waited=True)["target"].n_unique() == count - 1

@@ -4,8 +4,9 @@ import polars as pl
 import pytest
 
 from drawing import timeline_from_text
+from observed_clocks import observations
 from planted_clocks import Plan, plant
-from stagescope.clocks.observations import MOST_REDUCERS, OBSERVATION_SCHEMA, gather_observations
+from stagescope.clocks.observations import MOST_REDUCERS, OBSERVATION_SCHEMA
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.validate import conform
 
@@ -26,7 +27,7 @@ def times(found):
 
 
 def test_an_action_ends_before_the_action_on_the_next_stage_begins():
-    found = gather_observations(*drawn(PIPELINE))
+    found = observations(*drawn(PIPELINE))
     assert found.schema == OBSERVATION_SCHEMA
     assert times(found) == [
         (0, 1, 0, 1000, 1000),
@@ -39,24 +40,24 @@ def test_an_action_ends_before_the_action_on_the_next_stage_begins():
 
 
 def test_ranks_with_a_common_clock_give_no_observations():
-    assert gather_observations(*drawn(PIPELINE, clocks=(0, 0))).is_empty()
+    assert observations(*drawn(PIPELINE, clocks=(0, 0))).is_empty()
 
 
 def test_actions_that_occur_twice_are_omitted():
     timeline, clocks = drawn(PIPELINE)
     twice = timeline.with_spans(pl.concat([timeline.spans, timeline.spans.filter(rank=0, microbatch=0)]))
-    assert set(gather_observations(twice, clocks)["microbatch"]) == {1}
+    assert set(observations(twice, clocks)["microbatch"]) == {1}
 
 
 def test_a_split_backward_is_observed_by_its_input_gradient_half():
-    found = gather_observations(*drawn("F0 .  .  . I0 W0\n.  F0 I0 W0 .  . "))
+    found = observations(*drawn("F0 .  .  . I0 W0\n.  F0 I0 W0 .  . "))
     assert times(found) == [(0, 1, 0, 1000, 1000), (1, 0, 0, 3000, 4000)]
 
 
 def test_actions_are_not_used_between_clocks_with_messages():
     planted = plant(Plan(ranks=2, steps=1, microbatches=4, seed=1))
     clocks = pl.DataFrame({"rank": [0, 1], "clock": [0, 1]}, schema={"rank": pl.Int32, "clock": pl.Int32})
-    found = gather_observations(planted.timeline, clocks)
+    found = observations(planted.timeline, clocks)
     assert found["kind"].unique().to_list() == ["message"]
     assert len(found) == 8
     # From the start of the send to the end of the receive.
@@ -70,7 +71,7 @@ def test_a_receive_that_found_its_message_did_not_wait():
     receives = planted.timeline.spans.filter(pl.col("kind").cast(pl.String).str.starts_with("recv"))
     waited = (receives["end_ns"] - receives["start_ns"] > 5_000).sum()
     assert 0 < waited < len(receives)
-    assert gather_observations(planted.timeline, clocks)["waited"].sum() == waited
+    assert observations(planted.timeline, clocks)["waited"].sum() == waited
 
 
 def reductions(entered_ns, left_ns, *, missing=()):
@@ -104,7 +105,7 @@ def reductions(entered_ns, left_ns, *, missing=()):
 
 
 def test_no_rank_leaves_a_reduction_before_the_last_has_entered():
-    found = gather_observations(*reductions([10, 30], [50, 60]))
+    found = observations(*reductions([10, 30], [50, 60]))
     assert found["kind"].to_list() == ["reduction", "reduction"]
     assert found.select("source", "target", "sent_ns", "received_ns").rows() == [
         (0, 1, 10, 60),
@@ -113,7 +114,7 @@ def test_no_rank_leaves_a_reduction_before_the_last_has_entered():
 
 
 def test_reductions_that_members_ran_unequally_often_are_omitted():
-    assert gather_observations(*reductions([10, 30], [50, 60], missing=[1])).is_empty()
+    assert observations(*reductions([10, 30], [50, 60], missing=[1])).is_empty()
 
 
 @pytest.mark.parametrize(
@@ -126,10 +127,10 @@ def test_numbered_reductions_are_matched_by_group_and_number_if_their_wait_is_kn
     spans = timeline.spans.sort("rank").with_columns(
         name=pl.lit(name), pair=pl.Series(numbers, dtype=pl.Int32), wait_start_ns=waited, wait_end_ns=waited
     )
-    assert len(gather_observations(timeline.with_spans(spans), *rest)) == count
+    assert len(observations(timeline.with_spans(spans), *rest)) == count
 
 
 def test_members_of_large_reductions_are_compared_with_their_neighbors():
     count = 4 * MOST_REDUCERS
-    found = gather_observations(*reductions([10] * count, [50] * count))
+    found = observations(*reductions([10] * count, [50] * count))
     assert len(found) == count * MOST_REDUCERS

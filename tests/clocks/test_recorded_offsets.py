@@ -31,8 +31,13 @@ def recorded(errors_ns, *, text="O0 .  .  O1\nO0 .  .  O1"):
     return replace(timeline, ranks=conform(ranks, RANKS), clocks=conform(pl.DataFrame(rows), CLOCKS))
 
 
+def observed(timeline):
+    extent_ns = timeline.spans["start_ns"].min(), timeline.spans["end_ns"].max()
+    return recorded_offset_observations(timeline.clocks, extent_ns, NUMBER)
+
+
 def test_a_recorded_offset_is_two_observations_at_every_moment():
-    found = recorded_offset_observations(recorded([("left", -5, 5), ("right", 40, 60)]), NUMBER)
+    found = observed(recorded([("left", -5, 5), ("right", 40, 60)]))
     assert len(found) == 4 * MOMENTS
     first = found.filter(pl.col("sent_ns").is_in([0, 40]) | (pl.col("received_ns") == 0))
     right = first.filter((pl.col("source") == 1) | (pl.col("target") == 1))
@@ -41,11 +46,11 @@ def test_a_recorded_offset_is_two_observations_at_every_moment():
 
 
 def test_a_single_recorded_offset_gives_no_observations():
-    assert recorded_offset_observations(recorded([("left", -5, 5)]), NUMBER).is_empty()
+    assert observed(recorded([("left", -5, 5)])).is_empty()
 
 
 def test_an_offset_without_both_errors_gives_no_observations():
-    assert recorded_offset_observations(recorded([("left", -5, 5), ("right", None, None)]), NUMBER).is_empty()
+    assert observed(recorded([("left", -5, 5), ("right", None, None)])).is_empty()
 
 
 def test_recorded_offsets_suffice_to_align_two_machines():

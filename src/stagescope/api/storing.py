@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagescope import __version__
 from stagescope.api.reading import check_count, clock_json, clock_report, inputs_of, read, read_options
 from stagescope.api.stored_runs import stated
+from stagescope.api.storing_parts import FILES_AT_ONCE, StoreOptions, store_parts, survey_run
 from stagescope.execution import executor_for
+from stagescope.execution.spawning import core_count
 from stagescope.exporters.new_files import make_directory
-from stagescope.exporters.stored_run import Stored, WriteOptions, locked, write_stored_run
+from stagescope.exporters.stored_run import Stored, WriteOptions, locked, storing, write_stored_run
 from stagescope.exporters.stored_run.parquet import checksum_of
+from stagescope.ingest.recording.reader import READER as RECORDINGS
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest, Source
 from stagescope.vocabulary.errors import InputError, OutputError
@@ -20,13 +25,18 @@ from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Unpack
 
     from stagescope.api.reading import RunFacts
+    from stagescope.ingest import Inputs
+    from stagescope.ingest.reader import ReadOptions
+    from stagescope.ingest.recording.survey import Surveyed
     from stagescope.model.stored_run import Part
 
+LARGE_BYTES = 200_000_000
+"""Files of less than this are stored by one process unless the caller asks for more."""
 OWN = frozenset({MANIFEST, JOURNAL, LOCK})
 
 
@@ -49,9 +59,10 @@ def store(
     are kept; the same holds after storing was interrupted. `force` replaces a run that was stored from other files, or
     with other facts.
 
-    `workers` processes write the files, by default this one alone. `cluster` names a cluster that does: ``"local:4"``,
-    ``"tcp://HOST:PORT"``, ``"slurm"`` or ``"ray"``; its workers need the directory `out` under the same path. What is
-    stored does not depend on them. Reading and alignment happen in this process.
+    Recordings are read in parts of whole pipelines, so that memory does not grow with the run; other files are read
+    at once. `workers` processes do that, by default one for each processor if the files are large. `cluster` names a
+    cluster that does: ``"local:4"``, ``"tcp://HOST:PORT"``, ``"slurm"`` or ``"ray"``; its workers need the files and
+    the directory `out` under the same paths. What is stored does not depend on them.
 
     `on_progress` is called as by `read`, `on_written` with each file that was written, and `on_notice` with what
     happens to workers, for people.
@@ -65,28 +76,44 @@ def store(
     if workers is not None:
         check_count("workers", workers)
     directory = Path(out)
+    options = read_options(**facts)
     with limits_in_force(checked_limits(facts.get("limits"))):
-        sources = _sources(paths, directory, facts)
-    wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
-    _make_place(directory)
-    with locked(directory):
-        before = _parts_before(directory, wanted, force=force)
-        timeline = read(*paths, align=align, on_progress=on_progress, **facts)
-        alignment = clock_json(clock_report(timeline)) if align else None
-        wanted = replace(wanted, parts=before, alignment=alignment)
-        with executor_for(
-            1 if workers is None and cluster is None else workers, cluster, on_notice
-        ) as executor:
-            options = WriteOptions(executor=executor, on_written=on_written)
-            return write_stored_run(timeline, directory, wanted, options)
+        inputs = inputs_of(paths, is_mapped=options.mapping is not None)
+        files = _source_files(inputs, directory, facts)
+        _make_place(directory)
+        count = _worker_count(files) if workers is None and cluster is None else workers
+        with locked(directory), executor_for(count, cluster, on_notice) as executor:
+            sources = tuple(chain.from_iterable(executor.map(_sources, _in_batches(files))))
+            wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
+            wanted = replace(wanted, parts=_parts_before(directory, wanted, force=force))
+            how = StoreOptions(executor, on_progress)
+            surveyed = _survey(inputs, options, how)
+            if surveyed is not None:
+                begin = partial(storing, directory, wanted, on_written)
+                return store_parts(surveyed, inputs, options, how, (begin, wanted))
+            timeline = read(*paths, align=align, on_progress=on_progress, **facts)
+            alignment = clock_json(clock_report(timeline)) if align else None
+            write = WriteOptions(executor=executor, on_written=on_written)
+            return write_stored_run(timeline, directory, replace(wanted, alignment=alignment), write)
 
 
-def _sources(
-    paths: tuple[str | os.PathLike[str], ...], directory: Path, facts: RunFacts
-) -> tuple[Source, ...]:
+def _survey(inputs: Inputs, options: ReadOptions, how: StoreOptions) -> Surveyed | None:
+    """Return what is known of recordings that can be read in parts; None for other files and other recordings."""
+    if set(inputs.files) != {RECORDINGS} or options.steps is not None:
+        return None
+    surveyed = survey_run(inputs.files[RECORDINGS], options, how)
+    return surveyed if surveyed.whole is None else None
+
+
+def _worker_count(files: list[Path]) -> int:
+    """Return how many processes store a run by default: one, unless reading takes longer than starting others."""
+    size_bytes = sum(file.stat().st_size for file in files if file.exists())
+    return core_count() if size_bytes > LARGE_BYTES else 1
+
+
+def _source_files(inputs: Inputs, directory: Path, facts: RunFacts) -> list[Path]:
     """Return the files that the run is read from. Raises InputError for those of the stored run itself."""
-    is_mapped = read_options(**facts).mapping is not None
-    files = [file for group in inputs_of(paths, is_mapped=is_mapped).files.values() for file in group]
+    files = [file for group in inputs.files.values() for file in group]
     mapping = facts.get("mapping")
     if mapping is not None and Path(mapping).is_file():
         files.append(Path(mapping))
@@ -96,7 +123,15 @@ def _sources(
             raise InputError.already_stored(file.parent)
         if own in file.resolve().parents:
             raise InputError.source_in_output(file, directory)
-    return tuple(_source(file) for file in files)
+    return files
+
+
+def _in_batches(files: list[Path]) -> Iterator[list[Path]]:
+    return (files[place : place + FILES_AT_ONCE] for place in range(0, len(files), FILES_AT_ONCE))
+
+
+def _sources(files: list[Path]) -> list[Source]:
+    return [_source(file) for file in files]
 
 
 def _source(file: Path) -> Source:

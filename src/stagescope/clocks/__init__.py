@@ -9,7 +9,19 @@ into corrections of raw timestamps; summary, report and report_text describe it.
 assumptions and the method.
 """
 
-from stagescope.clocks.alignment import MAX_PPM, Aligned, align_clocks
+from stagescope.clocks.alignment import (
+    MAX_PPM,
+    Aligned,
+    ClocksOfRun,
+    SolvedClocks,
+    align_clocks,
+    clocks_of_run,
+    extents_of,
+    solve_clocks,
+    timestamps_of,
+    with_corrections,
+)
+from stagescope.clocks.observations import Observed, PartOfRun, observe
 from stagescope.clocks.report import (
     ClockAdjustment,
     ClockReport,
@@ -28,14 +40,24 @@ __all__ = [
     "Aligned",
     "ClockAdjustment",
     "ClockReport",
+    "ClocksOfRun",
     "InconsistentPair",
     "MachineClock",
     "Observation",
+    "Observed",
     "Outlier",
+    "PartOfRun",
     "SlewedClock",
+    "SolvedClocks",
     "align_clocks",
     "candidates_text",
     "clock_line",
+    "clocks_of_run",
+    "extents_of",
+    "observe",
     "report_from_json",
     "report_json",
+    "solve_clocks",
+    "timestamps_of",
+    "with_corrections",
 ]

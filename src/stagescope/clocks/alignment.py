@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stagescope.clocks.collectives import matched_collectives
 from stagescope.clocks.correction import correction_of
 from stagescope.clocks.groups import shift_groups
-from stagescope.clocks.observations import gather_observations
+from stagescope.clocks.observations import gather_observations, observe
 from stagescope.clocks.prepared import prepare
 from stagescope.clocks.recorded_offsets import recorded_offset_observations
 from stagescope.clocks.report import ClockReport
@@ -24,13 +24,15 @@ from stagescope.model import CLOCKS, COUNTERS, KERNELS, SPANS, STEPS
 from stagescope.model.validate import conform
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from stagescope.clocks.correction import Correction
     from stagescope.clocks.evidence import Coarse, Floats, Ints
+    from stagescope.clocks.observations import Observed
     from stagescope.clocks.prepared import Prepared
     from stagescope.clocks.solution import Solution
     from stagescope.model import Timeline
+    from stagescope.model.diagnostics import Diagnostic
 
 MAX_PPM = 200.0
 """The largest drift between two clocks that the bounds allow for: quartz oscillators are within 100 ppm of their
@@ -60,37 +62,95 @@ def align_clocks(timeline: Timeline, max_ppm: float = MAX_PPM) -> Aligned:
     null errors and are named in a warning. Where all ranks share one clock, nothing is changed and the report has no
     machines.
     """
-    names = _clock_names(timeline.ranks, timeline.spans)
+    every = pl.concat([timeline.ranks.select("rank"), timeline.spans.select("rank")]).unique()
+    run = clocks_of_run(timeline, every)
+    if len(run.clocks) <= 1:
+        return Aligned(replace(timeline, alignment=(report := ClockReport((), max_ppm=max_ppm))), report)
+    solved = solve_clocks(
+        run,
+        [observe(timeline, run.numbered)],
+        [extents_of(timeline, run.numbered)],
+        partial(timestamps_of, timeline, run.numbered),
+        max_ppm,
+    )
+    moved = with_corrections(timeline, run.numbered, solved.corrections)
+    return Aligned(
+        replace(moved, clocks=solved.clocks, alignment=solved.report).with_diagnostics(solved.notes),
+        solved.report,
+    )
+
+
+class ClocksOfRun(NamedTuple):
+    """The clocks of a run: `numbered` has rank and clock, the number of one of `clocks`, in the order of ranks.
+
+    `timeline` has the tables of ranks, clocks and diagnostics of the whole run; of its spans nothing is used.
+    """
+
+    timeline: Timeline
+    names: pl.DataFrame
+    clocks: tuple[str, ...]
+    numbered: pl.DataFrame
+
+
+class SolvedClocks(NamedTuple):
+    """The correction of each clock, by its number, and what describes them: report, clocks table, diagnostics."""
+
+    corrections: tuple[Correction, ...]
+    report: ClockReport
+    clocks: pl.DataFrame
+    notes: tuple[Diagnostic, ...]
+
+
+def clocks_of_run(timeline: Timeline, every: pl.DataFrame) -> ClocksOfRun:
+    """Return the clocks of a run; `every` has the column rank, with all ranks that have a row in any table."""
+    names = _clock_names(timeline.ranks, every)
     clocks = names["clock"].unique(maintain_order=True).to_list()
-    if len(clocks) <= 1:
-        report = ClockReport((), max_ppm=max_ppm)
-        return Aligned(replace(timeline, alignment=report), report)
     number = {clock: index for index, clock in enumerate(clocks)}
     numbered = names.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
-    recorded = recorded_offset_observations(timeline, number)
-    collectives = matched_collectives(timeline, numbered)
-    table = pl.concat([gather_observations(timeline, numbered, collectives), recorded]).sort(
+    return ClocksOfRun(timeline, names, tuple(clocks), numbered)
+
+
+def solve_clocks(
+    run: ClocksOfRun,
+    parts: Sequence[Observed],
+    extents: Sequence[pl.DataFrame],
+    timestamps_of_clocks: Callable[[Sequence[int]], Mapping[int, Ints]],
+    max_ppm: float = MAX_PPM,
+) -> SolvedClocks:
+    """Return the corrections of all clocks of a run, from what all of its pipelines show about them.
+
+    `extents` are those of `extents_of`. `timestamps_of_clocks` returns all timestamps of some clocks; it is called for
+    those that were set or slewed.
+    """
+    clocks = list(run.clocks)
+    number = {clock: index for index, clock in enumerate(clocks)}
+    extent = pl.concat(extents)
+    spans_ns = extent.select(pl.min("start_ns"), pl.max("end_ns")).row(0)
+    recorded = recorded_offset_observations(
+        run.timeline.clocks, None if spans_ns[0] is None else spans_ns, number
+    )
+    gathered = gather_observations(parts, run.timeline.diagnostics, run.numbered)
+    table = pl.concat([gathered.table, recorded]).sort(
         "source", "target", "sent_ns", "received_ns", maintain_order=True
     )
     # Recorded offsets are measured against one more clock, which belongs to no machine.
     count = len(clocks) + (1 if len(recorded) else 0)
-    rate_error_ns = _rate_errors_ns(timeline.clocks, clocks)
+    rate_error_ns = _rate_errors_ns(run.timeline.clocks, clocks)
     prepared = prepare(table, rate_error_ns[:count], max_ppm)
     solution = solve(prepared.evidence, count, max_ppm, (prepared.zones, prepared.corners))
-    timestamps = _timestamps_by_clock(timeline, numbered, len(clocks))
-    corrections = _corrections(prepared, solution, timestamps, max_ppm)
+    ends = _ends_of_clocks(extent, len(clocks))
+    adjusted = sorted({each.clock for each in solution.grid.adjustments if each.clock < len(clocks)})
+    timestamps = {**dict(enumerate(ends)), **(timestamps_of_clocks(adjusted) if adjusted else {})}
+    every = [timestamps[clock] for clock in range(len(clocks))]
+    corrections = _corrections(prepared, solution, every, max_ppm)
     corrections = [each.widened(error_ns) for each, error_ns in zip(corrections, rate_error_ns, strict=False)]
-    found = AlignmentResult(
-        names, tuple(clocks), table, prepared, solution, tuple(corrections), tuple(timestamps)
-    )
-    report = summarize(found, timeline, max_ppm)
-    moved = _moved(timeline, numbered, corrections)
-    rows = _clock_rows(timeline, found, report)
-    return Aligned(
-        replace(moved, clocks=rows, alignment=report).with_diagnostics(
-            [*diagnostics_of(report), *mismatch_notes(collectives.mismatched)]
-        ),
+    found = AlignmentResult(run.names, run.clocks, table, prepared, solution, tuple(corrections), tuple(ends))
+    report = summarize(found, run.timeline, max_ppm)
+    return SolvedClocks(
+        tuple(corrections),
         report,
+        _clock_rows(run.timeline, found, report),
+        (*diagnostics_of(report), *mismatch_notes(gathered.collectives.mismatched)),
     )
 
 
@@ -130,13 +190,12 @@ def _estimate_factors(solution: Solution, slews: Collection[int]) -> dict[int, f
     return factors | {reference[clock]: np.nan if solution.attributed else SLEWED for clock in slews}
 
 
-def _clock_names(ranks: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _clock_names(ranks: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
     """Return rank and clock, sorted by rank.
 
     If no rank names its clock, all are assumed to share one: sources without clocks are traces of a single machine.
     If only some do, each of the others has a clock of its own, which is the safe assumption.
     """
-    every = pl.concat([ranks.select("rank"), spans.select("rank")]).unique()
     named = every.join(ranks.select("rank", "clock"), on="rank", how="left").sort("rank")
     if named["clock"].null_count() == len(named):
         return named.with_columns(clock=pl.lit("unknown clock"))
@@ -150,16 +209,39 @@ def _rate_errors_ns(table: pl.DataFrame, clocks: list[str]) -> Floats:
     return np.array([*(known.get(clock, 0) for clock in clocks), 0], float)
 
 
-def _timestamps_by_clock(timeline: Timeline, numbered: pl.DataFrame, count: int) -> list[Ints]:
-    """Return the distinct timestamps of each clock, sorted."""
-    parts: list[list[Ints]] = [[] for _ in range(count)]
+def extents_of(timeline: Timeline, numbered: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per clock: its first and last timestamp, and those of its spans (start_ns and end_ns)."""
+    spans = timeline.spans.group_by("rank").agg(
+        pl.min("start_ns"),
+        pl.max("end_ns"),
+        first_ns=pl.min_horizontal(pl.min(*TIMESTAMPS)),
+        last_ns=pl.max_horizontal(pl.max(*TIMESTAMPS)),
+    )
+    steps = timeline.steps.group_by("rank").agg(
+        first_ns=pl.min_horizontal(pl.min(*TIMESTAMPS[:2])),
+        last_ns=pl.max_horizontal(pl.max(*TIMESTAMPS[:2])),
+    )
+    known = pl.concat([spans, steps], how="diagonal").join(numbered, on="rank")
+    return (
+        known.group_by("clock").agg(pl.min("start_ns", "first_ns"), pl.max("end_ns", "last_ns")).sort("clock")
+    )
+
+
+def timestamps_of(timeline: Timeline, numbered: pl.DataFrame, clocks: Sequence[int]) -> dict[int, Ints]:
+    """Return the distinct timestamps of some clocks, sorted."""
+    parts: dict[int, list[Ints]] = {clock: [] for clock in clocks}
     for frame, names in ((timeline.spans, TIMESTAMPS), (timeline.steps, TIMESTAMPS[:2])):
-        rows_of_clock = _rows_by_clock(frame, numbered, count)
-        for name in names:
-            is_known, at_ns = frame[name].is_not_null().to_numpy(), frame[name].fill_null(0).to_numpy()
-            for own, rows in zip(parts, rows_of_clock, strict=True):
-                own.append(at_ns[rows[is_known[rows]]])
-    return [np.unique(np.concatenate(own)) for own in parts]
+        for clock in clocks:
+            own = frame.join(numbered.filter(pl.col("clock") == clock), on="rank", how="semi")
+            parts[clock] += [own[name].drop_nulls().to_numpy() for name in names]
+    return {clock: np.unique(np.concatenate(own)) for clock, own in parts.items()}
+
+
+def _ends_of_clocks(extents: pl.DataFrame, count: int) -> list[Ints]:
+    """Return the first and the last timestamp of each clock; nothing for one without any."""
+    known = extents.group_by("clock").agg(pl.min("first_ns"), pl.max("last_ns"))
+    ends = {clock: np.unique(np.array(own, np.int64)) for clock, *own in known.iter_rows()}
+    return [ends.get(clock, np.empty(0, np.int64)) for clock in range(count)]
 
 
 def _length_ns(timestamps: list[Ints], coarse: Coarse) -> float:
@@ -172,8 +254,10 @@ def _length_ns(timestamps: list[Ints], coarse: Coarse) -> float:
     return float(np.max(ends) - np.min(ends)) if ends else 0.0
 
 
-def _moved(timeline: Timeline, numbered: pl.DataFrame, corrections: list[Correction]) -> Timeline:
-    """Return the timeline with all timestamps on the common clock, rows in their declared order."""
+def with_corrections(
+    timeline: Timeline, numbered: pl.DataFrame, corrections: Sequence[Correction]
+) -> Timeline:
+    """Return a timeline, or that of some ranks, with all timestamps on the common clock, rows in their order."""
     spans = _moved_columns(timeline.spans, numbered, corrections, TIMESTAMPS)
     steps = _moved_columns(timeline.steps, numbered, corrections, TIMESTAMPS[:2])
     counters = _moved_columns(timeline.counters, numbered, corrections, ("time_ns",))
@@ -188,7 +272,7 @@ def _moved(timeline: Timeline, numbered: pl.DataFrame, corrections: list[Correct
 
 
 def _moved_columns(
-    frame: pl.DataFrame, numbered: pl.DataFrame, corrections: list[Correction], names: tuple[str, ...]
+    frame: pl.DataFrame, numbered: pl.DataFrame, corrections: Sequence[Correction], names: tuple[str, ...]
 ) -> pl.DataFrame:
     rows_of_clock = _rows_by_clock(frame, numbered, len(corrections))
     moved = {}

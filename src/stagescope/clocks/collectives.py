@@ -12,15 +12,12 @@ it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stagescope.model.collectives import find_calls
-
-if TYPE_CHECKING:
-    from stagescope.model import Timeline
 
 SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Operations in which every rank waits for all others. An all-to-all in which a rank sends another nothing does not
@@ -46,6 +43,9 @@ INCOMPLETE = (
 HOST_TIMES = "device.host_times"
 
 KEY = ("group", "sequence")
+CALL_COLUMNS = (
+    "rank", "step", "peer", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", *KEY, "operation",
+)  # fmt: skip
 
 COLUMNS = (
     "kind",
@@ -66,22 +66,31 @@ COLUMNS = (
 class Collectives(NamedTuple):
     """The calls of the groups whose numbers belong together, and the reasons why others were left out.
 
-    `calls` is a spans table with the columns group, sequence, operation, clock and blocked_ns (null: the wait was not
-    recorded); `mismatched` has the columns group and reason.
+    `calls` has the columns CALL_COLUMNS, clock and blocked_ns (null: the wait was not recorded); `mismatched` has the
+    columns group and reason.
     """
 
     calls: pl.DataFrame
     mismatched: pl.DataFrame
 
 
-def matched_collectives(timeline: Timeline, clocks: pl.DataFrame) -> Collectives:
-    """Return the collectives of groups on several clocks; `clocks` has the columns rank and clock (a number)."""
-    calls = find_calls(timeline.spans).join(clocks, on="rank", maintain_order="left")
+def calls_of(spans: pl.DataFrame, groups: pl.Series | None = None) -> pl.DataFrame:
+    """Return the calls of numbered collectives in a spans table with CALL_COLUMNS; of some groups only, if given."""
+    calls = find_calls(spans).select(CALL_COLUMNS)
+    return calls if groups is None else calls.filter(pl.col("group").is_in(groups.implode()))
+
+
+def match_calls(calls: pl.DataFrame, diagnostics: pl.DataFrame, clocks: pl.DataFrame) -> Collectives:
+    """Return the collectives of groups on several clocks; `clocks` has the columns rank and clock (a number).
+
+    `calls` are those of all ranks, in the order of a spans table, and `diagnostics` those of the run.
+    """
+    calls = calls.join(clocks, on="rank", maintain_order="left")
     calls = calls.with_columns(blocked_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns"))
     calls = calls.filter((pl.col("clock").n_unique() > 1).over("group"))
     if calls.is_empty():
         return Collectives(calls, pl.DataFrame(schema={"group": pl.String, "reason": pl.String}))
-    notes = timeline.diagnostics.filter(pl.col("code").is_in(INCOMPLETE))["rank"].drop_nulls()
+    notes = diagnostics.filter(pl.col("code").is_in(INCOMPLETE))["rank"].drop_nulls()
     differs = {
         "calls with one number have different operations": pl.col("operation").n_unique().over(KEY) > 1,
         "calls with one number have different roots": pl.col("peer").drop_nulls().n_unique().over(KEY) > 1,

@@ -8,7 +8,7 @@ events.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -16,15 +16,21 @@ from stagescope.clocks.collectives import (
     HOST_TIMES,
     LATE_NS,
     Collectives,
+    calls_of,
     collective_observations,
-    matched_collectives,
+    match_calls,
 )
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stagescope.model import Timeline
+
+ROWS = ("rank", "start_ns", "end_ns")
+"""The order of a spans table."""
 
 WAITED_NS = 5_000
 """A receive that blocked for longer was waiting for its message, so its delay is that of the network path alone."""
@@ -55,31 +61,88 @@ PAIR = (
 """Two clocks, whichever is the source."""
 
 
-def gather_observations(
-    timeline: Timeline, clocks: pl.DataFrame, collectives: Collectives | None = None
-) -> pl.DataFrame:
-    """Return one row per observation between two clocks, sorted by source, target and sent_ns.
+class Observed(NamedTuple):
+    """What some pipelines of a run show about clocks: tables that those of other pipelines can be added to.
 
-    `clocks` has the columns rank and clock (a number), `collectives` are those of matched_collectives, if they were
-    computed before. Result columns: kind (message, action, collective or reduction), source and target (clocks),
+    `messages` and `actions` are observations (OBSERVATION_SCHEMA). `calls` are those of numbered collectives and
+    `reductions` the rows of gradient reductions without a number; whom they were run with is known from all pipelines
+    only.
+    """
+
+    messages: pl.DataFrame
+    actions: pl.DataFrame
+    calls: pl.DataFrame
+    reductions: pl.DataFrame
+
+
+class Gathered(NamedTuple):
+    """All observations of a run, sorted by source, target and sent_ns, and its collectives.
+
+    Columns of the observations: kind (message, action, collective or reduction), source and target (clocks),
     source_rank, target_rank, step, microbatch, sent_ns (on the source's clock), received_ns (on the target's clock),
     waited (the receiver was blocked, so the delay is short) and stay_ns (how long the source was in a collective). The
-    first event was not later than the second. Actions are used only between clocks without messages: the message lies
-    between the two actions and is tighter.
+    first event was not later than the second.
+    """
+
+    table: pl.DataFrame
+    collectives: Collectives
+
+
+class PartOfRun(NamedTuple):
+    """What is known of a whole run when one part of it is looked at.
+
+    `groups` are those of collectives on several clocks, and `names_peers` whether any transfer names its peer.
+    """
+
+    groups: pl.Series
+    names_peers: bool
+
+
+def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = None) -> Observed:
+    """Return what a run shows about clocks, or some of its pipelines: all that are on the same clocks.
+
+    `clocks` has the columns rank and clock (a number). Actions are used only between clocks without messages: the
+    message lies between the two actions and is tighter.
     """
     messages = _between_clocks(_messages(_across_clocks(timeline.spans, clocks)), clocks)
     joined = messages.select(PAIR).unique()
-    actions = _between_clocks(_actions(timeline, clocks, joined), clocks)
+    pipelines = find_pipelines(
+        timeline.spans, timeline.ranks, names_peers=None if part is None else part.names_peers
+    )
+    actions = _between_clocks(_actions(timeline.spans, pipelines, clocks, joined), clocks)
     actions = actions.with_columns(PAIR).join(joined, on=["one", "other"], how="anti").drop("one", "other")
-    collectives = collectives or matched_collectives(timeline, clocks)
-    host_timed = timeline.diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
+    return Observed(
+        messages,
+        actions,
+        calls_of(timeline.spans, None if part is None else part.groups),
+        _reductions_of(timeline),
+    )
+
+
+def gather_observations(
+    parts: Sequence[Observed], diagnostics: pl.DataFrame, clocks: pl.DataFrame
+) -> Gathered:
+    """Return all observations of a run; `diagnostics` are those of the run, `clocks` as in `observe`."""
+    messages = pl.concat(part.messages for part in parts)
+    # Two pipelines may be on the same two clocks, and only one of them may have messages.
+    joined = messages.select(PAIR).unique()
+    actions = pl.concat(part.actions for part in parts).with_columns(PAIR)
+    actions = actions.join(joined, on=["one", "other"], how="anti", maintain_order="left").drop(
+        "one", "other"
+    )
+    calls = pl.concat(part.calls for part in parts).sort(ROWS, maintain_order=True)
+    reductions = pl.concat(part.reductions for part in parts).sort(ROWS, maintain_order=True)
+    collectives = match_calls(calls, diagnostics, clocks)
+    host_timed = diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
     ways = [set(messages[way].unique().to_list()) for way in ("source", "target")]
     messaging = pl.Series("clock", sorted(ways[0] & ways[1]), pl.Int32)
     numbered = collective_observations(collectives, host_timed, messaging).select(
         pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()
     )
-    every = pl.concat([messages, actions, numbered, _reductions(timeline, clocks)])
-    return every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True)
+    every = pl.concat([messages, actions, numbered, _reductions(reductions, clocks)])
+    return Gathered(
+        every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True), collectives
+    )
 
 
 def _across_clocks(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
@@ -113,7 +176,9 @@ def _messages(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _actions(timeline: Timeline, clocks: pl.DataFrame, joined: pl.DataFrame) -> pl.DataFrame:
+def _actions(
+    spans: pl.DataFrame, pipelines: pl.DataFrame, clocks: pl.DataFrame, joined: pl.DataFrame
+) -> pl.DataFrame:
     """Return the observations that follow from the order of actions: forwards down the stages, backwards up.
 
     Only pipelines are looked at that have neighboring stages on clocks without messages between them; `joined` are
@@ -121,13 +186,12 @@ def _actions(timeline: Timeline, clocks: pl.DataFrame, joined: pl.DataFrame) -> 
     its input exists. An action that occurs twice (ranks of one stage that no coordinate distinguishes) is omitted,
     because the partner is ambiguous.
     """
-    actions = timeline.spans.filter(
+    actions = spans.filter(
         (pl.col("lane") == COMPUTE) & pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
     )
     if actions.is_empty():
         return pl.DataFrame(schema=OBSERVATION_SCHEMA).drop("source", "target")
     kind = pl.col("kind").cast(pl.String).replace("backward_input", "backward")
-    pipelines = find_pipelines(timeline.spans, timeline.ranks)
     silent = _without_messages(actions.select("rank", "stage").unique(), pipelines, clocks, joined)
     named = actions.join(silent, on="rank").with_columns(kind=kind)
     key = ["pipeline", "step", "kind", "stage", "microbatch"]
@@ -177,7 +241,14 @@ def _between_clocks(pairs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
+def _reductions_of(timeline: Timeline) -> pl.DataFrame:
+    """Return the rows of gradient reductions without a number, with what identifies their members."""
+    is_whole = pl.col("stage").is_not_null() & pl.col("pair").is_null()
+    spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & is_whole).select(*ROWS, "step", "stage")
+    return spans.join(timeline.ranks.select("rank", "tp", "cp"), on="rank", how="left", maintain_order="left")
+
+
+def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     """Return the observations of gradient reductions without a number.
 
     The last rank to enter one came before the first rank to leave it: one observation per pair of clocks. The members
@@ -185,9 +256,6 @@ def _reductions(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
     often in a step are omitted, because it is unknown which belong together.
     """
     group = ["step", "stage", "tp", "cp"]
-    is_whole = pl.col("stage").is_not_null() & pl.col("pair").is_null()
-    spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & is_whole)
-    spans = spans.join(timeline.ranks.select("rank", "tp", "cp"), on="rank", how="left")
     spans = spans.join(clocks, on="rank").sort("start_ns", maintain_order=True)
     spans = spans.with_columns(
         occurrence=pl.int_range(pl.len()).over([*group, "rank"]), times=pl.len().over([*group, "rank"])

@@ -12,28 +12,29 @@ from stagescope.clocks.observations import OBSERVATION_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stagescope.model import Timeline
-
 MOMENTS = 64
 """A recorded offset holds for the whole run, so it becomes observations at this many moments; the drift between two of
 them is then negligible."""
 
 
-def recorded_offset_observations(timeline: Timeline, number: Mapping[str, int]) -> pl.DataFrame:
+def recorded_offset_observations(
+    clocks: pl.DataFrame, extent_ns: tuple[int, int] | None, number: Mapping[str, int]
+) -> pl.DataFrame:
     """Return observations of the clocks whose single row in `clocks` has both errors, if there are at least two.
 
-    They are relative to an additional clock with the next free number, which belongs to no machine: true time was at
-    least the timestamp plus error_lo_ns and at most the timestamp plus error_hi_ns.
+    `extent_ns` is from the first start of a span to the last end, None without spans. The observations are relative to
+    an additional clock with the next free number, which belongs to no machine: true time was at least the timestamp
+    plus error_lo_ns and at most the timestamp plus error_hi_ns.
     """
-    known = timeline.clocks.filter(
+    known = clocks.filter(
         (pl.len().over("clock") == 1)
         & pl.col("error_lo_ns").is_not_null()
         & pl.col("error_hi_ns").is_not_null()
         & pl.col("clock").is_in(list(number))
     )
-    if len(known) <= 1 or timeline.spans.is_empty():
+    if len(known) <= 1 or extent_ns is None:
         return pl.DataFrame(schema=OBSERVATION_SCHEMA)
-    first, last = timeline.spans.select(a=pl.min("start_ns"), b=pl.max("end_ns")).row(0)
+    first, last = extent_ns
     moments = pl.DataFrame({"at_ns": first + (last - first) * np.arange(MOMENTS) // (MOMENTS - 1)})
     common, own = pl.lit(len(number)), pl.col("clock").replace_strict(dict(number), return_dtype=pl.Int32)
     at = known.select("error_lo_ns", "error_hi_ns", own=own, common=common).join(moments, how="cross")

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from stagescope.execution.executor import TRIES, name_of
-from stagescope.execution.spawning import begin_worker, main_hidden
+from stagescope.execution.spawning import begin_worker, main_hidden, threads_shared
 from stagescope.vocabulary.errors import CommandError
 from stagescope.vocabulary.limits import changed_limits
 
@@ -138,7 +138,7 @@ class Processes:
             if following is None:
                 return
             if busy == len(self._workers):
-                self._workers.append(_started())
+                self._workers.append(_started(self._count))
             worker = next(each for each in self._workers if each.place is None)
             worker.place = following
             with suppress(OSError):  # killed while it was idle, which _receive notices
@@ -164,11 +164,11 @@ class Processes:
         return lost
 
 
-def _started() -> _Worker:
+def _started(workers: int) -> _Worker:
     context = multiprocessing.get_context("spawn")
     own, others = context.Pipe()
     process = context.Process(target=_work, args=(others, changed_limits()), daemon=True)
-    with main_hidden():
+    with main_hidden(), threads_shared(workers):
         process.start()
     others.close()  # so that its end is noticed here
     return _Worker(process, own)

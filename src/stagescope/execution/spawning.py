@@ -18,6 +18,8 @@ from stagescope.vocabulary.limits import use_limits
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+THREADS = "POLARS_MAX_THREADS"
+
 
 def core_count() -> int:
     """Return how many processors this process may use."""
@@ -36,6 +38,22 @@ def begin_worker(limits: Mapping[str, int]) -> None:
     """
     use_limits(limits)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def threads_shared(workers: int) -> Iterator[None]:
+    """Let Polars in each of several workers that start in the block use its share of the processors.
+
+    It takes as many threads as there are processors, when it is loaded.
+    """
+    if THREADS in os.environ:
+        yield
+        return
+    os.environ[THREADS] = str(max(1, core_count() // workers))
+    try:
+        yield
+    finally:
+        del os.environ[THREADS]
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
     diagnostics; `world_size` is the number of ranks for files that do not declare it. Raises InputError if two
     Timelines hold the same rank, or if a limit is exceeded; TableError if a table violates its declaration.
     """
-    declared = [_conformed(timeline) for timeline in timelines] or [empty_timeline()]
+    declared = [conformed(timeline) for timeline in timelines] or [empty_timeline()]
     _check_limits(declared)
     # After conforming, which adds the ranks that appear only in spans.
     _check_ranks_once(declared)
@@ -102,14 +102,26 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
         counters=in_order(pl.concat(t.counters for t in declared), COUNTERS),
         kernels=in_order(pl.concat(t.kernels for t in declared), KERNELS),
     )
-    merged = without_implausible_times(with_possible_values(merged))
-    require_possible_total(merged)
-    return _without_reversed(merged).with_diagnostics(
-        [*_missing_ranks(merged.ranks), *_wall_clock_warnings(merged.clocks)]
-    )
+    valid = with_valid_rows(merged)
+    return valid.with_diagnostics(run_notes(valid.ranks, valid.clocks))
 
 
-def _conformed(timeline: Timeline) -> Timeline:
+def with_valid_rows(timeline: Timeline) -> Timeline:
+    """Return the timeline without values and rows that no run has, which diagnostics count.
+
+    Whether a row is valid depends on its own rank alone. Raises InputError if times of a rank are in different units.
+    """
+    possible = without_implausible_times(with_possible_values(timeline))
+    require_possible_total(possible)
+    return _without_reversed(possible)
+
+
+def run_notes(ranks: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+    """Return the diagnostics about the ranks and clocks of a whole run."""
+    return [*_missing_ranks(ranks), *_wall_clock_warnings(clocks)]
+
+
+def conformed(timeline: Timeline) -> Timeline:
     """Return a reader's Timeline with validated tables and a `ranks` row for every rank in its spans."""
     spans = conform(timeline.spans, SPANS)
     ranks = conform(timeline.ranks, RANKS)

@@ -8,7 +8,7 @@ coordinate and model chunk, by the placement of the schedule.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -27,9 +27,28 @@ if TYPE_CHECKING:
 PLACED = (*ACTION_KINDS, *SENDS, *RECEIVES, "loss")
 """The kinds that belong to a stage."""
 
+IS_OPEN = pl.col("stage").is_null() & pl.col("kind").is_in(PLACED)
+"""Whether a span belongs to a stage that its file does not state."""
+
 FOLDED_FRACTION = 0.5
 """In a V placement, chunk 1 follows chunk 0 immediately on the last rank, but on the first rank only after micro-batch
 0 has traversed the pipeline twice. The wait on the last rank must be below this fraction of the wait on the first."""
+
+
+class StageRule(NamedTuple):
+    """How the stage of a span follows from the coordinate of its rank and its chunk."""
+
+    chunk_count: int
+    pp_size: int
+    placement: str
+
+
+class Placement(NamedTuple):
+    """The ranks of a run with coordinates, and the rule for stages that no file states; None if there is none."""
+
+    ranks: pl.DataFrame
+    rule: StageRule | None
+    notes: tuple[Diagnostic, ...]
 
 
 def place_stages(timeline: Timeline, layout: Layout) -> Timeline:
@@ -38,18 +57,52 @@ def place_stages(timeline: Timeline, layout: Layout) -> Timeline:
     Values stated by a file are kept, with a warning if the layout contradicts them. Values that remain unknown stay
     null, with a warning. Raises InputError if the layout does not fit the number of ranks.
     """
-    timeline = _with_coordinates(timeline, layout)
-    open_stages = pl.col("stage").is_null() & pl.col("kind").is_in(PLACED)
-    if timeline.spans.filter(open_stages).is_empty():
-        return timeline
-    placed = _with_stages_of_kernels(timeline.with_spans(_with_stages(timeline, open_stages)))
-    return placed.with_diagnostics(_ranks_without_stages(placed.spans))
+    placement = find_placement(timeline, layout)
+    placed = with_placement(timeline, placement)
+    if placement.notes:
+        placed = placed.with_diagnostics(placement.notes)
+    return placed if placement.rule is None else placed.with_diagnostics(_ranks_without_stages(placed.spans))
+
+
+def find_placement(timeline: Timeline, layout: Layout) -> Placement:
+    """Return the coordinates of the ranks, and how stages follow from them.
+
+    Of the spans, these are enough (`ingest/recording/survey.py`): the actions of micro-batch 0, and of each rank an
+    action, a span without a stage, an action without a stage and the span of the highest chunk. Raises InputError as
+    place_stages does.
+    """
+    placed = _with_coordinates(timeline, layout)
+    notes = placed.diagnostics[timeline.diagnostics.height :]
+    found = tuple(Diagnostic(**row) for row in notes.iter_rows(named=True))
+    is_open = not placed.spans.filter(IS_OPEN).is_empty()
+    return Placement(placed.ranks, _rule(placed) if is_open else None, found)
+
+
+def with_placement(timeline: Timeline, placement: Placement) -> Timeline:
+    """Return the timeline of some ranks of a run, or of all, with coordinates and stages."""
+    placed = timeline
+    if placement.ranks is not timeline.ranks:
+        own = timeline.ranks.select("rank").join(
+            placement.ranks, on="rank", how="left", maintain_order="left"
+        )
+        placed = replace(timeline, ranks=own.select(timeline.ranks.columns))
+    if placement.rule is None:
+        return placed
+    return _with_stages_of_kernels(placed.with_spans(_with_stages(placed, placement.rule)))
+
+
+def stage_evidence(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return rank and has_stage (whether one of its actions has a stage) of the ranks with actions."""
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    return actions.group_by("rank").agg(has_stage=pl.col("stage").is_not_null().any())
 
 
 def _ranks_without_stages(spans: pl.DataFrame) -> list[Diagnostic]:
+    return note_ranks_without_stages(stage_evidence(spans))
+
+
+def note_ranks_without_stages(has_stage: pl.DataFrame) -> list[Diagnostic]:
     """Return a warning for ranks of which no action has a stage, if actions of other ranks have one."""
-    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS))
-    has_stage = actions.group_by("rank").agg(has_stage=pl.col("stage").is_not_null().any())
     without = has_stage.filter(~pl.col("has_stage"))["rank"].sort()
     if without.is_empty() or len(without) == has_stage.height:
         return []
@@ -147,20 +200,26 @@ def _inference_note(found: pl.DataFrame, evidence: str) -> Diagnostic:
 SHOWN_STAGES = 8
 
 
-def _with_stages(timeline: Timeline, open_stages: pl.Expr) -> pl.DataFrame:
+def _rule(timeline: Timeline) -> StageRule:
     placed = timeline.ranks.drop_nulls("pp").select("rank", "pp")
     spans = timeline.spans.join(placed, on="rank", how="left", maintain_order="left")
     chunk_count = int(spans.select(pl.col("chunk").max()).item() or 0) + 1
     size = int(spans.select(pl.col("pp").max()).item() or 0) + 1
+    return StageRule(chunk_count, size, _placement(timeline, spans, chunk_count))
+
+
+def _with_stages(timeline: Timeline, rule: StageRule) -> pl.DataFrame:
+    placed = timeline.ranks.drop_nulls("pp").select("rank", "pp")
+    spans = timeline.spans.join(placed, on="rank", how="left", maintain_order="left")
+    chunk_count, size, placement = rule
     chunk = pl.col("chunk") if chunk_count > 1 else pl.col("chunk").fill_null(0)
     stage = chunk * size + pl.col("pp")
-    placement = _placement(timeline, spans, chunk_count)
     if placement == "v":
         stage = chunk * size + pl.when(chunk % 2 == 1).then(size - 1 - pl.col("pp")).otherwise("pp")
     elif placement == "bidirectional":
         # The direction of a micro-batch decides its stage here, and neither rank nor chunk states it.
         stage = pl.lit(None, pl.Int32)
-    filled = pl.when(open_stages).then(stage.cast(pl.Int32)).otherwise("stage").alias("stage")
+    filled = pl.when(IS_OPEN).then(stage.cast(pl.Int32)).otherwise("stage").alias("stage")
     return spans.with_columns(filled).select(timeline.spans.columns)
 
 

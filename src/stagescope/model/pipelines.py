@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
 
-def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl.DataFrame:
+def find_pipelines(
+    spans: pl.DataFrame, ranks: pl.DataFrame | None = None, *, names_peers: bool | None = None
+) -> pl.DataFrame:
     """Return one row per rank that ran a pipeline action: rank, pipeline (its smallest recorded rank).
 
     Ranks that pass activations or gradients to each other, directly or through other ranks (recorded or not), form
@@ -22,11 +24,13 @@ def find_pipelines(spans: pl.DataFrame, ranks: pl.DataFrame | None = None) -> pl
     transfers show the pipelines if all of these ran the same actions, each once: they may also be those of something
     else. Otherwise replicas are inferred from actions that several ranks ran (`infer_replicas`); without those, all
     ranks form one pipeline.
+
+    If the spans are those of some pipelines of a run, `names_peers` states whether transfers of the run name peers.
     """
     ran_action = pl.col("rank").filter(pl.col("kind").is_in(ACTION_KINDS))
     numbers = spans.select(ran_action.unique().sort())["rank"].to_list()
     root = _connected(spans, (*SENDS, *RECEIVES))
-    if root:
+    if root if names_peers is None else names_peers:
         keys = [root.get(rank, rank) for rank in numbers]
     else:
         replica = _replicas(ranks) or _of_plain_transfers(spans) or infer_replicas(spans) or {}
@@ -78,7 +82,7 @@ def _connected(spans: pl.DataFrame, kinds: tuple[str, ...]) -> dict[int, int]:
     """Return for each rank with transfers of these kinds the representative of those that they connect."""
     is_edge = pl.col("kind").is_in(kinds) & pl.col("peer").is_not_null()
     edges = spans.lazy().filter(is_edge).select("rank", "peer").unique().sort("rank", "peer").collect()
-    return _roots(edges.iter_rows())
+    return connected_ranks(edges.iter_rows())
 
 
 def _replicas(ranks: pl.DataFrame | None) -> dict[int, Hashable]:
@@ -88,8 +92,8 @@ def _replicas(ranks: pl.DataFrame | None) -> dict[int, Hashable]:
     return {rank: tuple(shared) for rank, *shared in ranks.select("rank", "dp", "tp", "cp").iter_rows()}
 
 
-def _roots(edges: Iterable[tuple[int, ...]]) -> dict[int, int]:
-    """Return for each rank the representative of its connected component (union-find with path halving)."""
+def connected_ranks(edges: Iterable[tuple[int, ...]]) -> dict[int, int]:
+    """Return for each rank the representative of those that edges connect it with (union-find with path halving)."""
     parent: dict[int, int] = {}
 
     def root_of(rank: int) -> int:

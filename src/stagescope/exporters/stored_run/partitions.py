@@ -35,31 +35,56 @@ class Partition(NamedTuple):
         return f"{self.table.name}/pipeline={self.pipeline}/step_range={self.step_range}/part.parquet"
 
 
+class StepRanges(NamedTuple):
+    """The first step of a run, and the number of steps of each range."""
+
+    first: int
+    length: int
+
+
 def divide(timeline: Timeline, most_spans: int = MOST_SPANS) -> Iterator[Partition]:
     """Yield the partitions of every table, in a fixed order; rows keep their order."""
+    yield from whole_tables(timeline)
+    pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    ranges = step_ranges(timeline.spans.select("rank", "step"), pipelines, most_spans)
+    yield from divide_tables(timeline, pipelines, ranges)
+
+
+def whole_tables(timeline: Timeline) -> Iterator[Partition]:
+    """Yield the tables that are not divided."""
     for table in WHOLE:
         yield Partition(table, getattr(timeline, table.name))
-    pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    first, length = _step_ranges(timeline.spans, pipelines, most_spans)
-    place = {
-        "pipeline": pl.col("pipeline").fill_null(NONE),
-        "step_range": ((pl.col("step") - first) // length).cast(pl.Int32).fill_null(NONE),
-    }
+
+
+def divide_tables(timeline: Timeline, pipelines: pl.DataFrame, ranges: StepRanges) -> Iterator[Partition]:
+    """Yield the partitions of the other tables: of a whole run, or of some of its pipelines."""
     for table in PARTITIONED:
         rows: pl.DataFrame = getattr(timeline, table.name)
-        placed = rows.join(pipelines, on="rank", how="left", maintain_order="left").with_columns(**place)
-        parts = placed.partition_by(*place, as_dict=True, include_key=False, maintain_order=True)
+        placed = with_places(rows, pipelines, ranges)
+        parts = placed.partition_by(
+            "pipeline", "step_range", as_dict=True, include_key=False, maintain_order=True
+        )
         for (pipeline, step_range), part in sorted(parts.items()):
             yield Partition(table, part, int(str(pipeline)), int(str(step_range)))
 
 
-def _step_ranges(spans: pl.DataFrame, pipelines: pl.DataFrame, most_spans: int) -> tuple[int, int]:
-    """Return the first step, and the number of steps of a range: with them, no partition has too many spans."""
-    stepped = spans.select("rank", "step").drop_nulls("step").join(pipelines, on="rank", how="left")
-    if stepped.is_empty():
-        return 0, 1
-    first, largest = stepped.select(
-        pl.col("step").min(),
-        largest=pl.struct("pipeline", "step").value_counts(name="n").struct.field("n").max(),
-    ).row(0)
-    return first, max(1, most_spans // largest)
+def with_places(rows: pl.DataFrame, pipelines: pl.DataFrame, ranges: StepRanges) -> pl.DataFrame:
+    """Return rows with the columns pipeline and step_range."""
+    return rows.join(pipelines, on="rank", how="left", maintain_order="left").with_columns(
+        pipeline=pl.col("pipeline").fill_null(NONE),
+        step_range=((pl.col("step") - ranges.first) // ranges.length).cast(pl.Int32).fill_null(NONE),
+    )
+
+
+def step_ranges(counted: pl.DataFrame, pipelines: pl.DataFrame, most_spans: int = MOST_SPANS) -> StepRanges:
+    """Return the ranges of steps with which no partition has too many spans.
+
+    `counted` has rank and step of each span, or of several with their number, n.
+    """
+    known = counted.drop_nulls("step").join(pipelines, on="rank", how="left")
+    if known.is_empty():
+        return StepRanges(0, 1)
+    number = pl.col("n").sum() if "n" in known.columns else pl.len()
+    largest = known.group_by("pipeline", "step").agg(n=number)["n"].max()
+    first = known["step"].min()
+    return StepRanges(int(first), max(1, most_spans // int(largest)))  # type: ignore[arg-type]  # integers

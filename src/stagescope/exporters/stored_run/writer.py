@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -71,34 +71,62 @@ def write_stored_run(
     with what is missing. Raises OutputError if the operating system refuses to write, for instance because the disk is
     full.
     """
-    journal = Journal(directory, manifest)
     options = options or WriteOptions()
-    written = 0
+    with storing(directory, manifest, options.on_written) as store:
+        every = _Partitions(
+            divide(timeline, options.most_spans),
+            directory.absolute(),
+            store.journal,
+            by_file=not options.executor.takes_large,
+        )
+        for part in options.executor.map(write_partition, every.missing()):
+            store.add(part)
+            every.done[part.path] = part
+        return store.finish(manifest, list(every.done.values()), timeline.diagnostics)
+
+
+@dataclass
+class Store:
+    """A run that is being stored: what is complete is in the journal, and the manifest is written last."""
+
+    directory: Path
+    journal: Journal
+    on_written: Callable[[Part], object] | None = None
+    written: int = 0
+
+    def add(self, part: Part) -> None:
+        """Note a file that was written. Raises OSError."""
+        self.journal.add(part)
+        self.written += 1
+        if self.on_written is not None:
+            self.on_written(part)
+
+    def finish(self, manifest: Manifest, parts: list[Part], diagnostics: pl.DataFrame) -> Stored:
+        """Write the manifest with these parts, remove everything else, and return what was stored. Raises OSError."""
+        shutil.rmtree(self.directory / UNENCODED, ignore_errors=True)
+        _remove_others(self.directory, parts)
+        complete = replace(manifest, parts=tuple(parts))
+        _write_manifest(complete, self.directory)
+        self.journal.remove()
+        return Stored(self.directory, complete, self.written, len(parts) - self.written, diagnostics)
+
+
+@contextmanager
+def storing(
+    directory: Path, manifest: Manifest, on_written: Callable[[Part], object] | None = None
+) -> Iterator[Store]:
+    """Yield the store of a directory, whose lock the caller holds; see write_stored_run.
+
+    Raises OutputError if the operating system refuses to write.
+    """
+    journal = Journal(directory, manifest)
     try:
         journal.begin(part for part in manifest.parts if is_intact(directory, part))
         (directory / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(directory / UNENCODED, ignore_errors=True)
-        every = _Partitions(
-            divide(timeline, options.most_spans),
-            directory.absolute(),
-            journal,
-            by_file=not options.executor.takes_large,
-        )
-        for part in options.executor.map(write_partition, every.missing()):
-            journal.add(part)
-            every.done[part.path] = part
-            written += 1
-            if options.on_written is not None:
-                options.on_written(part)
-        shutil.rmtree(directory / UNENCODED, ignore_errors=True)
-        parts = list(every.done.values())
-        _remove_others(directory, parts)
-        complete = replace(manifest, parts=tuple(parts))
-        _write_manifest(complete, directory)
-        journal.remove()
+        yield Store(directory, journal, on_written)
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
-    return Stored(directory, complete, written, len(parts) - written, timeline.diagnostics)
 
 
 @dataclass

@@ -56,7 +56,7 @@ class Attempt(NamedTuple):
         declared = [process.contents.header.get("world_size") for process in self.processes]
         world_size = max((size for size in declared if isinstance(size, int)), default=len(self.processes))
         has_steps = any(process.step_count for process in self.processes)
-        counts = [p.step_count if has_steps else len(p.contents.spans) for p in self.processes]
+        counts = [p.step_count if has_steps else p.facts.spans for p in self.processes]
         return len(self.ranks) >= world_size and min(counts) > 0
 
 

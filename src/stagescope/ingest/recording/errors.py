@@ -26,3 +26,11 @@ def more_than_memory(spans: int, need_bytes: int, have_bytes: int) -> InputError
         f"machine has {size_text(have_bytes)}",
         f"read some steps, as with --steps 0:10, or try it anyway with --limit spans={spans}",
     )
+
+
+def changed_meanwhile(source: str) -> InputError:
+    """Return the error for a recording that was written, replaced or deleted while its run was stored."""
+    return InputError(
+        f"{source} has changed while it was stored",
+        "store the run when no process writes its recordings any more",
+    )

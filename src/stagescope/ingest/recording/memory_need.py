@@ -42,6 +42,14 @@ def require_memory(paths: Iterable[Path], steps: StepRange | None) -> None:
         raise errors.more_than_memory(spans, spans * LEAST_SPAN_BYTES, have_bytes)
 
 
+def require_memory_for(spans: int) -> None:
+    """Raise InputError if this many spans, which have to be read together, need more memory than there is."""
+    have_bytes = memory_bytes()
+    need_bytes = spans * LEAST_SPAN_BYTES
+    if have_bytes is not None and need_bytes > have_bytes and "spans" not in changed_limits():
+        raise errors.more_than_memory(spans, need_bytes, have_bytes)
+
+
 def memory_bytes() -> int | None:
     """Return the memory of this machine or container, and its swap; None if the system does not state them."""
     sizes = dict(line.split()[:2] for line in _text(MEMORY).splitlines() if line.startswith(SIZES))

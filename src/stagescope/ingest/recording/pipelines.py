@@ -10,10 +10,9 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.record.format import NONE
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import STEP_CODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -31,11 +30,10 @@ def choose_pipeline(processes: Sequence[Process], wanted: str | None) -> tuple[s
     steps: dict[str, set[int]] = {}
     has_several = False
     for process in processes:
-        own = list(_labeled_steps(process))
-        has_several |= len({label for label, _, _ in own}) > 1
-        for label, step, time_ns in own:
+        has_several |= len(process.facts.labels) > 1
+        for label, (time_ns, own_steps) in process.facts.labels.items():
             times_ns[label] = times_ns.get(label, 0) + time_ns
-            steps.setdefault(label, set()).add(step)
+            steps.setdefault(label, set()).update(own_steps.tolist())
     if wanted is not None and wanted not in times_ns:
         raise InputError.no_pipeline(wanted, times_ns)
     if not has_several:
@@ -61,7 +59,7 @@ def is_of_pipeline(
     """Return whether each record, by its step, belongs to pipeline `label` (None: to any) or to no step."""
     if label is None:
         return np.ones(len(steps), np.bool_)
-    own = [step for other, step, _ in _labeled_steps(process) if other == label]
+    _, own = process.facts.labels.get(label, (0, ()))
     return np.isin(steps, [*own, NONE])
 
 
@@ -70,13 +68,3 @@ def schedule_of(process: Process, label: str | None) -> Any:
     header = process.contents.header
     declared = header.get("schedules", {}).get(label) if label else None
     return (declared or header.get("schedule", {})).get("name")
-
-
-def _labeled_steps(process: Process) -> Iterator[tuple[str, int, int]]:
-    """Yield label, number and duration of each step whose pipeline is named."""
-    spans, names = process.contents.spans, process.contents.names
-    is_named = (spans["kind"] == STEP_CODE) & (spans["name"] > 0)
-    for name, step, start_ns, end_ns in zip(
-        *(spans[column][is_named].tolist() for column in ("name", "step", "start_ns", "end_ns")), strict=True
-    ):
-        yield names.get(name, f"pipeline {name}"), step, end_ns - start_ns

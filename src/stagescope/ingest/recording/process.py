@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, STEP_CODE
+from stagescope.ingest.recording.facts import FAR_NS
 
 if TYPE_CHECKING:
+    from stagescope.ingest.recording.facts import Facts
     from stagescope.ingest.recording.frames import Contents
     from stagescope.model.diagnostics import Diagnostic
-
-ACTION_CODES = [BY_NAME[kind].code for kind in ACTION_KINDS]
 
 
 @dataclass(frozen=True)
 class Process:
     """A recording with its rank, the file that it was read from, and the name of its clock.
 
-    `clock` is empty until `assign_clocks` has compared all recordings. `notes` is what was found when its files were
-    joined.
+    `facts` are those about its spans, which `contents` has no more where a run is read one part at a time. `clock` is
+    empty until `assign_clocks` has compared all recordings. `notes` is what was found in its files.
     """
 
     rank: int
     source: str
     contents: Contents
+    facts: Facts
     clock: str = ""
     notes: tuple[Diagnostic, ...] = ()
 
@@ -40,7 +40,7 @@ class Process:
     @property
     def action_count(self) -> int:
         """Number of forwards and backwards."""
-        return int(np.isin(self.contents.spans["kind"], ACTION_CODES).sum())
+        return self.facts.actions
 
     @property
     def step_count(self) -> int:
@@ -48,10 +48,7 @@ class Process:
 
         Steps that were not asked for are counted, too.
         """
-        spans = self.contents.spans
-        is_marker = spans["kind"] == STEP_CODE
-        numbers = spans["step"][is_marker] if is_marker.any() else spans["step"][spans["step"] >= 0]
-        return len(np.unique(np.concatenate([numbers, self.contents.unchosen_steps])))
+        return len(np.union1d(self.facts.steps, self.contents.unchosen_steps))
 
     @cached_property
     def offset_ns(self) -> int:
@@ -65,11 +62,12 @@ class Process:
     @cached_property
     def extent_ns(self) -> tuple[int, int]:
         """First and last moment of the recording, on its own clock."""
-        spans, anchors = self.contents.spans, self.contents.anchors["monotonic_ns"]
-        moments = [spans["start_ns"].min(initial=2**62), anchors.min(initial=2**62)]
-        ends = [spans["end_ns"].max(initial=-(2**62)), anchors.max(initial=-(2**62))]
+        anchors = self.contents.anchors["monotonic_ns"]
+        first_ns, last_ns = self.facts.extent_ns or (FAR_NS, -FAR_NS)
+        moments = [first_ns, anchors.min(initial=FAR_NS)]
+        ends = [last_ns, anchors.max(initial=-FAR_NS)]
         began_ns = self.contents.header.get("process_start_ns")
-        if isinstance(began_ns, int) and abs(began_ns) < 2**62:
+        if isinstance(began_ns, int) and abs(began_ns) < FAR_NS:
             moments.append(began_ns)
             ends.append(began_ns)
         first, last = int(min(moments)), int(max(ends))

@@ -12,39 +12,38 @@ import os
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording import errors
-from stagescope.ingest.recording.attempts import LAST, choose_attempt
-from stagescope.ingest.recording.chosen_steps import require_chosen_steps, with_chosen_steps
-from stagescope.ingest.recording.clock_domains import assign_clocks, machine_names, rows_of_clocks
+from stagescope.ingest.recording.chosen_steps import with_chosen_steps
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.counters import counters_of
-from stagescope.ingest.recording.diagnostics import damage_of, device_notes, run_notes
+from stagescope.ingest.recording.decisions import Decisions, decide
+from stagescope.ingest.recording.diagnostics import damage_of
+from stagescope.ingest.recording.facts import facts_of
 from stagescope.ingest.recording.frames import Columns, Contents, read_contents
 from stagescope.ingest.recording.leading_loads import without_leading_loads
 from stagescope.ingest.recording.marked_messages import merge_marked
 from stagescope.ingest.recording.marked_steps import divide_into_steps
 from stagescope.ingest.recording.marked_transfers import place_transfers
 from stagescope.ingest.recording.memory_need import require_memory
-from stagescope.ingest.recording.pipelines import choose_pipeline, records_of, schedule_of
+from stagescope.ingest.recording.pipelines import records_of
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.reductions import name_reductions
 from stagescope.ingest.recording.segments import Part, join_segments, without_discarded
-from stagescope.ingest.recording.slews import without_slews
+from stagescope.ingest.recording.slews import without_slew
 from stagescope.ingest.recording.time_window import within_recording
 from stagescope.ingest.recording.values import nullable, texts
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.usable_files import read_usable
-from stagescope.model import CLOCKS, COUNTERS, RANKS, SPANS, STEPS, Timeline
-from stagescope.model.clock_groups import machines_of_clocks
+from stagescope.model import COUNTERS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.tables import KindType, LaneType
-from stagescope.model.validate import conform, in_order
+from stagescope.model.validate import in_order
 from stagescope.record import format as fmt
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import BY_CODE, BY_NAME, KINDS, LANES, STEP_CODE
@@ -81,7 +80,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     """
     options = options or ReadOptions()
     require_memory(paths, options.steps)
-    outcomes, refused = read_usable(partial(_part, steps=options.steps), paths, options.done)
+    outcomes, refused = read_usable(partial(part_of, steps=options.steps), paths, options.done)
     parts, gone = (
         [one for one in outcomes if isinstance(one, Part)],
         [one for one in outcomes if isinstance(one, Path)],
@@ -101,50 +100,32 @@ def timeline_of(
 
     With `last`, it is that of the last attempt even if that is not complete. Raises InputError as read_recordings does.
     """
-    every, contradictions = assign_clocks(every)
-    processes, left_out = choose_attempt(every, LAST if last else options.attempt)
-    require_chosen_steps(processes, options.steps)
-    processes, rate_errors_ns, slewed = without_slews(processes)
-    label, several = choose_pipeline(processes, options.pipeline)
-    ranks = _ranks(processes, label)
-    clocks = conform(
-        pl.DataFrame(rows_of_clocks(processes, machines_of_clocks(ranks)), infer_schema_length=None),
-        CLOCKS,
-    ).with_columns(
-        rate_error_ns=pl.col("clock").replace_strict(rate_errors_ns, default=None, return_dtype=pl.Int64)
-    )
-    used = {process.source for process in processes}
-    lost = [*lost, *(note for note in contradictions if note.source in used), *left_out, *several, *slewed]
-    offsets = dict(zip(clocks["clock"], clocks["offset_ns"], strict=True))
-    runs = {process.contents.header.get("run") for process in processes} - {None, ""}
+    return timeline_of_decisions(decide(every, lost, options, last=last))
+
+
+def timeline_of_decisions(decisions: Decisions) -> Timeline:
+    """Return the Timeline of the recordings of a run, or of some of them."""
+    label = decisions.label
+    offsets = dict(zip(decisions.clocks["clock"], decisions.clocks["offset_ns"], strict=True))
     markers, spans, counters = [], [], []
     notes: list[Diagnostic] = []
-    for process in processes:
+    for recording in decisions.processes:
+        process = without_slew(recording, decisions.slews)
         records = records_of(process, label)
         is_marker = records["kind"] == STEP_CODE
         offset_ns = offsets[process.clock]
         markers.append(_steps(records.where(is_marker), process.rank, offset_ns))
-        spans.append(without_leading_loads(_spans(records.where(~is_marker), process, offset_ns)))
+        spans.append(without_leading_loads(spans_of(records.where(~is_marker), process, offset_ns)))
         counters.append(counters_of(process, label, offset_ns))
         notes += process.notes
-        notes += damage_of(process.contents, process.source, process.rank)
     stepped, divided = divide_into_steps(merge_marked(pl.concat(spans)))
-    placed, unplaced = place_transfers(name_reductions(stepped, ranks))
+    placed, unplaced = place_transfers(name_reductions(stepped, decisions.ranks, decisions.group_kinds))
     return Timeline(
         spans=in_order(placed, SPANS),
-        ranks=ranks,
+        ranks=decisions.ranks,
         steps=pl.concat(markers).sort(STEPS.order),
-        clocks=clocks,
-        diagnostics=diagnostics_table(
-            [
-                *lost,
-                *notes,
-                *divided,
-                *unplaced,
-                *device_notes(p.contents for p in processes),
-                *run_notes(len(runs)),
-            ]
-        ),
+        clocks=decisions.clocks,
+        diagnostics=diagnostics_table([*decisions.before, *notes, *divided, *unplaced, *decisions.after]),
         counters=in_order(pl.concat(counters), COUNTERS),
     )
 
@@ -162,6 +143,24 @@ def processes_of(
     `discarded` are files that their process deleted meanwhile.
     Raises InputError for a file of a newer format, and if the rank of no file is known.
     """
+    processes, lost = known_processes(parts, discarded)
+    require_known(processes, parts)
+    return processes, lost
+
+
+def require_known(processes: Sequence[Process], parts: Sequence[Part]) -> None:
+    """Raise InputError if the rank of no file is known."""
+    if not processes:
+        raise InputError.damaged(parts[0].path, f"{_no_rank(parts[0].contents)}, and so is the rank")
+
+
+def known_processes(
+    parts: Sequence[Part], discarded: Collection[Path] = ()
+) -> tuple[list[Process], list[Diagnostic]]:
+    """Return the process of each recording with a rank, in the order of ranks, and what could not be used.
+
+    Raises InputError for a file of a newer format.
+    """
     processes: list[Process] = []
     lost: list[Diagnostic] = []
     for (path, contents), notes in join_segments(parts, discarded):
@@ -177,13 +176,12 @@ def processes_of(
             lost.append(omitted)
         else:
             inside, outside = within_recording(contents, str(path), rank)
-            processes.append(Process(rank, str(path), inside, notes=(*notes, *outside)))
-    if not processes:
-        raise InputError.damaged(parts[0].path, f"{_no_rank(parts[0].contents)}, and so is the rank")
+            found = (*notes, *outside, *damage_of(inside, str(path), rank))
+            processes.append(Process(rank, str(path), inside, facts_of(inside), notes=found))
     return sorted(processes, key=lambda process: process.rank), lost
 
 
-def _part(path: Path, *, steps: StepRange | None) -> Part | Path:
+def part_of(path: Path, *, steps: StepRange | None = None) -> Part | Path:
     """Return the content of a file; the path if the file is gone: a running process deletes its oldest segments."""
     try:
         return Part(path, with_chosen_steps(read_contents(_bytes_of(path)), steps))
@@ -205,34 +203,6 @@ def _rank_in_name(path: Path) -> int | None:
     return rank if rank is not None and rank < limit("ranks") else None
 
 
-def _ranks(processes: Sequence[Process], label: str | None) -> pl.DataFrame:
-    machines = machine_names(processes)
-    return conform(
-        pl.DataFrame(
-            [_rank_row(process, machines, label) for process in processes], infer_schema_length=None
-        ),
-        RANKS,
-    )
-
-
-def _rank_row(
-    process: Process, machines: dict[tuple[str, str | None], str], label: str | None
-) -> dict[str, Any]:
-    header = process.contents.header
-    coordinates = {name: header.get("parallel", {}).get(name) for name in ("pp", "dp", "tp", "cp", "ep")}
-    return {
-        "rank": process.rank,
-        "machine": machines[process.clock, process.host],
-        "device": header.get("device"),
-        **coordinates,
-        "host": process.host,
-        "clock": process.clock,
-        "world_size": header.get("world_size"),
-        "schedule": schedule_of(process, label),
-        "source": process.source,
-    }
-
-
 def _steps(markers: Columns, rank: int, offset_ns: int) -> pl.DataFrame:
     return pl.DataFrame(
         {
@@ -245,8 +215,8 @@ def _steps(markers: Columns, rank: int, offset_ns: int) -> pl.DataFrame:
     )
 
 
-def _spans(records: Columns, process: Process, offset_ns: int) -> pl.DataFrame:
-    """Return the spans table of one process: whole columns, no loop over spans."""
+def spans_of(records: Columns, process: Process, offset_ns: int) -> pl.DataFrame:
+    """Return the spans table of records of one process: whole columns, no loop over spans."""
     columns: dict[str, pl.Series] = {}
     for name in ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes"):
         columns[name] = nullable(records[name])

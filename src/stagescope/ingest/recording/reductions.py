@@ -22,27 +22,21 @@ MOST_BYTES_OF_VALUES = 64
 """A collective of at most this many bytes averages values other than gradients."""
 
 
-def name_reductions(spans: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+def name_reductions(
+    spans: pl.DataFrame, ranks: pl.DataFrame, group_kinds: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Return the spans of a run, in which the collectives that reduce gradients are of kind ``grad_reduce``.
 
-    `ranks` is the table RANKS.
+    `ranks` is the table RANKS. If the spans are those of some ranks of a run, `group_kinds` are those of the groups
+    of all (`reducing_groups`, `find_group_kinds`).
     """
-    is_sum = (pl.col("kind") == COLLECTIVE) & (pl.col("bytes") > MOST_BYTES_OF_VALUES)
     rows = spans.with_row_index("row")
-    parts = pl.col("name").str.split(SEPARATOR)
-    found = (
-        rows.filter(is_sum, pl.col("step").is_not_null())
-        .select(
-            "row", "rank", "step", "start_ns",
-            operation=parts.list.first().str.strip_suffix(ASYNCHRONOUS), group=parts.list.last(),
-        )
-        .filter(pl.col("operation").is_in(SUMS))
-    )  # fmt: skip
+    found = _sums(rows).select("row", "rank", "step", "start_ns", "group")
     if found.is_empty():
         return spans
-    kinds = find_group_kinds(found.select("group", "rank"), ranks).filter(
-        pl.col("group_kind").str.split("+").list.contains(DATA_PARALLEL)
-    )
+    if group_kinds is None:
+        group_kinds = find_group_kinds(found.select("group", "rank"), ranks)
+    kinds = group_kinds.filter(pl.col("group_kind").str.split("+").list.contains(DATA_PARALLEL))
     keys = ["rank", "step"]
     found = found.join(kinds, on="group").join(_ends_of_backwards(spans, keys), on=keys)
     found = found.filter(pl.col("start_ns") >= pl.col("computed_ns"))
@@ -58,6 +52,22 @@ def name_reductions(spans: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
             stage=pl.when(reduces).then(pl.coalesce("stage", "only")).otherwise("stage"),
         )
         .drop("row", "only")
+    )
+
+
+def reducing_groups(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return group and rank of the collectives that may reduce gradients."""
+    return _sums(spans).select("group", "rank").unique(maintain_order=True)
+
+
+def _sums(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums over more than a few bytes, with their group."""
+    is_sum = (pl.col("kind") == COLLECTIVE) & (pl.col("bytes") > MOST_BYTES_OF_VALUES)
+    parts = pl.col("name").str.split(SEPARATOR)
+    return (
+        spans.filter(is_sum, pl.col("step").is_not_null())
+        .with_columns(operation=parts.list.first().str.strip_suffix(ASYNCHRONOUS), group=parts.list.last())
+        .filter(pl.col("operation").is_in(SUMS))
     )
 
 

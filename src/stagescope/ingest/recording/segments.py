@@ -76,10 +76,10 @@ def join_segments(
     rows: dict[object, list[Part]] = {}
     parts = list(parts)
     # A file with a damaged header is assigned by its name to the process of its neighbors.
-    keys = {_stem(part): _key(part) for part in parts if "segment" in part.contents.header}
+    keys = {stem_of(part.path): _key(part) for part in parts if "segment" in part.contents.header}
     for part in parts:
         bounded = "segment" in part.contents.header
-        own = _key(part) if bounded else keys.get(_stem(part), part.path)
+        own = _key(part) if bounded else keys.get(stem_of(part.path), part.path)
         rows.setdefault(own, []).append(part)
     for row in rows.values():
         row.sort(key=lambda part: part.number)

@@ -19,7 +19,7 @@ from stagescope.record import format as fmt
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -70,36 +70,36 @@ class Slew:
         )
 
 
-def without_slews(
-    processes: Sequence[Process],
-) -> tuple[list[Process], dict[str, int], list[Diagnostic]]:
-    """Return the recordings without changes of the rates of their clocks, and the error of that for each such clock.
+def find_slews(processes: Sequence[Process]) -> tuple[dict[str, Slew], list[Diagnostic]]:
+    """Return the slew of each clock that is not of constant rate, and diagnostics that name those that were slewed.
 
-    Clocks of constant rate, and those without readings of the raw clock, are left as they are. The diagnostics name
-    the clocks that were slewed.
+    Clocks without readings of the raw clock are taken to be of constant rate.
     """
     slews = {}
-    for clock in dict.fromkeys(process.clock for process in processes):
-        own = [process for process in processes if process.clock == clock]
-        spans = [process.contents.spans for process in own if len(process.contents.spans)]
-        if not spans:
-            continue
+    of_clock: dict[str, list[Process]] = {}
+    for process in processes:
+        of_clock.setdefault(process.clock, []).append(process)
+    for clock, own in of_clock.items():
         # Not the extent of the recordings: a process begins long before its first span and its first reading.
-        extent_ns = (
-            min(int(each["start_ns"].min()) for each in spans),
-            max(int(each["end_ns"].max()) for each in spans),
-        )
+        extents = [process.facts.extent_ns for process in own if process.facts.extent_ns is not None]
+        if not extents:
+            continue
+        extent_ns = min(first for first, _ in extents), max(last for _, last in extents)
         slew = slew_of(np.concatenate([process.contents.raw_anchors for process in own]), extent_ns)
         if slew is not None:
             slews[clock] = slew
-    converted = [
-        replace(process, contents=_converted(process.contents, slews[process.clock]))
-        if process.clock in slews
-        else process
-        for process in processes
-    ]
-    errors_ns = {clock: int(np.ceil(slew.error_ns)) for clock, slew in slews.items()}
-    return converted, errors_ns, list(_notes(processes, slews))
+    return slews, list(_notes(processes, slews))
+
+
+def rate_errors_of(slews: Mapping[str, Slew]) -> dict[str, int]:
+    """Return the error of removing the slew of each clock."""
+    return {clock: int(np.ceil(slew.error_ns)) for clock, slew in slews.items()}
+
+
+def without_slew(process: Process, slews: Mapping[str, Slew]) -> Process:
+    """Return a recording without changes of the rate of its clock."""
+    slew = slews.get(process.clock)
+    return process if slew is None else replace(process, contents=_converted(process.contents, slew))
 
 
 def slew_of(readings: npt.NDArray[np.void], extent_ns: tuple[int, int]) -> Slew | None:

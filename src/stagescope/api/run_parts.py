@@ -1,0 +1,176 @@
+"""The parts of a run that are read, observed and stored independently of each other, in worker processes.
+
+A part has the recordings of a few whole pipelines. What holds for the whole run was decided before (RunOfParts), so
+that the tables of a part are exactly the rows that reading the whole run at once gives for its ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.clocks import extents_of, observe, timestamps_of, with_corrections
+from stagescope.exporters.new_files import make_directory
+from stagescope.exporters.stored_run.partition_files import UNENCODED, Unwritten, write_partition
+from stagescope.exporters.stored_run.partitions import divide_tables
+from stagescope.ingest.merge import conformed, with_valid_rows
+from stagescope.ingest.recording.survey import timeline_of_part
+from stagescope.ingest.stages import stage_evidence, with_placement
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.stored_run import PARTITIONED
+from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stagescope.clocks import Observed, PartOfRun
+    from stagescope.clocks.correction import Correction
+    from stagescope.exporters.stored_run.partitions import StepRanges
+    from stagescope.ingest.recording.decisions import Decisions
+    from stagescope.ingest.recording.survey import Files
+    from stagescope.ingest.stages import Placement
+    from stagescope.model import Timeline
+    from stagescope.model.stored_run import Part
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """Some recordings of a run, and what was decided about the whole of it; `numbered` has the clocks of its ranks."""
+
+    decisions: Decisions
+    files: tuple[Files, ...]
+    placement: Placement
+    numbered: pl.DataFrame
+    run: PartOfRun
+
+    @property
+    def name(self) -> str:
+        """How messages name the part."""
+        ranks = [process.rank for process in self.decisions.processes]
+        return f"ranks {min(ranks)} to {max(ranks)}" if len(ranks) > 1 else f"rank {ranks[0]}"
+
+
+class Observation(NamedTuple):
+    """What a part shows about the whole run.
+
+    `counts` has table, rank, step and n (rows), `edges` rank and peer of transfers, `acted` the ranks with actions,
+    `stages` those of stage_evidence, and `names` the distinct names of spans.
+    """
+
+    observed: Observed
+    extents: pl.DataFrame
+    counts: pl.DataFrame
+    edges: pl.DataFrame
+    acted: pl.Series
+    stages: pl.DataFrame
+    names: pl.Series
+    notes: tuple[Diagnostic, ...]
+
+
+class Unstored(NamedTuple):
+    """A part that is to be stored, and how: see divide_tables. `missing` are the paths of files that are not there.
+
+    `corrections` are those of the clocks that `part.numbered` numbers, None to leave timestamps as recorded.
+    """
+
+    part: RunPart
+    directory: Path
+    pipelines: pl.DataFrame
+    ranges: StepRanges
+    missing: frozenset[str]
+    corrections: tuple[Correction, ...] | None
+
+    @property
+    def name(self) -> str:
+        """How messages name the part."""
+        return self.part.name
+
+
+class Timed(NamedTuple):
+    """A part of which all timestamps of some clocks are wanted, as files in a directory."""
+
+    part: RunPart
+    directory: Path
+    clocks: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """How messages name the part."""
+        return self.part.name
+
+
+def read_part(part: RunPart) -> Timeline:
+    """Return the tables of a part, with diagnostics about its rows alone."""
+    timeline = conformed(timeline_of_part(part.decisions, part.files))
+    return with_placement(with_valid_rows(timeline), part.placement)
+
+
+def observe_part(part: RunPart) -> Observation:
+    """Return what a part shows about the whole run."""
+    timeline = read_part(part)
+    spans = timeline.spans
+    is_edge = pl.col("kind").is_in([*SENDS, *RECEIVES]) & pl.col("peer").is_not_null()
+    counts = [
+        getattr(timeline, table.name)
+        .group_by("rank", "step")
+        .agg(n=pl.len())
+        .select(table=pl.lit(table.name), rank="rank", step=pl.col("step").cast(pl.Int32), n="n")
+        for table in PARTITIONED
+    ]
+    return Observation(
+        observe(timeline, part.numbered, part.run),
+        extents_of(timeline, part.numbered),
+        pl.concat(counts),
+        spans.lazy().filter(is_edge).select("rank", "peer").unique().collect(),
+        spans.filter(pl.col("kind").is_in(ACTION_KINDS))["rank"].unique(),
+        stage_evidence(spans),
+        spans["name"].unique(),
+        tuple(Diagnostic(**row) for row in timeline.diagnostics.iter_rows(named=True)),
+    )
+
+
+def store_part(item: Unstored) -> list[Part]:
+    """Write the files of a part that are missing, and return them for the manifest. Raises OSError."""
+    timeline = read_part(item.part)
+    if item.corrections is not None:
+        timeline = with_corrections(timeline, item.part.numbered, item.corrections)
+    stored = []
+    for partition in divide_tables(timeline, item.pipelines, item.ranges):
+        if partition.path in item.missing:
+            rows = partition.rows.rechunk()  # the same bytes, however the rows were put together
+            stored.append(
+                write_partition(
+                    Unwritten(
+                        item.directory,
+                        partition.table.name,
+                        partition.path,
+                        rows,
+                        partition.pipeline,
+                        partition.step_range,
+                    )
+                )
+            )
+    return stored
+
+
+def timestamps_of_part(item: Timed) -> dict[int, str]:
+    """Return the files with the timestamps of each of the clocks, on the clock itself. Raises OSError."""
+    timeline = read_part(item.part)
+    make_directory(item.directory / UNENCODED)
+    found = {}
+    for clock, own_ns in timestamps_of(timeline, item.part.numbered, item.clocks).items():
+        path = item.directory / UNENCODED / f"{item.name},clock-{clock}.npy".replace(" ", "-")
+        np.save(path, own_ns)
+        found[clock] = str(path)
+    return found
+
+
+def of_clocks(part: RunPart, corrections: tuple[Correction, ...]) -> tuple[RunPart, tuple[Correction, ...]]:
+    """Return a part with its clocks numbered from 0, and their corrections alone."""
+    used = part.numbered["clock"].unique().sort()
+    number = {clock: index for index, clock in enumerate(used)}
+    numbered = part.numbered.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
+    return replace(part, numbered=numbered), tuple(corrections[clock] for clock in used)

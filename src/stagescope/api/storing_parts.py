@@ -1,0 +1,281 @@
+"""Stores a run of recordings of any size: read three times, one part after the other, and never all at once.
+
+First, every recording is surveyed, and what concerns the whole run is decided. Then each part (a few pipelines) is
+read to observe clocks, and the clocks of all machines are aligned. Last, each part is read, moved to the common clock
+and written. Parts do not depend on each other, so they can be read by worker processes here or on a cluster; with one
+part, the whole run is in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stagescope.api.reading import clock_json
+from stagescope.api.run_division import DividedRun, divide_run, parts_to_store, span_count
+from stagescope.api.run_parts import (
+    Observation,
+    Timed,
+    Unstored,
+    observe_part,
+    of_clocks,
+    store_part,
+    timestamps_of_part,
+)
+from stagescope.clocks import MAX_PPM, ClockReport, solve_clocks
+from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
+from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
+from stagescope.ingest.merge import WALL_CLOCK_CODE
+from stagescope.ingest.recording.memory_need import require_memory_for
+from stagescope.ingest.recording.survey import (
+    Files,
+    Surveyed,
+    batches,
+    copies_in,
+    decide_surveyed,
+    survey,
+)
+from stagescope.ingest.stages import note_ranks_without_stages
+from stagescope.model import SPANS
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.pipelines import find_pipelines
+from stagescope.model.stored_run import PARTITIONED
+from stagescope.model.validate import conform
+from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS
+from stagescope.vocabulary.limits import require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from stagescope.api.run_parts import RunPart
+    from stagescope.clocks import SolvedClocks
+    from stagescope.clocks.evidence import Ints
+    from stagescope.execution import Executor
+    from stagescope.exporters.stored_run import Store, Stored
+    from stagescope.exporters.stored_run.partitions import Partition, StepRanges
+    from stagescope.ingest import Inputs
+    from stagescope.ingest.reader import ReadOptions
+    from stagescope.model import Timeline
+    from stagescope.model.stored_run import Manifest, Part
+
+FILES_AT_ONCE = 32
+"""Recordings that one task surveys."""
+SPANS_OF_PART = 750_000
+"""A part of this many spans takes about half a gigabyte of memory while it is stored. One pipeline may have more."""
+SHARES = (0.15, 0.35, 0.5)
+"""Of the time: survey, observation and storing."""
+NOTE_ORDER = ("values.impossible", "timestamps.implausible", "spans.reversed", "waits.reversed")
+VALUE_ORDER = ("spans", "step", "pair", "bytes", "microbatch", "stage", "chunk", "peer", "values")
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How a run is stored by parts: the executor, the sizes of parts and partitions, and the callback for progress."""
+
+    executor: Executor
+    on_progress: Callable[[int, int], object] | None = None
+    spans_of_part: int = field(default_factory=lambda: SPANS_OF_PART)
+    most_spans: int = MOST_SPANS
+
+
+@dataclass
+class _Progress:
+    """Reports the three passes over the files as one."""
+
+    files: int
+    report: Callable[[int, int], object] | None
+    done: float = field(default=0.0)
+
+    def add(self, share: float) -> None:
+        self.done = min(1.0, self.done + share)
+        if self.report is not None:
+            self.report(int(round(self.files * self.done, 6)), self.files)
+
+
+def survey_run(paths: Sequence[Path], options: ReadOptions, how: StoreOptions) -> Surveyed:
+    """Return what is known and decided about the recordings of a run. Raises InputError as read_recordings does."""
+    progress = _Progress(len(paths), how.on_progress)
+    progress.add(0.0)
+    files = list(batches(paths, FILES_AT_ONCE))
+    surveys = []
+    for each, found in zip(files, how.executor.map(survey, files), strict=True):
+        surveys.append(found)
+        progress.add(SHARES[0] * len(each.paths) / len(paths))
+    copies, notes = copies_in(surveys)
+    if copies:
+        again = [place for place, each in enumerate(files) if copies.intersection(each.paths)]
+        without = [Files(files[place].paths, copies.intersection(files[place].paths)) for place in again]
+        for place, found in zip(again, how.executor.map(survey, without), strict=True):
+            surveys[place] = found
+    return decide_surveyed(surveys, (copies, notes), options)
+
+
+def store_parts(
+    surveyed: Surveyed,
+    inputs: Inputs,
+    options: ReadOptions,
+    how: StoreOptions,
+    to: tuple[Callable[[], AbstractContextManager[Store]], Manifest],
+) -> Stored:
+    """Store a run that was surveyed part by part, and return what was stored.
+
+    `to` has what begins the store, and its manifest. Raises InputError as reading does, and OutputError.
+    """
+    begin, manifest = to
+    with begin() as store:
+        return _stored(store, manifest, surveyed, (inputs, options, how))
+
+
+def _stored(
+    store: Store,
+    manifest: Manifest,
+    surveyed: Surveyed,
+    call: tuple[Inputs, ReadOptions, StoreOptions],
+) -> Stored:
+    inputs, options, how = call
+    run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
+    require_memory_for(max(span_count(part) for part in run.parts))
+    progress = _Progress(inputs.file_count, how.on_progress, SHARES[0])
+    observations: list[Observation] = []
+    for part, found in zip(run.parts, how.executor.map(observe_part, run.parts), strict=True):
+        observations.append(found)
+        progress.add(SHARES[1] * len(part.decisions.processes) / len(surveyed.decisions.processes))
+    tables = _with_observed_notes(run, observations)
+    _check_limits(observations, tables)
+    solved = None
+    if manifest.aligned:
+        wall = tables.diagnostics["code"].ne_missing(WALL_CLOCK_CODE)
+        tables = replace(tables, diagnostics=tables.diagnostics.filter(wall))
+        if len(run.clocks.clocks) > 1:
+            solved = _solved(run._replace(tables=tables), observations, how, store)
+            tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
+        report = ClockReport((), max_ppm=MAX_PPM) if solved is None else solved.report
+        manifest = replace(manifest, alignment=clock_json(report))
+    counts = pl.concat(each.counts for each in observations)
+    pipelines = _pipelines(observations, run)
+    of_spans = counts.filter(pl.col("table") == SPANS.name)
+    ranges = step_ranges(of_spans.select("rank", "step", "n"), pipelines, how.most_spans)
+    whole = [_stored_whole(table, store) for table in whole_tables(tables)]
+    completed: dict[str, Part] = {}
+    items = []
+    for part, paths in parts_to_store(run.parts, with_places(counts, pipelines, ranges)):
+        known = {path: store.journal.completed(path) for path in paths}
+        completed |= {path: each for path, each in known.items() if each is not None}
+        missing = frozenset(known.keys() - completed.keys())
+        if missing:
+            items.append(_unstored(part, store, (pipelines, ranges), missing, solved))
+    share = SHARES[2] / max(1, len(items))
+    for parts in how.executor.map(store_part, items):
+        for each in parts:
+            store.add(each)
+            completed[each.path] = each
+        progress.add(share)
+    order = {table.name: place for place, table in enumerate(PARTITIONED)}
+    divided = sorted(completed.values(), key=lambda each: (order[each.table], each.pipeline, each.step_range))
+    return store.finish(manifest, [*whole, *divided], tables.diagnostics)
+
+
+def _stored_whole(partition: Partition, store: Store) -> Part:
+    """Return the file of a table that is not divided, which is written unless it is there."""
+    found = store.journal.completed(partition.path)
+    if found is None:
+        found = write_partition(unwritten(partition, store.directory.absolute(), by_file=False))
+        store.add(found)
+    return found
+
+
+def _with_observed_notes(run: DividedRun, observations: Iterable[Observation]) -> Timeline:
+    """Return the tables of the run with the diagnostics about its rows, where reading it at once has them."""
+    found = [note for each in observations for note in each.notes]
+    totals: dict[tuple[object, ...], Diagnostic] = {}
+    for note in found:
+        key = (note.code, note.message, note.source, note.rank, note.location)
+        before = totals.get(key)
+        totals[key] = note if before is None else replace(note, count=before.count + note.count)
+
+    def place(note: Diagnostic) -> tuple[int, int, int]:
+        code = NOTE_ORDER.index(note.code) if note.code in NOTE_ORDER else len(NOTE_ORDER)
+        word = note.message.split(" ", 1)[0]
+        return code, VALUE_ORDER.index(word) if word in VALUE_ORDER else len(VALUE_ORDER), note.rank or 0
+
+    rows = diagnostics_table(sorted(totals.values(), key=place))
+    stages = pl.concat(each.stages for each in observations)
+    last = [] if run.placement.rule is None else note_ranks_without_stages(stages)
+    diagnostics = pl.concat([run.before, rows, run.tables.diagnostics])
+    return replace(run.tables, diagnostics=diagnostics).with_diagnostics(last)
+
+
+def _check_limits(observations: Iterable[Observation], tables: Timeline) -> None:
+    """Raise InputError if the run has more than the limits allow."""
+    source = next(iter(tables.ranks["source"].drop_nulls()), "the run")
+    counts = pl.concat(each.counts for each in observations).filter(pl.col("table") == SPANS.name)
+    names = pl.concat([each.names for each in observations]).unique()
+    longest = max((len(name) for name in names.drop_nulls()), default=0)
+    require("spans", sum(counts["n"]), source)
+    require("ranks", tables.ranks.height, source)
+    require("steps", counts["step"].n_unique(), source)
+    require("names", len(names), source)
+    require("name-length", longest, source)
+
+
+def _solved(
+    run: DividedRun, observations: Sequence[Observation], how: StoreOptions, store: Store
+) -> SolvedClocks:
+    """Return the corrections of all clocks of the run."""
+
+    def timestamps_of_clocks(clocks: Sequence[int]) -> Mapping[int, Ints]:
+        items = [
+            Timed(part, store.directory.absolute(), tuple(own))
+            for part in run.parts
+            if (own := sorted(set(clocks).intersection(part.numbered["clock"])))
+        ]
+        found: dict[int, list[Ints]] = {clock: [np.empty(0, np.int64)] for clock in clocks}
+        for files in how.executor.map(timestamps_of_part, items):
+            for clock, path in files.items():
+                found[clock].append(np.load(path))
+                Path(path).unlink(missing_ok=True)
+        return {clock: np.unique(np.concatenate(own)) for clock, own in found.items()}
+
+    return solve_clocks(
+        run.clocks._replace(timeline=run.tables),
+        [each.observed for each in observations],
+        [each.extents for each in observations],
+        timestamps_of_clocks,
+    )
+
+
+def _pipelines(observations: Sequence[Observation], run: DividedRun) -> pl.DataFrame:
+    """Return rank and pipeline of the ranks with actions, as find_pipelines does for the whole run."""
+    edges = pl.concat(each.edges for each in observations).sort("rank", "peer")
+    acted = pl.concat([each.acted for each in observations])
+    rows = pl.concat(
+        [
+            edges.with_columns(kind=pl.lit(SENDS[0])),
+            pl.DataFrame(
+                {"rank": acted, "kind": ACTION_KINDS[0]}, schema={"rank": pl.Int32, "kind": pl.String}
+            ),
+        ],
+        how="diagonal",
+    )
+    spans = conform(rows.with_columns(lane=pl.lit("host"), start_ns=0, end_ns=0), SPANS)
+    return find_pipelines(spans, run.tables.ranks)
+
+
+def _unstored(
+    part: RunPart,
+    store: Store,
+    places: tuple[pl.DataFrame, StepRanges],
+    missing: frozenset[str],
+    solved: SolvedClocks | None,
+) -> Unstored:
+    pipelines, ranges = places
+    corrections = None
+    if solved is not None:
+        part, corrections = of_clocks(part, solved.corrections)
+    own = pipelines.join(part.numbered.select("rank"), on="rank", how="semi", maintain_order="left")
+    return Unstored(part, store.directory.absolute(), own, ranges, missing, corrections)

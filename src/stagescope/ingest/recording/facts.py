@@ -1,0 +1,96 @@
+"""What decisions about a whole run need of the spans of one recording, so that these need not stay in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stagescope.ingest.stages import PLACED
+from stagescope.model.collectives import KINDS as COLLECTIVE_KINDS
+from stagescope.record.format import NONE
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, PLAIN_TRANSFERS, RECEIVES, SENDS, STEP_CODE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from stagescope.ingest.recording.frames import Columns, Contents
+
+    Ints = npt.NDArray[np.int32]
+
+FAR_NS = 2**62
+
+
+def _codes(*kinds: str) -> npt.NDArray[np.uint8]:
+    return np.array([BY_NAME[kind].code for kind in kinds], np.uint8)
+
+
+ACTION_CODES, PLAIN_CODES = _codes(*ACTION_KINDS), _codes(*PLAIN_TRANSFERS)
+COLLECTIVE_CODES = _codes(*COLLECTIVE_KINDS)
+PLACED_CODES = _codes(*PLACED)
+TRANSFER_CODES = _codes(*SENDS, *RECEIVES)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about the spans of one recording.
+
+    `steps` are the numbers of its steps that were completed, of those with spans where nothing marks steps. `labels`
+    has for each pipeline that a step names the time of its steps and their numbers, in the order of the first ones.
+    `extent_ns` is from the first start to the last end, None without spans, and `peers` are the ranks that it exchanged
+    activations or gradients with.
+    """
+
+    spans: int
+    actions: int
+    steps: Ints
+    labels: dict[str, tuple[int, Ints]]
+    extent_ns: tuple[int, int] | None
+    peers: Ints
+    has_steps: bool
+    has_plain_transfers: bool
+    has_open_stages: bool
+
+
+def facts_of(contents: Contents) -> Facts:
+    """Return the facts about the spans of a recording."""
+    spans = contents.spans
+    kind, step = spans["kind"], spans["step"]
+    is_marker = kind == STEP_CODE
+    numbers = step[is_marker] if is_marker.any() else step[step >= 0]
+    extent_ns = (int(spans["start_ns"].min()), int(spans["end_ns"].max())) if len(spans) else None
+    is_transfer = np.isin(kind, TRANSFER_CODES) & (spans["peer"] != NONE)
+    return Facts(
+        spans=len(spans),
+        actions=int(np.isin(kind, ACTION_CODES).sum()),
+        steps=np.unique(numbers),
+        labels=_labels_of(spans, is_marker, contents.names),
+        extent_ns=extent_ns,
+        peers=np.unique(spans["peer"][is_transfer]),
+        has_steps=bool((~is_marker & (step != NONE)).any()),
+        has_plain_transfers=bool(np.isin(kind, PLAIN_CODES).any()),
+        has_open_stages=bool((are_placed(spans) & (spans["stage"] == NONE)).any()),
+    )
+
+
+def are_placed(spans: Columns) -> npt.NDArray[np.bool_]:
+    """Return whether each span is of a kind that belongs to a stage."""
+    return np.isin(spans["kind"], PLACED_CODES)
+
+
+def _labels_of(
+    spans: Columns, is_marker: npt.NDArray[np.bool_], names: dict[int, str]
+) -> dict[str, tuple[int, Ints]]:
+    """Return the time and the numbers of the steps of each pipeline that they name."""
+    named = np.flatnonzero(is_marker & (spans["name"] > 0))
+    numbers, first, label = np.unique(spans["name"][named], return_index=True, return_inverse=True)
+    times_ns = (spans["end_ns"] - spans["start_ns"])[named]
+    found: dict[str, tuple[int, Ints]] = {}
+    for place in np.argsort(first):
+        own = label == place
+        name = names.get(int(numbers[place]), f"pipeline {numbers[place]}")
+        time_ns, steps = found.get(name, (0, np.empty(0, np.int32)))
+        own_ns = sum(times_ns[own].tolist())  # whose sum may not fit 64 bits where they are damaged
+        found[name] = time_ns + own_ns, np.union1d(steps, spans["step"][named][own]).astype(np.int32)
+    return found
