@@ -28,7 +28,9 @@ import stagescope.record as record
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import retention, session
 from stagescope.record.contents import count_discarded
+from stagescope.record.control import Control
 from stagescope.record.frameworks import collectives, groups, runs
+from stagescope.record.requests import new_request, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -309,6 +311,44 @@ def compare_steps() -> None:
         print(f"  {'the writer thread':34}{where:44}{others_s / STEPS * 100:7.3f}")
 
 
+LOOKS, LOOKS_A_SECOND = 20_000, 2
+
+
+def measure_control() -> None:
+    """Print what looking for requests of `stagescope control` costs: the writer thread, and the training thread."""
+    print("looking for requests, CPU time in % of a second (two looks, one step):")
+    with tempfile.TemporaryDirectory() as directory:
+        record.start(directory)
+        recorder = session.recorder
+        recorder.end_step(recorder.begin_step(0))
+        for name, prepare in (
+            ("no request", lambda: None),
+            ("a request that is known", lambda: ask(directory)),
+        ):
+            prepare()
+            control = Control(recorder)
+            control.look()
+            begun_ns = time.thread_time_ns()
+            for _ in range(LOOKS):
+                control.look()
+            cost_s = (time.thread_time_ns() - begun_ns) / LOOKS / 1e9 * LOOKS_A_SECOND
+            print(f"  {f'the writer thread, {name}':42}{100 * cost_s:9.5f}   limit {STEP_LIMIT_PERCENT}")
+        begun_ns = time.thread_time_ns()
+        for _ in range(LOOKS):
+            if recorder.requested is not None and recorder.requested.from_step <= 0:
+                recorder.apply(recorder.requested)
+            if recorder.kernels is not None:
+                recorder.kernels.follow(0, is_wanted=False)
+        cost_s = (time.thread_time_ns() - begun_ns) / LOOKS / 1e9
+        print(f"  {'the training thread, once per step':42}{100 * cost_s:9.5f}   limit {STEP_LIMIT_PERCENT}")
+        record.stop()
+
+
+def ask(directory: str) -> None:
+    """Leave a request that changes nothing."""
+    send(directory, new_request(0, details=[]))
+
+
 MEMORY = """
 import contextlib, json, logging, os, re, select, signal, struct, subprocess, sys, tempfile, threading, typing, zlib
 def resident_mib():
@@ -422,14 +462,18 @@ def main() -> None:
     )
     options.add_argument("--hours", type=float, default=1.0)
     options.add_argument("--keep", default=f"{SOAK_BYTES}B")
-    options.add_argument("--only", choices=["soak"])
+    options.add_argument("--only", choices=["soak", "control"])
     asked = options.parse_args()
     if asked.only is None:
         compare_spans()
         compare_collectives()
         compare_steps()
+        measure_control()
         measure_memory()
-    soak(asked.hours, asked.keep)
+    if asked.only == "control":
+        measure_control()
+    else:
+        soak(asked.hours, asked.keep)
 
 
 if __name__ == "__main__":

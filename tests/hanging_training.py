@@ -35,6 +35,8 @@ def end_step(how, rank, step):
         dist.recv(value, src=0)
     elif step == BAD_STEP and rank == 3 and how == "mismatch":
         dist.all_gather([torch.zeros(1) for _ in range(dist.get_world_size())], value)
+    elif step == BAD_STEP and rank in {1, 2} and how == "sends":
+        dist.send(torch.ones(2**22), dst=3 - rank)  # both send, neither receives
     else:
         dist.all_reduce(value)
 

@@ -204,6 +204,16 @@ def test_a_process_answers_before_its_first_span(tmp_path):
     assert api.find_hang(tmp_path).states[0].request["request"] == answers.request.number
 
 
+def test_steps_that_are_over_before_all_ranks_can_change_are_refused(tmp_path, capsys):
+    with child(TRAINING, 0, 0.01, env=clean_environment(RANK="0", STAGESCOPE_OUT=str(tmp_path))) as process:
+        wait_for(lambda: recordings(tmp_path) == 1)
+        assert main(["control", str(tmp_path), "--steps", "0:1"]) == 2
+        assert "--steps '0:1': the first step that all ranks can reach is " in capsys.readouterr().err
+        assert not (tmp_path / CONTROL_FILE).exists()
+        process.stdin.close()
+        assert process.wait(LIMIT_S) == 0
+
+
 def test_a_request_of_an_earlier_attempt_waits_for_its_step(tmp_path):
     send(tmp_path, new_request(5, is_paused=True))
     recorder = Recorder(str(tmp_path))

@@ -90,8 +90,9 @@ def control(
 
     Without any recording in the directory, the request waits for the processes to begin their first step.
 
-    Raises UsageError without a change, for several of `pause`, `resume` and `steps`, and for kernels without a short
-    range of steps; InputError if there is no such directory; OutputError if the request cannot be written there.
+    Raises UsageError without a change, for several of `pause`, `resume` and `steps`, for steps that are over before all
+    ranks can change, and for kernels without a short range of steps; InputError if there is no such directory;
+    OutputError if the request cannot be written there.
     """
     chosen = [
         name for name, given in (("pause", pause), ("resume", resume), ("steps", steps is not None)) if given
@@ -104,7 +105,12 @@ def control(
     if details is not None and KERNELS in (details := tuple(details)) and not can_be_traced(wanted):
         raise UsageError.only_with("--detail kernels", f"--steps A:B with at most {MOST_TRACED} steps")
     states = _states_in(directory)
-    from_step = 0 if wanted is not None and details is None else step_to_change_at(_progress(states))
+    earliest = step_to_change_at(_progress(states))
+    if wanted is not None and wanted.stop <= earliest:
+        raise UsageError.unusable_value(
+            "--steps", steps or "", f"the first step that all ranks can reach is {earliest}"
+        )
+    from_step = 0 if wanted is not None and details is None else earliest
     paused = True if pause else False if resume else None
     request = new_request(from_step, is_paused=paused, steps=wanted, details=details, wants_stacks=stacks)
     send(Path(directory), request)
