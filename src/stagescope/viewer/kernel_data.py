@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.viewer.span_data import encode_intervals
+from stagescope.viewer.tiles.levels import TooManyError
 from stagescope.vocabulary.kinds import label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stagescope.viewer.tiles.levels import Part
+
 MOST_KERNELS = 500_000
-"""More are not sent: about 8 bytes each, of which a page may have 15 MB."""
+"""More are not sent at once: about 8 bytes each, of which a page may have 15 MB."""
 
 LONGEST_NAME = 200
 
 
 def encode_kernels(kernels: pl.DataFrame, ranks: Sequence[int], base_ns: int) -> bytes:
-    """Return a column blob of a table KERNELS, sorted by row and start.
+    """Return a column blob of a table KERNELS, sorted by row and start; columns as in `kernel_rows`."""
+    return encode_intervals(kernel_rows(kernels, ranks), base_ns)
+
+
+def kernel_rows(kernels: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
+    """Return a table KERNELS as the viewer reads it, sorted by row and start.
 
     Columns: row, start, duration, lane (place of its stream among those of the rank), stream, name, category,
     operation, action (such as F0.3, with the name of its part) and pair.
@@ -35,7 +43,7 @@ def encode_kernels(kernels: pl.DataFrame, ranks: Sequence[int], base_ns: int) ->
     named = shown.join(
         labels, on=["kind", "stage", "microbatch"], how="left", nulls_equal=True, maintain_order="left"
     )
-    table = named.select(
+    return named.select(
         pl.col("rank").replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int32).alias("row"),
         pl.col("start_ns").alias("start"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration"),
@@ -47,7 +55,33 @@ def encode_kernels(kernels: pl.DataFrame, ranks: Sequence[int], base_ns: int) ->
         pl.concat_str("label", "part", separator=", ", ignore_nulls=True).replace("", None).alias("action"),
         "pair",
     )
-    return encode_intervals(table, base_ns)
+
+
+def kernel_facts(rows: pl.DataFrame, row_count: int) -> dict[str, Any]:
+    """Return what the page needs to know before it asks for kernels: median duration, and lanes of each row."""
+    lanes = dict(rows.group_by("row").agg(pl.max("lane") + 1).iter_rows())
+    typical_ns = rows["duration"].quantile(0.5, "lower") or 0
+    return {
+        "count": rows.height,
+        "typical_ns": int(typical_ns),
+        "lanes": [lanes.get(row, 0) for row in range(row_count)],
+    }
+
+
+def kernel_blob(rows: pl.LazyFrame, part: Part) -> bytes:
+    """Return the kernels of `rows`, whose starts are relative, in a part of the picture; raises TooManyError."""
+    found = (
+        rows.filter(
+            pl.col("row").is_in(part.rows.tolist()),
+            pl.col("start") < part.end,
+            pl.col("start") + pl.col("duration") > part.start,
+        )
+        .head(MOST_KERNELS + 1)
+        .collect()
+    )
+    if found.height > MOST_KERNELS:
+        raise TooManyError
+    return encode_intervals(found, 0)
 
 
 def omitted_kernels(kernels: pl.DataFrame) -> list[Diagnostic]:
@@ -56,6 +90,6 @@ def omitted_kernels(kernels: pl.DataFrame) -> list[Diagnostic]:
         return []
     message = (
         f"none of the {kernels.height:,} kernels is drawn, because the page draws at most {MOST_KERNELS:,};"
-        " actions and transfers are complete; export one step or fewer ranks to see kernels"
+        " actions and transfers are complete; 'stagescope open' shows all kernels"
     )
     return [Diagnostic("warning", message, code="viewer.kernels_omitted")]

@@ -86,7 +86,8 @@ def data_without_spans(
     """Return everything in `viewer_data` except the table `spans`; `spans` is what `viewer_spans` returns.
 
     `in_page` means that the reader holds all spans: starts of idle intervals may then refer to spans, and the links
-    of all actions are included. The local server answers requests for links from its files instead.
+    of all actions are included. The local server answers requests for links, and for kernels of which there are too
+    many for a section, from its files instead.
     """
     extras = extras or AnalysisLayers()
     ranks = shown_ranks(timeline)
@@ -104,7 +105,8 @@ def data_without_spans(
         except TooManyPairsError:
             omitted.append(Diagnostic("info", LINKS_OMITTED, code="viewer.links_omitted"))
     tables |= dict(_extra_sections(extras, spans, ranks, _least(spans["start"]), in_page=in_page))
-    omitted += omitted_kernels(timeline.kernels)
+    if in_page:
+        omitted += omitted_kernels(timeline.kernels)
     if 0 < timeline.kernels.height <= MOST_KERNELS:
         tables["kernels"] = encode_kernels(timeline.kernels, ranks, _least(spans["start"]))
     meta = viewer_meta(timeline.with_diagnostics(omitted), step_lengths(bubbles, extras), ranks)

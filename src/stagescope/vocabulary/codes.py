@@ -325,7 +325,7 @@ CODES: tuple[Code, ...] = (
     Code("transfers.without_action", "Transfers that belong to no action were dropped."),
     Code("transfers.without_times", "Transfers have no times and were omitted."),
     Code("values.impossible", "Ranks, steps, stages or sizes are negative or too large, and were ignored."),
-    Code("viewer.kernels_omitted", "There are too many kernels for the page, which shows none."),
+    Code("viewer.kernels_omitted", "There are too many kernels for the page in a file, which shows none."),
     Code("viewer.analysis_omitted", "A table is shown in parts, without alignment and analysis."),
     Code("viewer.links_omitted", "The page has no dependency links, because the parallel layout is unknown."),
     Code("viewer.slack_omitted", "The page has no slack, because the run has too many actions."),

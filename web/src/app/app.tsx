@@ -19,6 +19,7 @@ import { VisibleTable } from "../panels/table";
 import { Toast } from "../panels/toast";
 import { Chart } from "./chart";
 import { watchFreshness } from "./freshness";
+import { followKernels } from "./kernel_windows";
 import { listenToKeys } from "./keys";
 import { NO_RESULTS, type Results, readResults, waitedFor } from "./results";
 import { isDark } from "./theme";
@@ -44,13 +45,14 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
   };
   useEffect(() => listenToKeys(viewer, page), [viewer]);
   useEffect(() => watchFreshness(viewer), [viewer]);
+  useEffect(() => followKernels(viewer), [viewer]);
   useEffect(() => {
     // Not before the first picture is on the screen: a frame for it, and one in which it is shown.
     let timer = 0;
     const frame = requestAnimationFrame(() => {
       timer = window.setTimeout(() => {
         const use = (found: Results): void => {
-          viewer.kernels.value = found.layers.kernels;
+          if (!viewer.meta.kernels) viewer.kernels.value = found.layers.kernels;
           viewer.idle.value = found.layers.idle;
           viewer.hasIdeal.value = found.layers.ideal !== null;
           setResults(found);

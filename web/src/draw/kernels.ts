@@ -2,7 +2,7 @@
 
 import { textColor } from "../layout/colors";
 import { length } from "../layout/view";
-import { CATEGORIES, type Kernels } from "../model/kernels";
+import { CATEGORIES, type Kernel, type Kernels } from "../model/kernels";
 import { type DrawnRow, type Scene, x } from "./scene";
 
 /** In the order of CATEGORIES; Okabe and Ito's colors, which differ without full color vision. */
@@ -17,18 +17,18 @@ export function kernelColor(category: string): string {
 }
 
 export function drawKernels(scene: Scene): void {
-  const { kernels } = scene.layers;
+  const kernels = scene.viewer.kernels.value;
   if (!kernels) return;
   let left = MOST_DRAWN;
   for (const row of scene.rows) if (row.kernelHeight > 0) left = drawRow(scene, kernels, row, left);
   const selected = scene.viewer.selection.kernel.value;
-  if (selected) drawFrame(scene, kernels, selected.place);
+  if (selected) drawFrame(scene, kernels, selected);
 }
 
-/** Top and height of the line of a kernel. */
-function line(kernels: Kernels, row: DrawnRow, place: number): [number, number] {
+/** Top and height of a lane of kernels. */
+function line(kernels: Kernels, row: DrawnRow, lane: number): [number, number] {
   const height = row.kernelHeight / Math.max(kernels.laneCount(row.row), 1);
-  return [row.kernelTop + kernels.lane[place]! * height, Math.max(height - 0.75, 1)];
+  return [row.kernelTop + lane * height, Math.max(height - 0.75, 1)];
 }
 
 function drawRow(scene: Scene, kernels: Kernels, row: DrawnRow, most: number): number {
@@ -42,7 +42,7 @@ function drawRow(scene: Scene, kernels: Kernels, row: DrawnRow, most: number): n
     const end = kernels.start[i]! + kernels.duration[i]!;
     if (end < view.start || kernels.duration[i]! < shortest) continue;
     most--;
-    const [top, height] = line(kernels, row, i);
+    const [top, height] = line(kernels, row, kernels.lane[i]!);
     const from = Math.max(x(scene, kernels.start[i]!), -2);
     const across = Math.max(Math.min(x(scene, end), width + 2) - from, 0.5);
     pen.fillStyle = COLORS[kernels.category[i]!]!;
@@ -62,12 +62,12 @@ export function shortName(name: string): string {
   return bare.split("::").pop() || name;
 }
 
-function drawFrame(scene: Scene, kernels: Kernels, place: number): void {
-  const row = scene.drawn.get(kernels.row[place]!);
+function drawFrame(scene: Scene, kernels: Kernels, kernel: Kernel): void {
+  const row = scene.drawn.get(kernel.row);
   if (!row || row.kernelHeight === 0) return;
-  const [top, height] = line(kernels, row, place);
-  const from = x(scene, kernels.start[place]!);
-  const to = x(scene, kernels.start[place]! + kernels.duration[place]!);
+  const [top, height] = line(kernels, row, kernel.lane);
+  const from = x(scene, kernel.start);
+  const to = x(scene, kernel.start + kernel.duration);
   scene.pen.strokeStyle = scene.inks.ink;
   scene.pen.lineWidth = 2;
   scene.pen.strokeRect(from - 1, top - 1, to - from + 2, height + 2);

@@ -60,6 +60,10 @@ export class EmbeddedSource implements Source {
     return this.whole;
   }
 
+  kernels(): Promise<null> {
+    return Promise.resolve(null);
+  }
+
   loaded(_: TileRequest): Tile[] {
     return this.whole;
   }

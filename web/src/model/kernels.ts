@@ -1,6 +1,7 @@
 /** Device kernels, sorted by row and start, so that a range is found by bisection. Those of several streams overlap. */
 
 import type { Table } from "./columns";
+import type { KernelFacts } from "./meta";
 import { lowerBound } from "./spans";
 
 export const CATEGORIES = ["gemm", "attention", "elementwise", "communication", "memcpy", "other"] as const;
@@ -31,12 +32,16 @@ export class Kernels {
   readonly category: Int32Array;
   /** The median duration: kernels can be seen where it is a pixel wide. */
   readonly typical: number;
-  private readonly lanes: number[] = [];
+  private lanes: number[] = [];
   private readonly rowFrom: Int32Array;
   /** The latest end so far on the row: rises, unlike the ends. */
   private readonly reach: Float64Array;
 
-  constructor(private readonly table: Table) {
+  /** `facts` are those of all kernels of a run, where these are only a part. */
+  constructor(
+    private readonly table: Table,
+    facts: KernelFacts | null = null,
+  ) {
     this.count = table.rows;
     this.row = table.ints("row");
     this.lane = table.ints("lane");
@@ -47,7 +52,8 @@ export class Kernels {
       .words("category")
       .map((word) => Math.max(0, (CATEGORIES as readonly string[]).indexOf(word)));
     this.category = table.ints("category").map((word) => words[word] ?? CATEGORIES.length - 1);
-    this.typical = this.count ? this.duration.slice().sort()[this.count >> 1]! : 0;
+    const median = this.count ? this.duration.slice().sort()[this.count >> 1]! : 0;
+    this.typical = facts ? facts.typical_ns : median;
     const rows = this.count ? this.row[this.count - 1]! + 1 : 0;
     this.rowFrom = new Int32Array(rows + 1);
     this.reach = new Float64Array(this.count);
@@ -59,6 +65,7 @@ export class Kernels {
       this.lanes[row] = Math.max(this.lanes[row] ?? 0, this.lane[i]! + 1);
     }
     for (let row = 0; row < rows; row++) this.rowFrom[row + 1]! += this.rowFrom[row]!;
+    if (facts) this.lanes = facts.lanes;
   }
 
   /** Number of streams of a row. */

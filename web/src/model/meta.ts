@@ -119,6 +119,13 @@ export interface Changes {
   diagnostics: Diagnostic[];
 }
 
+/** The median duration of all kernels, and the number of streams of each row. */
+export interface KernelFacts {
+  count: number;
+  typical_ns: number;
+  lanes: number[];
+}
+
 export interface Meta {
   format: number;
   title: string;
@@ -136,6 +143,8 @@ export interface Meta {
   clocks: Clock[];
   diagnostics: Diagnostic[];
   sections: string[];
+  /** Kernels of which there are too many for a section: the local server sends those of a part. */
+  kernels?: KernelFacts;
   levels: { bin_ns: number }[];
   tile_bins: number;
   tile_rows: number;

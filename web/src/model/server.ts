@@ -143,6 +143,13 @@ export class ServerSource implements Source {
     return table;
   }
 
+  async kernels(start: number, end: number, rows: number[]): Promise<Table | null> {
+    const times = `start=${Math.floor(start)}&end=${Math.ceil(end)}`;
+    const answer = await this.answer(`kernels?${times}&rows=${rows.join(",")}`, TOO_MANY);
+    if (!answer.ok) throw new TooManyError("zoom in, or choose fewer rows, to see kernels");
+    return readTable(await bytesOf(answer));
+  }
+
   async json(name: string): Promise<unknown> {
     return this.known.sections.includes(name) ? (await this.answer(`section?name=${name}`)).json() : null;
   }

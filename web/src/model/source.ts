@@ -121,6 +121,8 @@ export interface Source {
   /** Throws TooManyError if the step has too many actions. */
   links(id: number, whole: boolean): Promise<Links>;
   table(name: string): Promise<Table | null>;
+  /** The kernels of a part, of a run with too many for a section. Throws TooManyError if the part has too many. */
+  kernels(start: number, end: number, rows: number[]): Promise<Table | null>;
   json(name: string): Promise<unknown>;
   /** The spans of a step, and maybe others, as a copy that may be changed. Throws TooManyError. */
   stepSpans(step: Step): Promise<Spans>;

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from stagescope.viewer.kernel_data import kernel_blob
 from stagescope.viewer.server.parameters import MOST_FOUND, ParameterError, part_of, text_of, whole_number
 from stagescope.viewer.server.threads import in_thread
 from stagescope.viewer.tiles.levels import TooManyError
@@ -76,6 +77,7 @@ def make_app(live: LiveRun, assets: Traversable = ASSETS) -> Starlette:
     quick: dict[str, Handler] = {
         "api/meta": _meta,
         "api/tile": _tile,
+        "api/kernels": _kernels,
         "api/section": _section,
         "api/details": _details,
         "api/links": _links,
@@ -145,6 +147,13 @@ def _tile(run: RunView, given: Mapping[str, str]) -> Response:
     level = whole_number(given, "level", 0, len(run.levels.exponents))
     part = part_of(given, run.levels.shape.row_count)
     return Response(tile_blob(run.levels, level, part), media_type=BLOB_TYPE)
+
+
+def _kernels(run: RunView, given: Mapping[str, str]) -> Response:
+    if run.kernels is None:
+        raise NothingThereError
+    part = part_of(given, run.levels.shape.row_count)
+    return Response(kernel_blob(run.kernels, part), media_type=BLOB_TYPE)
 
 
 def _section(run: RunView, given: Mapping[str, str]) -> Response:

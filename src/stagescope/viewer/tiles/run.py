@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 META_FILE = "meta.json"
-IDLE_FILE = "idle.parquet"
+IDLE_FILE, KERNELS_FILE = "idle.parquet", "kernels.parquet"
+KERNELS_AT_ONCE = 1 << 15
+"""Kernels of a group that is read or skipped as a whole."""
+
 SECTION_PREFIX = "section-"
 JSON_TYPE, BLOB_TYPE = "application/json", "application/octet-stream"
 SUFFIXES = {".json": JSON_TYPE, ".blob": BLOB_TYPE}
@@ -35,6 +38,7 @@ class RunView:
     """Everything that the server needs for its responses. `version` changes with the data.
 
     `idle` has row, start, duration and waiting_for, for the statistics of a selection; None if the run has none.
+    `kernels` are rows of `kernel_data.kernel_rows` with relative starts; None if there are few enough for a section.
     """
 
     version: str
@@ -43,6 +47,7 @@ class RunView:
     sections: Mapping[str, Section]
     levels: Levels
     idle: pl.DataFrame | None
+    kernels: pl.LazyFrame | None = None
 
 
 def json_bytes(value: object) -> bytes:
@@ -51,12 +56,18 @@ def json_bytes(value: object) -> bytes:
 
 
 def save_run(
-    folder: Path, meta: Mapping[str, Any], sections: Mapping[str, Section], idle: pl.DataFrame | None
+    folder: Path,
+    meta: Mapping[str, Any],
+    sections: Mapping[str, Section],
+    idle: pl.DataFrame | None,
+    kernels: pl.DataFrame | None = None,
 ) -> None:
-    """Write meta, sections and idle intervals next to the levels in `folder`."""
+    """Write meta, sections, idle intervals and kernels next to the levels in `folder`."""
     (folder / META_FILE).write_bytes(json_bytes(meta))
     if idle is not None:
         idle.write_parquet(folder / IDLE_FILE)
+    if kernels is not None:
+        kernels.write_parquet(folder / KERNELS_FILE, row_group_size=KERNELS_AT_ONCE)
     suffixes = {media_type: suffix for suffix, media_type in SUFFIXES.items()}
     for name, section in sections.items():
         (folder / f"{SECTION_PREFIX}{name}{suffixes[section.media_type]}").write_bytes(section.data)
@@ -74,7 +85,8 @@ def open_run(folder: Path) -> RunView:
         raise ValueError(f"{META_FILE} is of other levels")
     meta = {**stored, **tiling(levels)._asdict(), "version": folder.name, "sections": list(sections)}
     idle = pl.read_parquet(folder / IDLE_FILE) if (folder / IDLE_FILE).exists() else None
-    return RunView(folder.name, meta, json_bytes(meta), sections, levels, idle)
+    kernels = pl.scan_parquet(folder / KERNELS_FILE) if (folder / KERNELS_FILE).exists() else None
+    return RunView(folder.name, meta, json_bytes(meta), sections, levels, idle, kernels)
 
 
 def keep_run(key: str, fill: Callable[[Path], None]) -> RunView:

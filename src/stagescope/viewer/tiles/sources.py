@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.viewer.kernel_data import MOST_KERNELS, kernel_facts, kernel_rows
 from stagescope.viewer.run_data import data_without_spans, shown_ranks
 from stagescope.viewer.span_data import viewer_spans
 from stagescope.viewer.tiles.build import Chunk, Extent, build_levels
@@ -39,7 +40,11 @@ def save_timeline(
     extent = Extent(len(ranks), spans.height, int(data.meta["end"]), _has_facts(spans), tuple(names))
     build_levels(_chunks(spans, extent, base_ns), extent, folder, on_done)
     idle = None if extras is None or extras.idle is None else _idle_rows(extras.idle, ranks, base_ns)
-    save_run(folder, data.meta, _sections(data), idle)
+    kernels = None
+    if timeline.kernels.height > MOST_KERNELS:
+        kernels = kernel_rows(timeline.kernels, ranks).with_columns(pl.col("start") - base_ns)
+        data.meta["kernels"] = kernel_facts(kernels, len(ranks))
+    save_run(folder, data.meta, _sections(data), idle, kernels)
 
 
 def _chunks(spans: pl.DataFrame, extent: Extent, base_ns: int) -> Iterator[Chunk]:
