@@ -20,6 +20,6 @@ def test_every_fault_in_the_table_names_an_existing_test():
     assert named > 20
 
 
-def test_table_has_every_fault_that_can_occur():
+def test_table_has_every_fault():
     rows = re.findall(r"^\| (\d+)(?:, (\d+))? \|", TABLE, re.MULTILINE)
-    assert {int(number) for row in rows for number in row if number} >= {*range(1, 41)} - {38, 40}
+    assert {int(number) for row in rows for number in row if number} >= {*range(1, 41)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import polars as pl
 import pytest
@@ -112,3 +114,15 @@ def test_results_are_written_to_files(suffix, tmp_path, capsys):
 def test_an_unknown_suffix_is_refused_before_reading(tmp_path, capsys):
     assert main(["sql", str(tmp_path / "missing"), "select 1", "-o", str(tmp_path / "rows.xlsx")]) == 2
     assert "expected a name that ends with .csv, .json, .parquet" in capsys.readouterr().err
+
+
+def test_a_query_without_an_end_is_given_up_at_its_limit(report, tmp_path):
+    path = tmp_path / "spans.parquet"
+    report.timeline.spans.write_parquet(path)
+    endless = "with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t"
+    # In a process of its own, with which the thread of the query ends.
+    command = [sys.executable, "-m", "stagescope", "sql", str(path), endless, "--limit", "query=1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "longer than the limit of 1 s" in done.stderr
+    assert "--limit query=10" in done.stderr

@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from stagescope.api import READERS
+from stagescope.api import READERS, read
 from stagescope.ingest.discover import find_inputs
 from stagescope.ingest.reader import Reader
 from stagescope.ingest.registry import Registry
@@ -248,3 +248,11 @@ def test_a_damaged_compressed_file_is_an_error_that_names_the_damage(folder):
     [note] = find_inputs([folder], REGISTRY).diagnostics
     assert (note.severity, note.code, note.source) == ("error", "file.unreadable", str(folder / "x.r"))
     assert "the gzip data are damaged" in note.message
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/run", "gs://bucket/run.sscope", "https://127.0.0.1/run.sscope"]
+)
+def test_the_address_of_an_object_store_is_no_path(address):
+    with pytest.raises(InputError, match="no such file or directory"):
+        read(address)

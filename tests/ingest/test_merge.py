@@ -113,6 +113,18 @@ def test_reversed_spans_are_dropped_and_counted_per_rank():
     ]
 
 
+def test_a_run_in_which_all_spans_are_reversed_is_refused_with_its_times():
+    drawn = timeline_from_text("F0 F1 B0", cell_ns=1_000_000)
+    in_ms = drawn.with_spans(
+        drawn.spans.with_columns(start_ns=pl.col("start_ns") + 10**9, end_ns=pl.col("end_ns") // 1000)
+    )
+    with pytest.raises(
+        InputError, match="all 3 spans end before they start, the first from 1000000000 to"
+    ) as refused:
+        merge_timelines([in_ms])
+    assert "same unit" in refused.value.hint
+
+
 def test_a_reversed_wait_is_dropped_and_its_span_kept():
     drawn = of_ranks(0)
     waits = drawn.spans.with_columns(wait_start_ns=pl.lit(9, pl.Int64), wait_end_ns=pl.lit(7, pl.Int64))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future, TimeoutError  # noqa: A004  # another class until Python 3.11
+from threading import TIMEOUT_MAX, Thread
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,6 +15,7 @@ from stagescope.api.analyses import analyze
 from stagescope.exporters.new_files import new_file
 from stagescope.model import TABLES
 from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.limits import checked_limits, limit, limits_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +53,7 @@ REPORT_TABLES: Mapping[str, tuple[str, str]] = {
 """The tables that the report adds, with the property of Report and what a row is (docs/analysis-tables.md)."""
 
 
-def sql(run: Timeline | Report, query: str) -> pl.DataFrame:
+def sql(run: Timeline | Report, query: str, *, limits: Mapping[str, int | str] | None = None) -> pl.DataFrame:
     """Return the result of a SQL query over the tables of a run.
 
     `query` is one statement that begins with SELECT, WITH or FROM, in the dialect of Polars (``polars.SQLContext``).
@@ -60,7 +63,13 @@ def sql(run: Timeline | Report, query: str) -> pl.DataFrame:
     `Report.steps` and `Report.ranks`; they are computed if the query names them. Times are integer nanoseconds,
     enumerations are text.
 
-    Raises UsageError if the query is not a query, reads files, or fails.
+    A query that takes longer than the limit `query`, 60 s, is given up, such as a recursive one without an end;
+    ``limits={"query": 600}`` changes it, 0 removes it. Its thread then goes on until the process ends.
+
+    Integers have 64 bits at most, and results beyond them wrap around in silence, as in Polars: cast an operand to
+    DOUBLE where that can happen.
+
+    Raises UsageError if the query is not a query, reads files, fails or takes too long.
 
     >>> from stagescope.api import simulate
     >>> run = simulate("1f1b", ranks=2, microbatches=4).timeline
@@ -72,12 +81,34 @@ def sql(run: Timeline | Report, query: str) -> pl.DataFrame:
     if FROM_FILES.search(query):
         raise UsageError.query_failed("a query reads the tables of the run, not files")
     frames = {name: _spelled(frame) for name, frame in _tables_in(run, query).items()}
+    with limits_in_force(checked_limits(limits)):
+        seconds = limit("query")
     try:
-        return pl.SQLContext(frames, eager=True).execute(query)
+        return _within(seconds, lambda: pl.SQLContext(frames, eager=True).execute(query))
     except UnicodeEncodeError:  # an argument that is not UTF-8
         raise UsageError.query_failed("it is not valid Unicode text") from None
     except (PolarsError, PanicException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError.query_failed(reason) from None
+
+
+def _within(seconds: int, execute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """Return what `execute` returns or raises. Raises UsageError after `seconds`: Polars cannot be interrupted."""
+    done: Future[pl.DataFrame] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(execute())
+        except BaseException as error:  # noqa: BLE001  # raised again where the result is awaited
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True, name="stagescope query").start()
+    try:
+        return done.result(min(seconds, TIMEOUT_MAX))
+    except TimeoutError:
+        reason = (
+            f"it takes longer than the limit of {seconds} s (if it has an end, --limit query={10 * seconds})"
+        )
         raise UsageError.query_failed(reason) from None
 
 

@@ -59,14 +59,15 @@ def command(
     The tables are spans, ranks, steps, clocks, diagnostics, counters and kernels (docs/formats.md), and of the report
     stages, ledger, iterations, losses, culprits, idle, outliers, critical_path, slack, findings, improvements,
     collectives, late_ranks, slowdowns, kernel_communication, report_steps and report_ranks (docs/analysis-tables.md).
-    Times are nanoseconds.
+    Times are nanoseconds. A query that takes longer than 60 s is given up (--limit query=SECONDS). Results beyond 64
+    bits wrap around, as in Polars: cast to DOUBLE where that can happen.
     """
     from stagescope import api
 
     if output is not None and output.suffix.lower() not in api.QUERY_FORMATS:
         raise UsageError.query_output(output, tuple(api.QUERY_FORMATS))
     timeline = read_paths([path], facts, align=align)
-    result = api.sql(timeline, query)
+    result = api.sql(timeline, query, limits=facts.get("limits"))
     if output is None:
         _print(result, rows)
     else:

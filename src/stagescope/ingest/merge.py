@@ -185,6 +185,9 @@ def _without_reversed(timeline: Timeline) -> Timeline:
     reversed_span = pl.col("end_ns") < pl.col("start_ns")
     reversed_wait = (pl.col("wait_end_ns") < pl.col("wait_start_ns")).fill_null(value=False)
     spans = timeline.spans.filter(~reversed_span)
+    if spans.is_empty() and timeline.spans.height:
+        source = next(iter(timeline.ranks["source"].drop_nulls()), "the run")
+        raise InputError.all_reversed(source, timeline.spans.height, timeline.spans.row(0, named=True))
     diagnostics = [
         *_counted(timeline, reversed_span, "spans.reversed", "spans end before they start and were dropped"),
         *_counted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from drawing import timeline_from_text
 from planted_runs import PAUSE_NS, Shape, random_times, run
 from stagescope.analysis import build_explained_report
 from stagescope.model import SPANS
@@ -153,3 +154,17 @@ def test_what_the_host_does_after_the_last_step_belongs_to_no_iteration():
         if span["step"] == SHAPE.steps - 1
     ]
     assert ledger(with_spans(timeline, [*optimizes, *after])).equals(alone)
+
+
+def test_a_run_in_which_no_time_passes_has_no_losses():
+    drawn = timeline_from_text("F0 F1 . B0 B1\n. F0 B0 F1 B1")
+    still = drawn.with_spans(
+        drawn.spans.with_columns(start_ns=pl.lit(17, pl.Int64), end_ns=pl.lit(17, pl.Int64))
+    )
+    assert build_explained_report(still).losses.is_empty()
+
+
+def test_actions_that_take_no_time_have_no_predicted_layout():
+    drawn = timeline_from_text("F0 F1 . B0 B1\n. F0 B0 F1 B1")
+    points = drawn.with_spans(drawn.spans.with_columns(end_ns="start_ns"))
+    assert "layout" not in " ".join(build_explained_report(points).improvements["change"].cast(pl.String))

@@ -13,6 +13,7 @@ from stagescope.ingest.table.reader import CSV, PARQUET
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.errors import InputError, TableError
+from stagescope.vocabulary.limits import limits_in_force
 from synthetic import Shape, pipeline_timeline
 
 MINIMAL = "rank,lane,kind,start_ns,end_ns\n1,compute,forward,0,5\n0,compute,backward,5,15\n"
@@ -205,6 +206,20 @@ def test_what_a_csv_file_reveals_to_be_damaged_is_omitted_and_counted(write, tex
         (row.severity, row.code, row.count) for row in diagnosed(timeline) if row.code != "steps.assumed"
     ]
     assert damage == found
+
+
+def test_zeros_at_the_end_of_a_csv_file_are_omitted_and_counted(write):
+    timeline = CSV.read([write("a.csv", LONGER + 5000 * "\0")])
+    assert timeline.spans.height == 2
+    assert [(row.code, row.message) for row in diagnosed(timeline) if row.severity == "error"] == [
+        ("rows.incomplete", "5,000 NUL characters at the end; they were omitted")
+    ]
+
+
+def test_a_hole_in_a_csv_file_is_refused_as_a_line_beyond_the_limit(write):
+    path = write("a.csv", LONGER + 5000 * "\0" + "\n0,compute,forward,15,20,\n")
+    with limits_in_force({"string": 4096}), pytest.raises(InputError, match="limit of 4 KiB"):
+        CSV.read([path])
 
 
 def test_repeated_rows_of_parquet_are_used_once(tmp_path):

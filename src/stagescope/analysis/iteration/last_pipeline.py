@@ -73,6 +73,8 @@ def measure_losses(
         return LOSSES.empty()
     means = rows.drop("step").mean().row(0, named=True)
     whole_ns = means.pop("iteration_ns")
+    if not whole_ns:  # all times are equal, as in seconds without decimals: no part has a share of nothing
+        return LOSSES.empty()
     ideal_ns = {f"{IDEAL}_ns": means.pop(f"{IDEAL}_ns")}
     signed = {name.removesuffix("_ns"): part_ns for name, part_ns in means.items()}
     means = ideal_ns | {f"{name}_ns": part_ns for name, part_ns in offset_savings(signed).items()}

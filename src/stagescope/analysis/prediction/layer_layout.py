@@ -103,7 +103,7 @@ def layers_per_stage(layers: Sequence[int], stages: int) -> Integers | None:
 def _divide_stages(
     lasting_ns: Mapping[str, Mapping[int, float]], stages: int, counts: Integers | None
 ) -> StageParts | None:
-    """Return what each stage consists of, None if a stage lacks an action."""
+    """Return what each stage consists of, None if a stage lacks an action, and if most take no time."""
     known = {
         letter: np.array([each[stage] for stage in range(stages)])
         for letter, each in lasting_ns.items()
@@ -115,7 +115,8 @@ def _divide_stages(
         known = {letter: known[letter] for letter in "FB"}
     size = np.ones(stages) if counts is None else np.maximum(counts, 1)
     fixed = {letter: _fixed_ns(costs, size) for letter, costs in known.items()}
-    return StageParts({letter: costs - fixed[letter] for letter, costs in known.items()}, fixed)
+    parts = StageParts({letter: costs - fixed[letter] for letter, costs in known.items()}, fixed)
+    return parts if np.median(parts.of_microbatch()[0]) > 0 else None
 
 
 def _fixed_ns(costs: Floats, size: Floats | Integers) -> Floats:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,8 @@ LINE_ENDS = (b"\n", b"\r")
 def usable_lines(data: bytes, path: Path) -> tuple[bytes, list[Diagnostic]]:
     """Return the lines of a CSV file that are whole rows, and diagnostics for the others and for a missing end."""
     found: list[Diagnostic] = []
+    if b"\0" in data:
+        data = _without_zeros(data, path, found)
     fields = _field_count(_header(data))
     is_ended = data.endswith(LINE_ENDS)
     expected = (fields - 1) * (_count(data, b"\n") + (not is_ended))
@@ -37,6 +40,20 @@ def usable_lines(data: bytes, path: Path) -> tuple[bytes, list[Diagnostic]]:
     if commas == expected and b"\0" not in data:
         return data, found
     return _whole_rows(data, fields, path, found), found
+
+
+def _without_zeros(data: bytes, path: Path, found: list[Diagnostic]) -> bytes:
+    """Return the data without zeros at their end: a block that was never written, or a sparse file of any size."""
+    written = data.rstrip(b"\0")
+    if len(written) < len(data):
+        text = f"{len(data) - len(written):,} NUL characters at the end; they were omitted"
+        found.append(Diagnostic("error", text, str(path), code="rows.incomplete"))
+    begin = longest = 0
+    while begin < len(written):
+        end = written.find(b"\n", begin) + 1 or len(written)
+        begin, longest = end, max(longest, end - begin)
+    require("string", longest, path)
+    return written
 
 
 def _count(data: bytes, character: bytes) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors.base import StagescopeError
 from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.text_beginnings import text_encoding, text_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,7 +81,16 @@ class InputError(StagescopeError):
     def not_recognized(cls, path: str | os.PathLike[str], formats: Iterable[str], head: bytes) -> Self:
         """Return the error for a file whose content no reader recognizes."""
         return cls(f"{path} is not a recording or trace in a supported format ({_beginning(head)})",
-                   f"supported formats: {', '.join(formats)}")  # fmt: skip
+                   text_hint(head) or f"supported formats: {', '.join(formats)}")  # fmt: skip
+
+    @classmethod
+    def all_reversed(cls, path: str | os.PathLike[str], count: int, example: Mapping[str, object]) -> Self:
+        """Return the error for a run whose spans all end before they start; `example` is one of them."""
+        times = f"the first from {example['start_ns']} to {example['end_ns']} ns"
+        return cls(
+            f"{path}: all {count:,} spans end before they start, {times}",
+            "check that starts and ends have the same unit, nanoseconds, and the same clock",
+        )
 
     @classmethod
     def cannot_read(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
@@ -237,7 +247,8 @@ def _beginning(head: bytes) -> str:
         return (
             "a pickle file, as torch.save writes; pickle files are not loaded: unpickling runs arbitrary code"
         )
-    return f"it begins with {head[:12]!r}"
+    encoding = text_encoding(head)
+    return f"it begins with {head[:12]!r}" if encoding is None else f"it is text in {encoding}"
 
 
 MOST_PICKLE_PROTOCOL = 5
