@@ -89,12 +89,16 @@ class _Progress:
 
     files: int
     report: Callable[[int, int], object] | None
-    done: float = field(default=0.0)
+    done: float = 0.0
+    reported: int = -1
 
     def add(self, share: float) -> None:
+        """Report that a part of the work is done, if that is another number of files."""
         self.done = min(1.0, self.done + share)
-        if self.report is not None:
-            self.report(int(round(self.files * self.done, 6)), self.files)
+        files = int(round(self.files * self.done, 6))
+        if self.report is not None and files > self.reported:
+            self.reported = files
+            self.report(files, self.files)
 
 
 def survey_run(paths: Sequence[Path], options: ReadOptions, how: StoreOptions) -> Surveyed:
@@ -140,7 +144,7 @@ def _stored(
     inputs, options, how = call
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
     require_memory_for(max(span_count(part) for part in run.parts))
-    progress = _Progress(inputs.file_count, how.on_progress, SHARES[0])
+    progress = _Progress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
     observations: list[Observation] = []
     for part, found in zip(run.parts, how.executor.map(observe_part, run.parts), strict=True):
         observations.append(found)
