@@ -203,3 +203,47 @@ def test_the_table_lists_the_spans_in_view_and_selects_them(shown, table):
     assert shown.page.locator(".visible-table caption").inner_text() == f"{seen.height} spans in view"
     rows.nth(3).click()
     shown.page.wait_for_function(f"() => {shown.js_selected()} === {seen['id'][3]}")
+
+
+def test_the_table_is_sorted_filtered_and_copied_with_exact_times(shown, table):
+    page = shown.page
+    page.wait_for_function("() => window.stagescopeViewer.idle.value")
+    shown.press("t")
+    page.get_by_role("button", name="duration (ns)").click()
+    durations = page.locator(".visible-table tbody tr td:nth-child(8)").all_inner_texts()
+    exact = [int(text.replace(",", "")) for text in durations]
+    assert exact == sorted(exact, reverse=True)
+    assert set(exact) <= set(table["duration"].to_list())
+    page.get_by_placeholder("Filter rows").fill("backward")
+    shown.settle()
+    kinds = set(page.locator(".visible-table tbody tr td:nth-child(2)").all_inner_texts())
+    assert kinds == {"backward"}
+    page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    page.get_by_role("button", name="Copy", exact=True).click()
+    page.wait_for_function("() => window.copied")
+    lines = page.evaluate("() => window.copied").splitlines()
+    assert lines[0].split("\t")[6:8] == ["start (ns)", "duration (ns)"]
+    assert [int(line.split("\t")[7]) for line in lines[1:]] == [each for each in exact if each > 1_500_000][
+        : len(lines) - 1
+    ]
+
+
+def test_the_longest_idle_intervals_and_the_furthest_from_the_ideal_are_listed_as_links(shown, run):
+    page = shown.page
+    page.wait_for_function("() => window.stagescopeViewer.idle.value")
+    shown.press("t")
+    page.get_by_role("button", name="Longest idle intervals").click()
+    longest = page.locator(".visible-table tbody tr td:last-child").all_inner_texts()
+    idle = gather_extras(run).idle
+    expected = (idle["end_ns"] - idle["start_ns"]).sort(descending=True).to_list()
+    assert [int(text.replace(",", "")) for text in longest] == expected[:1000]
+    page.locator(".visible-table tbody tr").first.click()
+    page.wait_for_function("() => window.stagescopeViewer.selection.idleChain.value")
+    assert shown.of("selection.idle.value") is not None
+    page.get_by_role("button", name="Furthest from the ideal schedule").click()
+    later = [
+        int(text.replace(",", ""))
+        for text in page.locator(".visible-table tbody tr td:last-child").all_inner_texts()
+    ]
+    assert [abs(each) for each in later] == sorted(map(abs, later), reverse=True)
+    assert len(later) == run.spans.filter(pl.col("kind").is_in(["forward", "backward"])).height

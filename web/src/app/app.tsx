@@ -28,10 +28,12 @@ interface AppProps {
   viewer: Viewer;
   chunkCount: number;
   copyLink: () => void;
+  /** Copy text; false if the browser does not allow it. */
+  copy: (text: string) => Promise<boolean>;
   reload: () => void;
 }
 
-export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
+export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
   const searchBox = useRef<HTMLInputElement>(null);
   const otherRun = useRef<HTMLInputElement>(null);
   const [results, setResults] = useState<Results>(NO_RESULTS);
@@ -80,7 +82,9 @@ export function App({ viewer, chunkCount, copyLink, reload }: AppProps) {
         <Legend viewer={viewer} chunkCount={chunkCount} />
         <Chart viewer={viewer} painter={painter} layers={results.layers} />
         <Steps viewer={viewer} isDark={isDark(viewer.display.theme.value)} />
-        {viewer.display.flags.value.has("table") && <VisibleTable viewer={viewer} />}
+        {viewer.display.flags.value.has("table") && (
+          <VisibleTable viewer={viewer} ideal={results.layers.ideal} copy={copy} />
+        )}
       </main>
       <Side
         viewer={viewer}

@@ -68,6 +68,11 @@ class Gestures {
         : event.deltaMode === WheelEvent.DOM_DELTA_PAGE
           ? height
           : 1;
+    if (event.altKey) {
+      const { pitch } = this.viewer.display;
+      this.viewer.display.setPitch(pitch.peek() * Math.exp(-event.deltaY * unit * WHEEL_FACTOR));
+      return;
+    }
     const across = (event.shiftKey && !event.deltaX ? event.deltaY : event.deltaX) * unit;
     if (Math.abs(across) > Math.abs(event.deltaY * unit) || event.shiftKey) {
       this.viewer.camera.panBy(across / width);

@@ -75,7 +75,13 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
   });
   place.textContent = "";
   render(
-    <App viewer={viewer} chunkCount={chunkCount(source, meta)} copyLink={copyLink} reload={reload} />,
+    <App
+      viewer={viewer}
+      chunkCount={chunkCount(source, meta)}
+      copyLink={copyLink}
+      copy={copy}
+      reload={reload}
+    />,
     place,
   );
 }
@@ -92,8 +98,20 @@ async function copy(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return false; // not allowed here, as in a page opened from a file
+    return copyByField(text); // not allowed here, as in some pages opened from a file
   }
+}
+
+/** Copy by the selection of a field, which needs no permission. */
+function copyByField(text: string): boolean {
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "sr-only";
+  document.body.append(field);
+  field.select();
+  const isCopied = document.execCommand("copy");
+  field.remove();
+  return isCopied;
 }
 
 function fail(place: HTMLElement, problem: unknown): void {

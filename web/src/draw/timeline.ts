@@ -2,7 +2,7 @@
 
 import { divideRow } from "../layout/bands";
 import { visibleRows } from "../layout/rows";
-import { axisTicks } from "../layout/ticks";
+import { axisTicks, type Tick } from "../layout/ticks";
 import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
 import { durationText } from "../model/time";
@@ -180,14 +180,15 @@ function drawAxis(scene: Scene): void {
   const fits = axis.ticks.filter(
     (tick) => x(scene, tick.time) > halfOf(tick.text) && x(scene, tick.time) < width - halfOf(tick.text),
   );
-  fits.forEach((tick, i) => {
+  // The unit follows the last number that leaves enough space for it.
+  const hasSpace = (tick: Tick): boolean => x(scene, tick.time) + halfOf(tick.text) + 22 < width;
+  const last = fits.map(hasSpace).lastIndexOf(true);
+  fits.slice(0, last + 1).forEach((tick, i) => {
     const at = x(scene, tick.time);
     pen.fillText(tick.text, at, AXIS_HEIGHT - 10);
-    if (!axis.unit || i !== fits.length - 1) return;
-    // The unit follows the last number, or precedes it at the edge of the picture.
-    const hasSpace = at + halfOf(tick.text) + 22 < width;
-    pen.textAlign = hasSpace ? "left" : "right";
-    pen.fillText(axis.unit, at + (hasSpace ? 1 : -1) * (halfOf(tick.text) + 3), AXIS_HEIGHT - 10);
+    if (!axis.unit || i !== last) return;
+    pen.textAlign = "left";
+    pen.fillText(axis.unit, at + halfOf(tick.text) + 3, AXIS_HEIGHT - 10);
   });
   drawStepMarks(scene, isWithin);
 }

@@ -95,7 +95,7 @@ function match(own: [string, number][], others: [string, number][], [spans, othe
 }
 
 /** The actions with what identifies them; of one step, or with their step. */
-function actionsOf(meta: Meta, spans: Spans, step: number | null): [string, number][] {
+export function actionsOf(meta: Meta, spans: Spans, step: number | null): [string, number][] {
   const kinds = kindsByCode(meta.kinds);
   const columns = ["step", "stage", "microbatch"].map((name) => spans.table.ints(name));
   const steps = columns[0]!;

@@ -35,6 +35,7 @@ const GESTURES: [string, string][] = [
   ["Drag", "move the picture"],
   ["Shift + drag", "select a range, with its statistics"],
   ["Wheel on the labels, Shift + wheel", "scroll the rows, move in time"],
+  ["Alt + wheel", "higher or lower rows"],
   ["Click", "details, and the path of the micro-batch"],
   ["Double click", "zoom to the span"],
 ];

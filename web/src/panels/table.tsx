@@ -1,64 +1,98 @@
-/** The spans in view as a table. */
+/** A table of spans, idle intervals or actions: sorted, filtered and copied, with exact times; each row is a link. */
 
-import { length } from "../layout/view";
+import { useMemo, useState } from "preact/hooks";
+
+import {
+  arranged,
+  type Cell,
+  type Column,
+  furthestFromIdeal,
+  type Listing,
+  longestIdle,
+  spansInView,
+  type TableRow,
+  tableText,
+} from "../layout/table_rows";
 import type { Viewer } from "../layout/viewer";
-import { kindsByCode } from "../model/meta";
-import type { Span } from "../model/source";
+import { EmbeddedSource } from "../model/embedded";
+import type { Spans } from "../model/spans";
 import { countText, durationText } from "../model/time";
+import { TEXTS } from "./texts";
 
-const MOST = 200;
-const TEXTS = new Set(["kind", "name"]);
+type ListName = "spans" | "idle" | "ideal";
 
-export function VisibleTable({ viewer }: { viewer: Viewer }) {
-  const { spans, count } = visibleSpans(viewer);
-  const kinds = kindsByCode(viewer.meta.kinds);
-  const unit = viewer.meta.time_unit;
+interface TableProps {
+  viewer: Viewer;
+  ideal: Spans | null;
+  copy: (text: string) => Promise<boolean>;
+}
+
+export function VisibleTable({ viewer, ideal, copy }: TableProps) {
+  const [list, setList] = useState<ListName>("spans");
+  const [filter, setFilter] = useState("");
+  const [order, setOrder] = useState({ by: -1, isFalling: false });
+  const listing = useListing(viewer, list, ideal);
+  const rows = arranged(listing, filter, order.by, order.isFalling);
+  const lists: [ListName, string][] = [["spans", TEXTS.spansInView]];
+  if (viewer.idle.value) lists.push(["idle", TEXTS.longestIdle]);
+  if (ideal && viewer.source instanceof EmbeddedSource) lists.push(["ideal", TEXTS.furthestFromIdeal]);
+  const choose = (name: ListName): void => {
+    setList(name);
+    setOrder({ by: -1, isFalling: false });
+  };
+  const copyRows = async (): Promise<void> => {
+    const isCopied = await copy(tableText(listing.columns, rows));
+    viewer.notify(isCopied ? TEXTS.rowsCopied(countText(rows.length)) : TEXTS.notCopied);
+  };
   return (
-    <section class="visible-table" aria-label="Visible spans" tabIndex={0}>
+    <section class="visible-table" aria-label={TEXTS.table} tabIndex={0}>
+      <div class="table-tools">
+        <div class="choices" role="group" aria-label={TEXTS.list}>
+          {lists.map(([name, words]) => (
+            <button key={name} type="button" aria-pressed={list === name} onClick={() => choose(name)}>
+              {words}
+            </button>
+          ))}
+        </div>
+        <input
+          type="search"
+          placeholder={TEXTS.filterRows}
+          aria-label={TEXTS.filterRows}
+          value={filter}
+          onInput={(event) => setFilter(event.currentTarget.value)}
+        />
+        <button type="button" onClick={() => void copyRows()}>
+          {TEXTS.copyRows}
+        </button>
+      </div>
       <table class="figures">
-        <caption>
-          {count > spans.length
-            ? `The first ${countText(spans.length)} of ${countText(count)} spans in view; zoom in for the others.`
-            : `${countText(count)} spans in view`}
-        </caption>
+        <caption>{captionOf(listing, rows.length, list)}</caption>
         <thead>
           <tr>
-            {[
-              "rank",
-              "kind",
-              "step",
-              "stage",
-              "chunk",
-              "micro-batch",
-              "start",
-              "duration",
-              "blocked",
-              "name",
-            ].map((name) => (
-              <th key={name} scope="col" class={TEXTS.has(name) ? "text" : ""}>
-                {name}
+            {listing.columns.map(({ name, type }, i) => (
+              <th
+                key={name}
+                scope="col"
+                class={type === "text" ? "text" : ""}
+                aria-sort={order.by === i ? (order.isFalling ? "descending" : "ascending") : "none"}
+              >
+                <button
+                  type="button"
+                  class="sorter"
+                  onClick={() =>
+                    setOrder({ by: i, isFalling: order.by === i ? !order.isFalling : type === "ns" })
+                  }
+                >
+                  {type === "ns" && viewer.meta.time_unit === "ns" ? `${name} (ns)` : name}
+                  <span aria-hidden="true">{order.by === i ? (order.isFalling ? " ▾" : " ▴") : ""}</span>
+                </button>
               </th>
             ))}
           </tr>
         </thead>
         <tbody>
-          {spans.map((span) => (
-            <tr
-              key={span.id}
-              aria-selected={viewer.selection.selected.value?.id === span.id}
-              onClick={() => void viewer.select(span.id, true)}
-            >
-              <td>{viewer.meta.ranks.rank[span.row]}</td>
-              <td class="text">{kinds[span.kind]?.name.replaceAll("_", " ")}</td>
-              <td>{span.step}</td>
-              <td>{span.stage}</td>
-              <td>{span.chunk}</td>
-              <td>{span.microbatch}</td>
-              <td>{durationText(span.start, unit)}</td>
-              <td>{durationText(span.duration, unit)}</td>
-              <td>{span.wait_duration === null ? "" : durationText(span.wait_duration, unit)}</td>
-              <td class="text">{span.name?.slice(0, 80)}</td>
-            </tr>
+          {rows.map((row) => (
+            <Row key={row.key} viewer={viewer} columns={listing.columns} row={row} />
           ))}
         </tbody>
       </table>
@@ -66,31 +100,49 @@ export function VisibleTable({ viewer }: { viewer: Viewer }) {
   );
 }
 
-function visibleSpans(viewer: Viewer): { spans: Span[]; count: number } {
-  const view = viewer.camera.view.value;
-  const flags = viewer.display.flags.value;
-  const rows = viewer.display.rows.value.placed.map((one) => one.row);
-  const tiles = viewer.source.loaded({
-    ...view,
-    rows,
-    ns_per_pixel: length(view) / viewer.display.size.value.width,
-  });
-  const lanes = [0, ...(flags.has("comm") ? [1] : []), ...(flags.has("host") ? [2] : [])];
-  const spans: Span[] = [];
-  let count = 0;
-  for (const tile of tiles)
-    for (const row of rows)
-      for (const lane of tile.spans.isBinned ? [] : lanes) {
-        const [from, to] = tile.spans.track(row, lane);
-        for (
-          let i = tile.spans.firstReaching(view.start, from, to);
-          i < to && tile.spans.start[i]! < view.end;
-          i++
-        ) {
-          if (viewer.display.hiddenKinds.value.has(tile.spans.kind[i]!) || tile.spans.end(i) < view.start)
-            continue;
-          if (count++ < MOST) spans.push(tile.spans.span(i));
-        }
-      }
-  return { spans, count };
+function Row({ viewer, columns, row }: { viewer: Viewer; columns: Column[]; row: TableRow }) {
+  const selected = row.select === "span" ? viewer.selection.selected.value?.id : viewer.selection.idle.value;
+  const go = (): void =>
+    void (row.select === "span" ? viewer.select(row.key, true) : viewer.selectIdle(row.key, true));
+  return (
+    <tr
+      tabIndex={0}
+      aria-selected={selected === row.key}
+      onClick={go}
+      onKeyDown={(event) => {
+        if (event.key === "Enter") go();
+      }}
+    >
+      {row.cells.map((cell, i) => (
+        <td key={columns[i]!.name} class={columns[i]!.type === "text" ? "text" : ""}>
+          {cellText(viewer, columns[i]!, cell)}
+        </td>
+      ))}
+    </tr>
+  );
+}
+
+/** Lists of the whole run are made once, that of the view with every move. */
+function useListing(viewer: Viewer, list: ListName, ideal: Spans | null): Listing {
+  const idle = viewer.idle.value;
+  const ofRun = useMemo(() => {
+    if (list === "idle") return longestIdle(viewer);
+    return list === "ideal" && ideal ? furthestFromIdeal(viewer, ideal) : null;
+  }, [viewer, list, ideal, idle]);
+  return ofRun ?? spansInView(viewer);
+}
+
+function captionOf({ rows, count }: Listing, shown: number, list: ListName): string {
+  const all = countText(count);
+  const isCut = count > rows.length;
+  if (shown < rows.length) return TEXTS.rowsOf(countText(shown), all);
+  if (list === "spans") return isCut ? TEXTS.firstOfSpans(countText(shown), all) : TEXTS.spanCount(all);
+  return isCut ? TEXTS.largestOf(countText(shown), all) : TEXTS.rowCount(all);
+}
+
+function cellText(viewer: Viewer, { type }: Column, cell: Cell): string {
+  if (cell === null) return "";
+  if (typeof cell === "string") return cell.slice(0, 80);
+  if (type !== "ns") return String(cell);
+  return viewer.meta.time_unit === "cost" ? durationText(cell, "cost") : countText(cell);
 }
