@@ -43,7 +43,8 @@ def test_the_first_panel_is_the_verdict_of_the_report(shown, run):
     first = shown.page.locator("details.section").first
     first.locator(".verdict").wait_for()
     assert first.locator("h2").inner_text() == "Why"
-    assert first.locator("p").all_inner_texts() == [verdict.why, verdict.improvement]
+    assert first.locator(".verdict > p").all_inner_texts() == [verdict.why, verdict.improvement]
+    assert first.locator(".tested p").text_content() == verdict.tested
     assert first.locator("li").all_inner_texts() == list(verdict.findings)
     assert shown.page.locator("h1").inner_text() == shown.of("meta.title")
 

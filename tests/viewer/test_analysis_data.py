@@ -72,6 +72,7 @@ def test_the_verdict_is_that_of_the_report():
     assert verdict == {
         "why": expected.why,
         "improvement": expected.improvement,
+        "tested": expected.tested,
         "findings": list(expected.findings),
     }
     assert "4 stages x 8 micro-batches" in verdict["why"]

@@ -109,15 +109,16 @@ class View:
         self._diagnostics += update.diagnostics
         width = terminal_width()
         wrapper = TextWrapper(width, subsequent_indent="  ", drop_whitespace=False, break_on_hyphens=False)
-        wrapped = (wrapper.wrap(line) or [""] for line in self._lines(update))
+        wrapped = (wrapper.wrap(line) or [""] for line in self._lines(update, width))
         self._replace("\n".join(chain.from_iterable(wrapped)))
 
-    def _lines(self, update: Update) -> Iterator[str]:
+    def _lines(self, update: Update, width: int) -> Iterator[str]:
         alarms = self._watcher.alarms
         yield headline(alarms, self._last, self._skipped, update.dropped_spans)
-        bars = sparkline(alarms.history, SPARKLINE_WIDTH)
+        label = "iterations "
+        bars = sparkline(alarms.history, max(1, min(SPARKLINE_WIDTH, width - len(label))))
         if bars:
-            yield f"iterations {bars}"
+            yield f"{label}{bars}"
         causes = cause_rows(alarms.history)
         if causes:
             yield ""
