@@ -26,9 +26,27 @@ def test_relative_costs_have_no_unit() -> None:
     assert figures(step, in_cost_units=True).startswith("makespan         9\n")
 
 
-def test_shows_the_first_of_many_ranks_and_counts_the_rest() -> None:
-    step = workflow.simulate(order("1f1b", ranks=48, microbatches=2), Costs(forward=UNIT))
-    assert figures(step).endswith("\n8 ranks not shown")
+def test_neighbors_of_many_ranks_with_the_same_times_share_a_row() -> None:
+    step = workflow.simulate(order("1f1b", ranks=512, microbatches=8), Costs(forward=UNIT))
+    table = figures(step, in_cost_units=True).split("\n\n")[1].splitlines()
+    assert [line.split() for line in table] == [
+        ["rank", "busy", "idle", "peak", "chunks"],
+        ["0-511", "24", "1533", "1-8"],
+    ]
+
+
+def test_shows_few_of_many_ranks_with_different_times_and_counts_the_rest() -> None:
+    costs = Costs(forward=tuple(UNIT * (1 + stage % 2) for stage in range(48)))
+    step = workflow.simulate(order("1f1b", ranks=48, microbatches=2), costs)
+    lines = figures(step).split("\n\n")[1].splitlines()
+    ranks = [line.split()[0] for line in lines[1:-1]]
+    assert (len(ranks), ranks[0], ranks[-1]) == (16, "0", "47")
+    assert lines[-1] == "32 ranks not shown"
+
+
+def test_few_ranks_have_a_row_each() -> None:
+    step = workflow.simulate(order("1f1b", ranks=16, microbatches=2), Costs(forward=UNIT))
+    assert len(figures(step).split("\n\n")[1].splitlines()) == 17
 
 
 def test_summary_of_an_empty_order() -> None:

@@ -13,10 +13,13 @@ from rich.text import Text
 
 from drawing import timeline_from_text
 from machines import on_machines
+from stagescope.api import simulate
 from stagescope.exporters.pictures.step_chart import UNALIGNED
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.validate import conform
-from stagescope.reports.terminal import BRIGHT, DIVIDER, MOST_RANKS, SIXTEEN, draw_step, evenly_chosen
+from stagescope.reports.sampled import MOST_RANKS, evenly_chosen
+from stagescope.reports.terminal import BRIGHT, DIVIDER, SIXTEEN, draw_step
+from stagescope.schedules import Costs, order
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 from stagescope.vocabulary.palette import SWATCHES, TERMINAL_COLORS
@@ -205,6 +208,15 @@ def test_draws_evenly_spaced_ranks_of_many_and_counts_the_others() -> None:
     assert (ranks[0], ranks[-1], len(set(ranks))) == (0, 99, MOST_RANKS)
     assert {b - a for a, b in pairwise(ranks)} == {2, 3}
     assert "60 ranks not shown" in lines
+
+
+def test_draws_few_of_many_simulated_ranks_and_all_of_some() -> None:
+    for count, shown in ((512, 16), (40, 40)):
+        step = simulate(order("1f1b", ranks=count, microbatches=4), Costs(forward=1000))
+        text = draw_step(step.timeline, color=False).plain
+        ranks = [int(line.split()[0]) for line in text.splitlines()[1 : shown + 1]]
+        assert (ranks[0], ranks[-1], len(set(ranks))) == (0, count - 1, shown)
+        assert (f"{count - shown} ranks not shown" in text) is (count > shown)
 
 
 def test_counts_spans_narrower_than_a_character() -> None:

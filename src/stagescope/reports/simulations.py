@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from stagescope.model.simulated import simulated_time_text
 from stagescope.reports.aligned import GAP, aligned
+from stagescope.reports.sampled import evenly_chosen
 from stagescope.schedules.catalog import SCHEDULES
 from stagescope.schedules.search.fastest import memory_text
 from stagescope.vocabulary.ratios import percent_text
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from stagescope.schedules.search.fastest import Candidate, SearchResult
     from stagescope.schedules.simulation import Simulation
 
-MOST_RANKS = 40
+MOST_ROWS = 16
+"""Rows of the table of ranks; of more ranks, neighbors with the same times share a row."""
+
 PAGE_WIDTH = 100
 
 
@@ -30,7 +34,7 @@ def simulation_summary(
     *,
     in_cost_units: bool = False,
 ) -> str:
-    """Return the main results of a simulated step, each fraction with its denominator, then a line per rank.
+    """Return the main results of a simulated step, each fraction with its denominator, then a table of the ranks.
 
     `peak_in_flight` is the peak number of chunk activations of each rank.
     """
@@ -54,19 +58,29 @@ def simulation_summary(
 def _rank_lines(
     simulation: Simulation, peak_in_flight: Mapping[int, int], *, in_cost_units: bool
 ) -> Iterator[str]:
+    """Yield a row per rank, or of many ranks a row per group of neighbors that are equally busy."""
     ranks = sorted(simulation.order)
+    times = {rank: (simulation.busy_ns[rank], simulation.idle_ns[rank]) for rank in ranks}
+    groups = [[rank] for rank in ranks]
+    if len(ranks) > MOST_ROWS:
+        groups = [list(equal) for _, equal in groupby(ranks, key=times.__getitem__)]
+    shown = [groups[index] for index in evenly_chosen(len(groups), MOST_ROWS)]
     rows = [
         (
-            str(rank),
-            simulated_time_text(simulation.busy_ns[rank], in_cost_units=in_cost_units),
-            simulated_time_text(simulation.idle_ns[rank], in_cost_units=in_cost_units),
-            str(peak_in_flight[rank]),
+            _range_text(group),
+            *(simulated_time_text(time, in_cost_units=in_cost_units) for time in times[group[0]]),
+            _range_text([peak_in_flight[rank] for rank in group]),
         )
-        for rank in ranks[:MOST_RANKS]
+        for group in shown
     ]
     yield from aligned(("rank", "busy", "idle", "peak chunks"), rows)
-    if len(ranks) > MOST_RANKS:
-        yield f"{len(ranks) - MOST_RANKS} ranks not shown"
+    if hidden := len(ranks) - sum(map(len, shown)):
+        yield f"{hidden} ranks not shown"
+
+
+def _range_text(numbers: list[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least}-{most}"
 
 
 def comparison_table(result: SearchResult, *, in_cost_units: bool = False) -> str:

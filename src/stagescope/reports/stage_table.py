@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import aligned
-from stagescope.reports.terminal import evenly_chosen
+from stagescope.reports.sampled import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.ratios import change_text
 

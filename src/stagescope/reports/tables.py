@@ -8,7 +8,7 @@ from rich.cells import cell_len, set_cell_size
 
 from stagescope.analysis.statistics.step_lengths import slowest_steps
 from stagescope.reports.aligned import aligned
-from stagescope.reports.terminal import evenly_chosen
+from stagescope.reports.sampled import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.printable import printable
 from stagescope.vocabulary.ratios import percent_text

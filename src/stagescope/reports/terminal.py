@@ -19,7 +19,9 @@ from stagescope.exporters.pictures.step_chart import (
     chart_title,
     span_rows,
 )
+from stagescope.model.simulated import is_simulated
 from stagescope.reports.cells import EIGHTHS, IDLE, Line, covered, owners, split_cells
+from stagescope.reports.sampled import chosen_ranks
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
 from stagescope.vocabulary.palette import (
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from stagescope.exporters.pictures.step_chart import ChartSpan
     from stagescope.model import Timeline
 
-MOST_RANKS = 40
 MOST_LINES_PER_RANK = 3
 LEAST_WIDTH = 32
 CELLS_PER_TICK = 9
@@ -164,17 +165,12 @@ def draw_step(
     step was not recorded.
     """
     screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
-    rows = evenly_chosen(len(screen.chart.ranks), MOST_RANKS)
+    rows = chosen_ranks(len(screen.chart.ranks), is_simulated=is_simulated(timeline))
     lines = [_title(screen), *_rank_lines(screen, rows), *_axis_lines(screen), *_legend_lines(screen)]
     notes = [line for note in _notes(screen, rows) for line in wrap(printable(note), screen.width)]
     lines += [Text(note, style=DIM if color else "") for note in notes]
     text = Text("\n", no_wrap=True, overflow="crop").join(lines)
     return text if color else Text(text.plain, no_wrap=True, overflow="crop")
-
-
-def evenly_chosen(count: int, most: int) -> list[int]:
-    """Return the indexes 0 to count - 1, or if that is more than `most`, evenly spaced ones from first to last."""
-    return [int(index) for index in np.linspace(0, count - 1, min(count, most)).round()]
 
 
 def _title(screen: Screen) -> Text:
