@@ -1,6 +1,7 @@
 """Arrows reach the blocks that need each other, and a link brings back the whole picture."""
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -191,3 +192,10 @@ def test_a_link_restores_the_selected_idle_interval(open_page, run_page):
     again.page.wait_for_function("() => window.stagescopeViewer.selection.idleChain.value")
     assert again.of("selection.idle.value") == 7
     assert again.facts("Selected span") == shown.facts("Selected span")
+
+
+def test_tab_is_named_like_the_input(open_page, make_page, run):
+    named = replace(run, ranks=run.ranks.with_columns(source=pl.lit("runs/seven.pftrace")))
+    shown = open_page(make_page("named", named))
+    title = shown.page.title()
+    assert title == f"seven.pftrace · {shown.of('meta.title')} · runs/seven.pftrace"

@@ -6,11 +6,13 @@ import pytest
 from column_blobs import read_blob
 from drawing import timeline_from_text
 from stagescope.analysis import build_explained_report
+from stagescope.api import simulate
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
+from stagescope.schedules import Costs, order
 from stagescope.viewer import links
 from stagescope.viewer.analysis_data import report_extras
 from stagescope.viewer.links import ACTION_PHASES
@@ -135,3 +137,11 @@ def test_layers_use_rows_and_ids_of_the_viewer():
     )
     assert (gap["after"], gap["lead"]) == ([None], [0])
     assert read_blob(data.tables["ideal"])[0]["start"] == spans["start"]
+
+
+def test_a_simulation_has_no_clock_error_and_a_recording_has_one():
+    simulated = simulate(order("1f1b", ranks=2, microbatches=4), Costs(forward=10, backward=20)).timeline
+    assert simulated.clocks.height == 1
+    assert viewer_data(simulated).meta["clocks"] == []
+    recorded = replace(simulated, ranks=simulated.ranks.with_columns(clock=pl.lit("a")))
+    assert [clock["method"] for clock in viewer_data(recorded).meta["clocks"]] == ["exact"]

@@ -78,7 +78,7 @@ def _page(data: ViewerData, other: ViewerData | None) -> Iterator[bytes]:
     yield HEAD.format(
         policy=html.escape(policy, quote=False),
         generator=html.escape(data.meta["generator"]),
-        title=html.escape(data.meta["title"]),
+        title=html.escape(data.meta["document_title"]),
         style=style,
         script=script,
     ).encode()

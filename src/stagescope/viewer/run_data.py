@@ -17,11 +17,12 @@ from stagescope.model.bubbles import step_bubbles
 from stagescope.model.clock_groups import clock_groups
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.pipelines import find_pipelines
-from stagescope.model.simulated import is_in_cost_units
+from stagescope.model.simulated import is_in_cost_units, is_simulated
 from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, viewer_idle
 from stagescope.viewer.kernel_data import MOST_KERNELS, encode_kernels, omitted_kernels
 from stagescope.viewer.links import TooManyPairsError, find_pairs
+from stagescope.viewer.run_name import document_title
 from stagescope.viewer.span_data import encode_spans, viewer_spans
 from stagescope.viewer.step_data import step_lengths, viewer_steps
 from stagescope.vocabulary.causes import WAIT_LABELS
@@ -158,9 +159,11 @@ def viewer_meta(timeline: Timeline, lengths: pl.DataFrame, ranks: list[int]) -> 
     base_ns = _least(spans["start_ns"])
     last_ns = spans.select(pl.max_horizontal(pl.max("start_ns"), pl.max("end_ns"))).item()
     end = (last_ns or base_ns) - base_ns
+    title = _title(timeline, ranks, lengths)
     return {
         "format": META_FORMAT,
-        "title": _title(timeline, ranks, lengths),
+        "title": title,
+        "document_title": document_title(title, timeline.ranks["source"]),
         "generator": f"stagescope {__version__}",
         "base_ns": str(base_ns),
         "end": end,
@@ -170,15 +173,22 @@ def viewer_meta(timeline: Timeline, lengths: pl.DataFrame, ranks: list[int]) -> 
         "waits": WAITS,
         "ranks": _ranks(timeline, ranks),
         "steps": viewer_steps(spans, lengths, base_ns),
-        "clocks": timeline.clocks.group_by("machine", maintain_order=True)
-        .agg(pl.min("error_lo_ns"), pl.max("error_hi_ns", "estimated_error_ns"), pl.last("method"))
-        .to_dicts(),
+        "clocks": [] if is_simulated(timeline) else _clocks(timeline),
         "diagnostics": _diagnostics(timeline, end).to_dicts(),
         "sections": [],
         "levels": [],
         "tile_bins": 0,
         "tile_rows": 0,
     }
+
+
+def _clocks(timeline: Timeline) -> list[dict[str, Any]]:
+    """Return the clock error of every machine; a simulation was not measured with a clock and has none."""
+    by_machine = timeline.clocks.group_by("machine", maintain_order=True)
+    errors = by_machine.agg(
+        pl.min("error_lo_ns"), pl.max("error_hi_ns", "estimated_error_ns"), pl.last("method")
+    )
+    return errors.to_dicts()
 
 
 def _title(timeline: Timeline, ranks: list[int], lengths: pl.DataFrame) -> str:

@@ -38,7 +38,7 @@ async function start(): Promise<void> {
 async function show(source: Source, meta: Meta, place: HTMLElement): Promise<void> {
   const viewer = new Viewer(meta, source);
   window.stagescopeViewer = viewer;
-  document.title = meta.title;
+  document.title = meta.document_title ?? meta.title;
   let written = "";
   let timer = 0;
   const write = (): void => {

@@ -129,6 +129,8 @@ export interface KernelFacts {
 export interface Meta {
   format: number;
   title: string;
+  /** The title with the name and path of the input; pages of earlier versions have none. */
+  document_title?: string;
   generator: string;
   base_ns: string;
   end: number;

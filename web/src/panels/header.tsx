@@ -20,7 +20,7 @@ const HIDDEN_MEANING =
 export function Header({ viewer, page, searchBox }: HeaderProps) {
   return (
     <header class="header">
-      <h1 title={viewer.meta.title}>{viewer.meta.title}</h1>
+      <h1 title={viewer.meta.document_title ?? viewer.meta.title}>{viewer.meta.title}</h1>
       <Search viewer={viewer} searchBox={searchBox} />
       <div class="buttons" role="toolbar" aria-label="Viewer">
         <IconButton name="undo" title="Undo the last move (Z)" onClick={() => viewer.camera.undo()} />
