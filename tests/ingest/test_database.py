@@ -185,7 +185,7 @@ def test_a_query_that_takes_too_long_ends_with_the_name_of_the_limit(path, monke
     monkeypatch.setattr(Deadline, "is_past", lambda _: True)
     with Database(path) as database, limits_in_force({"query": 7}), pytest.raises(InputError) as error:
         database.rows("N", f"{NUMBERS} WHERE {endless}")
-    assert "table N: the time of one query of a database is more than the limit of 7 s" in str(error.value)
+    assert "table N: the time of one query is more than the limit of 7 s" in str(error.value)
     assert "--limit query=" in error.value.hint
 
 
