@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pictures import difference_fraction
+from synthetic import Shape, pipeline_timeline
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +119,55 @@ def test_nothing_is_cut_off_in_a_small_window_or_with_large_type(open_page, run_
     dialog = shown.page.locator("dialog").bounding_box()
     assert dialog["x"] >= 0
     assert dialog["x"] + dialog["width"] <= width
+
+
+WIDE_TABLES = """() => [...document.querySelectorAll('.side .section')].flatMap((section) => {
+    const inner = section.getBoundingClientRect().right - parseFloat(getComputedStyle(section).paddingRight);
+    return [...section.querySelectorAll('table.figures')].map((one) => one.getBoundingClientRect().right - inner);
+}).filter((excess) => excess > 0.5)"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+def test_table_of_a_selection_fits_its_panel(open_page, run_page, width, height):
+    hash_ = "range=0-200000000@0-3&panel=selection"
+    shown = open_page(run_page, hash_, viewport={"width": width, "height": height})
+    shown.page.evaluate(
+        "() => document.querySelectorAll('.side details').forEach((one) => (one.open = true))"
+    )
+    shown.page.wait_for_function("() => window.stagescopeViewer.selection.statistics.value")
+    shown.settle()
+    assert shown.page.locator(".side table.figures").count() >= 2
+    assert shown.page.evaluate(WIDE_TABLES) == []
+    assert shown.page.evaluate(OVERFLOW) == []
+    if folder := os.environ.get("KEEP_PICTURES"):
+        shown.page.locator(".side table.figures").first.scroll_into_view_if_needed()
+        shown.page.screenshot(path=f"{folder}/selection-{width}.png")
+
+
+DRAWN_TEXTS = """window.drawnTexts = [];
+const { fillText } = CanvasRenderingContext2D.prototype;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+    if (this.canvas.closest('.canvas-box') && /^[0-9]+$/.test(text)) window.drawnTexts.push(text);
+    return fillText.call(this, text, ...place);
+};"""
+
+
+def test_blocks_of_many_ranks_have_numbers_in_rows_of_the_first_height(open_page, make_page, pool):
+    settings = {"viewport": {"width": 1280, "height": 720}, "reduced_motion": "reduce", "locale": "en-US"}
+    fresh = pool.take(settings)
+    fresh.page.add_init_script(DRAWN_TEXTS)
+    pool.give_back(fresh)
+    page = make_page("many", pipeline_timeline(Shape(ranks=64, microbatches=4, steps=1)), analyzed=False)
+    shown = open_page(page, viewport={"width": 1280, "height": 720}, locale="en-US")
+    shown.page.evaluate("() => window.drawnTexts.splice(0)")
+    shown.page.evaluate(
+        "() => { const v = window.stagescopeViewer, c = v.camera.view.value; "
+        "v.camera.view.value = { start: c.start, end: c.start + (c.end - c.start) / 8 }; }"
+    )
+    shown.settle()
+    if folder := os.environ.get("KEEP_PICTURES"):
+        shown.page.screenshot(path=f"{folder}/many.png")
+    assert set(shown.page.evaluate("() => window.drawnTexts")) >= {"0", "1", "2", "3"}
 
 
 AXE_STATES = [

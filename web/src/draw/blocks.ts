@@ -2,6 +2,7 @@
 
 import { type Block, type Paint, type Palette, paintTrack, paintWaits } from "../layout/bins";
 import { chunkColor, mix, pixelPalette, textColor } from "../layout/colors";
+import { LABEL_HEIGHT } from "../layout/rows";
 import { type Comparison, HIDDEN } from "../model/compare";
 import { COMM, COMPUTE, HOST, isAction, type Kind } from "../model/meta";
 import type { Spans, Tile } from "../model/spans";
@@ -11,7 +12,6 @@ import { Strips } from "./strips";
 
 const BLOCK_WIDTH = 7;
 const MOST_BLOCKS = 9000;
-const LABEL_HEIGHT = 11;
 const LEAST_LABEL_SIZE = 8;
 /** Width of a digit as a part of the font's size. */
 const DIGIT_WIDTH = 0.62;

@@ -77,7 +77,10 @@ export function rowAt(rows: Rows, y: number): PlacedRow | null {
   return row && y < row.top + row.height ? row : null;
 }
 
-const SMALLEST_AUTO_PITCH = 10;
+/** Lower blocks have no numbers. */
+export const LABEL_HEIGHT = 11;
+/** Rows of this pitch have numbers: the gap between them takes 2 pixels. */
+const SMALLEST_AUTO_PITCH = 14;
 const LARGEST_AUTO_PITCH = 120;
 export const LARGEST_PITCH = 240;
 

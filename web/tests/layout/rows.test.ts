@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import {
   autoPitch,
   HEADING_HEIGHT,
+  LABEL_HEIGHT,
   placeRows,
   type RowChoice,
   rowAt,
@@ -56,6 +57,11 @@ describe("the height of rows", () => {
   it("fills the picture with few ranks, and stays within limits", () => {
     expect(autoPitch(6, 640)).toBe(106);
     expect(autoPitch(1, 640)).toBe(120);
-    expect(autoPitch(1000, 640)).toBe(10);
+    expect(autoPitch(1000, 640)).toBe(14);
+  });
+
+  it("is enough for numbers in the blocks of many ranks", () => {
+    const rows = placeRows(META, CHOICE, autoPitch(64, 640));
+    expect(rows.placed[0]!.height).toBeGreaterThanOrEqual(LABEL_HEIGHT);
   });
 });
