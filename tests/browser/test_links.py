@@ -44,20 +44,24 @@ def test_hovering_draws_one_hop_to_the_actions_that_need_each_other(shown):
     assert links(shown, "selection.hoverLinks") == {(("B", 3), ("B", 2)), (("B", 2), ("B", 1))}
     for action, edge in [(shown.id("backward", 1, 3), "left"), (shown.id("backward", 2, 3), "left")]:
         place = shown.spot(action)
-        assert shown.page.evaluate(INK, [place[edge] - 3, _middle(shown, action)]) > 3  # the arrow's head
+        head = shown.page.evaluate(INK, [place[edge] - 3, _edge(shown, action, is_top=False)])
+        assert head > 3
+        # Labels are in the middle; 6 pixels away there is no frame of the hovered block.
+        assert shown.page.evaluate(INK, [place[edge] - 6, _edge(shown, action, is_top=None)]) == 0
 
 
-def _middle(shown, action):
-    """Return the height at which an arrow meets a block: the middle of its row."""
+def _edge(shown, action, *, is_top):
+    """Return the height at which an arrow meets a block: the edge of its row; of its middle if `is_top` is None."""
     row = shown.of(f"source.spans.row[{action}]")
-    return shown.page.evaluate(
+    box = shown.page.evaluate(
         """(row) => {
             const v = window.stagescopeViewer, placed = v.display.rows.value.placed.find((one) => one.row === row);
             const box = document.querySelector('.canvas-box canvas').getBoundingClientRect();
-            return box.top + 34 + placed.top + placed.height / 2;
+            return [box.top + 34 + placed.top, placed.height];
         }""",
         row,
     )
+    return box[0] + (box[1] / 2 if is_top is None else 4.5 if is_top else box[1] - 4.5)
 
 
 def test_a_click_draws_the_whole_way_of_the_micro_batch(shown):
@@ -72,9 +76,9 @@ def test_arrows_survive_pinning_and_end_with_hiding(shown):
     shown.press("p")
     assert len(links(shown, "selection.chain")) == 7
     action = shown.id("forward", 2, 4)
-    assert shown.page.evaluate(INK, [shown.spot(action)["left"] - 3, _middle(shown, action)]) > 3
+    assert shown.page.evaluate(INK, [shown.spot(action)["left"] - 3, _edge(shown, action, is_top=True)]) > 3
     shown.press("r")
-    assert shown.page.evaluate(INK, [shown.spot(action)["left"] - 3, _middle(shown, action)]) <= 3
+    assert shown.page.evaluate(INK, [shown.spot(action)["left"] - 3, _edge(shown, action, is_top=True)]) <= 3
 
 
 def test_a_link_restores_all_that_is_on_the_screen(open_page, run_page):

@@ -12,6 +12,8 @@ const LEAST_HATCHED_HEIGHT = 14;
 const TINT = 0.28;
 /** Rows further apart have a heading between them. */
 const MOST_ROW_GAP = 20;
+/** Of a micro-batch and its duration, in the middle of a row. */
+const LABELS_HEIGHT = 28;
 
 export function drawIdle(scene: Scene): void {
   const { idle } = scene.layers;
@@ -199,8 +201,10 @@ function drawArrow(scene: Scene, from: Span, to: Span): void {
   const startX = clamp(x(scene, from.start + from.duration), -1e4, 1e4);
   const endX = clamp(x(scene, to.start), -1e4, 1e4);
   if (Math.max(startX, endX) < -50 || Math.min(startX, endX) > scene.width + 50) return;
-  const startY = own.mainTop + own.mainHeight / 2;
-  const endY = their.mainTop + their.mainHeight / 2;
+  const half = headHalf(their);
+  // Labels are in the middle of rows: arrows leave and reach rows at the edges that face each other.
+  const startY = edgeY(own, own.mainTop >= their.mainTop);
+  const endY = edgeY(their, own.mainTop <= their.mainTop);
   const bend = clamp(Math.abs(endX - startX) * 0.45, 10, 70);
   pen.beginPath();
   pen.moveTo(startX, startY);
@@ -215,10 +219,20 @@ function drawArrow(scene: Scene, from: Span, to: Span): void {
   pen.stroke();
   pen.beginPath();
   pen.moveTo(endX, endY);
-  pen.lineTo(endX - 8, endY - 4);
-  pen.lineTo(endX - 8, endY + 4);
+  pen.lineTo(endX - 2 * half, endY - half);
+  pen.lineTo(endX - 2 * half, endY + half);
   pen.closePath();
   pen.fill();
+}
+
+/** Half the height of an arrowhead: what fits between the edge of a row and its labels, within limits. */
+function headHalf(row: DrawnRow): number {
+  return clamp((row.mainHeight - LABELS_HEIGHT) / 4, 1.5, 4);
+}
+
+function edgeY(row: DrawnRow, isTop: boolean): number {
+  const inset = headHalf(row) + 0.5;
+  return isTop ? row.mainTop + inset : row.mainTop + row.mainHeight - inset;
 }
 
 /** Frame around a span, and around both of an overlapped pair. */
