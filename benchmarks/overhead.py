@@ -5,7 +5,8 @@
 Costs are CPU time of the marking thread, as medians over alternating rounds. A peer that cannot be imported is
 reported; add viztracer, nvtx and Megatron-core with PYTHONPATH. `--hours` is the length of the training that the soak
 simulates, at 1,000 spans per second (24 hours take about two minutes), with `--keep` as its bounds; time passes as
-fast as the spans need it to. `--only soak` leaves out the rest.
+fast as the spans need it to. `--only soak` leaves out the rest; `--only steps` measures whole steps of torch,
+Megatron-core and DeepSpeed (recorded_steps.py, framework_steps.py), which is the path that users take.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import importlib.util
 import math
 import os
 import statistics
@@ -456,13 +458,28 @@ def soak(hours: float, keep: str) -> None:
     print(f"  growth of resident memory from the second tenth of the time to the last: {grown:.2f} MiB")
 
 
+def measure_framework_steps() -> None:
+    """Run the benchmarks of whole steps of each framework that is installed, in processes of their own."""
+    folder = Path(__file__).parent
+    for package, script in (
+        ("torch", ["recorded_steps.py"]),
+        ("megatron", ["framework_steps.py", "megatron"]),
+        ("deepspeed", ["framework_steps.py", "deepspeed"]),
+    ):
+        print(f"steps of {package}", flush=True)
+        if importlib.util.find_spec(package) is None:
+            print("  not measured: it is not installed")
+        else:
+            subprocess.run([sys.executable, folder / script[0], *script[1:]], check=False)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--hours", type=float, default=1.0)
     options.add_argument("--keep", default=f"{SOAK_BYTES}B")
-    options.add_argument("--only", choices=["soak", "control"])
+    options.add_argument("--only", choices=["soak", "control", "steps"])
     asked = options.parse_args()
     if asked.only is None:
         compare_spans()
@@ -472,7 +489,9 @@ def main() -> None:
         measure_memory()
     if asked.only == "control":
         measure_control()
-    else:
+    if asked.only in {None, "steps"}:
+        measure_framework_steps()
+    if asked.only in {None, "soak"}:
         soak(asked.hours, asked.keep)
 
 
