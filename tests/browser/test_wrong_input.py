@@ -178,7 +178,7 @@ def test_ten_thousand_rows_scroll_and_keep_their_names(open_page, make_page):
     shown = open_page(make_page("rows", spans_of(*rows, stage=0, microbatch=0), analyzed=False))
     assert shown.page.locator(".row-label").count() < 200
     shown.page.locator(".row-labels").hover()
-    shown.page.mouse.wheel(0, 50_000)
+    shown.page.mouse.wheel(0, 70_000)  # a row is 14 pixels high
     shown.settle()
     names = [int(text.split()[1]) for text in shown.page.locator(".row-label .rank").all_inner_texts()]
     assert min(names) > 4000
