@@ -66,7 +66,7 @@ def sql(run: Timeline | Report, query: str, *, limits: Mapping[str, int | str] |
     A query that takes longer than the limit `query`, 60 s, is given up, such as a recursive one without an end;
     ``limits={"query": 600}`` changes it, 0 removes it. Its thread then goes on until the process ends.
 
-    Integers have 64 bits at most, and results beyond them wrap around in silence, as in Polars: cast an operand to
+    Integers have 64 bits at most, and results beyond them wrap around silently, as in Polars: cast an operand to
     DOUBLE where that can happen.
 
     Raises UsageError if the query is not a query, reads files, fails or takes too long.

@@ -41,7 +41,7 @@ class MetricsSender:
     """Gives the present values to the SDK's readers of metrics, such as one that sends them every ten seconds."""
 
     def __init__(self, readers: Sequence[Any], *, per_rank: bool = False) -> None:
-        """Begin without any value."""
+        """Create the instruments; they report nothing before the first update."""
         from opentelemetry.metrics import Observation  # noqa: PLC0415 - an optional library
         from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
@@ -81,7 +81,7 @@ class SpansSender:
     """Gives steps and actions to one of the SDK's exporters of spans; `warn` gets a sentence if it fails."""
 
     def __init__(self, exporter: Any, warn: Callable[[str], object]) -> None:
-        """Send nothing yet."""
+        """Set up the exporter without sending anything."""
         self._exporter = exporter
         self._warn = warn
         self._tracers: dict[int, Any] = {}
@@ -150,7 +150,7 @@ class SpansSender:
             ended = self._ended
 
             class Collected(SpanProcessor):  # type: ignore[misc]  # the library is optional, so its types are unknown
-                """Keeps the spans until they are sent: a queue of the SDK drops those that do not fit, in silence."""
+                """Keeps the spans until they are sent: a queue of the SDK drops those that do not fit, silently."""
 
                 def on_end(self, span: Any) -> None:
                     ended.append(span)

@@ -105,7 +105,7 @@ def manifest_text(facts: dict[str, Any]) -> str:
 
 
 def manifest_checksum(facts: dict[str, Any]) -> str:
-    """Return the checksum of a manifest: without it, a part that is no longer listed would be missing in silence."""
+    """Return the checksum of a manifest: without it, a part that is no longer listed would be missing silently."""
     others = {name: value for name, value in facts.items() if name != "checksum"}
     text = json.dumps(others, sort_keys=True)
     return blake2b(text.encode(), digest_size=CHECKSUM_BYTES).hexdigest()

@@ -1,4 +1,4 @@
-"""Check the text of a CSV file before it is parsed, for what the parser accepts in silence.
+"""Check the text of a CSV file before it is parsed, for what the parser accepts silently.
 
 RFC 4180 requires the same number of fields in every row. The parser fills missing ones with null, so a row whose end is
 missing would look complete. It keeps NUL characters, which blocks of a file contain that were never written.

@@ -4,7 +4,7 @@ Source: the Trace Event Format document of the Chromium project, JSON object for
 form. The list of events is split between events, and each piece is decoded as a list: a typed decode of one piece at a
 time is several times faster than decoding the whole file, and holds only one piece in memory.
 
-A file that is not valid JSON up to its end is never read in silence: events that cannot be read are dropped and counted
+A file that is not valid JSON up to its end is never read silently: events that cannot be read are dropped and counted
 (salvage.py), and damage of the fields around the list of events, bytes after the end, and a missing end are reported
 with their position.
 """

@@ -228,7 +228,7 @@ class Batch:
         self._schedule = signature.parameter("pipe_schedule").place
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Prepare for it."""
+        """Begin to observe the call."""
         place = self._schedule
         schedule = args[place] if place < len(args) else kwargs.get("pipe_schedule")
         self._instrumentation.begin_batch(args[0], schedule)

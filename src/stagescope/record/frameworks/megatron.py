@@ -239,7 +239,7 @@ class ScheduleRun:
         return run, trains
 
     def end(self, state: tuple[Run, bool], result: Any) -> None:
-        """End it."""
+        """Record the end of the call."""
         del result
         run, trains = state
         self._instrumentation.end_run(is_done=trains)

@@ -109,7 +109,7 @@ class OptimizerStep:
         self._steps.is_inside = False
 
     def abandon(self, state: Any) -> None:
-        """Forget it."""
+        """Leave a call that failed, without a record."""
         del state
         self._steps.is_inside = False
 

@@ -300,7 +300,7 @@ class RunWatch:
         return self._runs.begin(evaluates=self._evaluates)
 
     def end(self, state: Run, result: Any) -> None:
-        """End it."""
+        """Record the end of the call."""
         del result
         self._runs.end(state)
 
