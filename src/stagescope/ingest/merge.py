@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.ingest.copies import without_copies
 from stagescope.ingest.plausible_times import require_possible_total, without_implausible_times
 from stagescope.ingest.possible_values import with_possible_values
 from stagescope.ingest.reader import ReadOptions
@@ -54,7 +55,10 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
         raise InputError.no_pipeline(options.pipeline, ())
     sources: list[Source] = []
     refused: list[StagescopeError] = []
-    for reader, files in inputs.files.items():
+    files_of, copies, copied = without_copies(inputs.files)
+    for copy in copies:
+        options.done(copy)
+    for reader, files in files_of.items():
         try:
             sources.append(Source(reader.name, files, reader.read(files, options)))
         except StagescopeError as error:  # noqa: PERF203 - each format fails on its own
@@ -73,7 +77,7 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     ]
     timelines, left_out = select_run(sources, inputs.named)
     merged = merge_timelines(timelines, options.layout.rank_count).with_diagnostics(
-        [*inputs.diagnostics, *not_read, *left_out]
+        [*inputs.diagnostics, *copied, *not_read, *left_out]
     )
     placed = place_stages(with_schedule(merged, options.schedule), options.layout)
     return select_steps(placed, options.steps)

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
     from stagescope.vocabulary.steps import StepRange
 
+
+def itself(path: Path) -> Path:
+    """Return the path."""
+    return path
+
+
 HEAD_BYTES = 4096
 """Number of decompressed bytes from the beginning of a file that are passed to `Reader.recognizes`."""
 
@@ -59,7 +65,8 @@ class Reader:
     all recognized files of one call at once, because a run may be spread over several files. It leaves unknown values
     null; ingest/stages.py then fills in stages and coordinates for every reader. `has_attempts` states whether its
     files may contain several attempts of a run, and several pipelines; `is_mapped` whether it uses the mapping of a
-    call.
+    call; `knows_copies` whether `read` finds copies of its files itself. `unit(path)` is the path of what a file is a
+    part of, where several files are read as one; otherwise the file itself.
     """
 
     name: str
@@ -70,3 +77,5 @@ class Reader:
     has_attempts: bool = False
     is_mapped: bool = False
     suffixes: tuple[str, ...] = ()
+    knows_copies: bool = False
+    unit: Callable[[Path], Path] = itself

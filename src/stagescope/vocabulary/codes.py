@@ -246,7 +246,7 @@ CODES: tuple[Code, ...] = (
     Code("recording.no_end", "A recording has no end frame: its process was killed or is still running."),
     Code("replicas.none", "No data-parallel replicas run the same stages, so stragglers cannot be measured."),
     Code("recording.beside", "A process recorded beside another one with the same rank and is not shown."),
-    Code("recording.copy", "A file is a copy of another recording and was ignored."),
+    Code("recording.copy", "A file is a copy of another recording or trace and was ignored."),
     Code("records.missing", "Counters or clock readings that a process had stored are missing."),
     Code("records.surplus", "A recording has more counters or clock readings than its process stored."),
     Code("rows.incomplete", "Rows without a required value were omitted."),

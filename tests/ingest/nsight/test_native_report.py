@@ -37,7 +37,7 @@ def runs(tmp_path):
     reports.mkdir()
     nsight_reports(exports)
     for path in exports.iterdir():
-        (reports / f"{path.stem}.nsys-rep").write_bytes(b"NSYS")
+        (reports / f"{path.stem}.nsys-rep").write_bytes(f"NSYS {path.stem}".encode())
     return exports, reports
 
 
@@ -96,7 +96,7 @@ def test_an_export_that_writes_nothing_or_never_ends_is_an_error(runs, nsys, mon
 def test_a_report_with_its_export_beside_it_is_read_once(runs, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for path in runs[1].iterdir():
-        (runs[0] / path.name).write_bytes(b"NSYS")
+        (runs[0] / path.name).write_bytes(path.read_bytes())
     found = stagescope.read(runs[0])
     assert found.ranks["rank"].to_list() == [0, 1]
     notes = found.diagnostics.filter(code="input.not_read")

@@ -55,9 +55,14 @@ def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     return timeline_of_traces(found, COMPARED_TABLES).with_diagnostics([*refused, *diagnostics])
 
 
+def report_of(path: Path) -> Path:
+    """Return the report that a file belongs to: the directory of an exported table, otherwise the file itself."""
+    return path.parent if path.suffix == PARQUET_SUFFIX else path
+
+
 def _reports(paths: Sequence[Path]) -> tuple[list[Path], list[Diagnostic]]:
     """Return the reports that the files belong to, every report in one form, and diagnostics for the other forms."""
-    reports = list(dict.fromkeys(path.parent if path.suffix == PARQUET_SUFFIX else path for path in paths))
+    reports = list(dict.fromkeys(map(report_of, paths)))
     exports = {_stem(path) for path in reports if not path.name.endswith(NATIVE_SUFFIX)}
     twice = [path for path in reports if path.name.endswith(NATIVE_SUFFIX) and _stem(path) in exports]
     text = "not read: its export is read instead"
@@ -79,4 +84,5 @@ READER = Reader(
     description="reports of Nsight Systems: exported to SQLite or Parquet (`nsys export`), or `.nsys-rep`",
     recognizes=recognize_report,
     read=read_reports,
+    unit=report_of,
 )

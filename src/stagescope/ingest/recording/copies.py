@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stagescope.ingest.copies import copy_note
 from stagescope.ingest.recording.segments import identity_of
-from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stagescope.ingest.recording.segments import Part
+    from stagescope.model.diagnostics import Diagnostic
 
 
 def without_copies(parts: Iterable[Part]) -> tuple[list[Part], list[Diagnostic]]:
@@ -39,9 +40,5 @@ def _completeness(part: Part) -> tuple[bool, int, int]:
 
 def _note(copy: Part, original: Part) -> Diagnostic:
     rank = copy.contents.header.get("rank")
-    if copy.contents.checksum == original.contents.checksum:
-        severity, text = "info", f"a copy of {original.path}: ignored"
-    else:
-        severity, text = "warning", f"an older or damaged copy of {original.path}: ignored"
-    known_rank = rank if isinstance(rank, int) else None
-    return Diagnostic(severity, text, str(copy.path), known_rank, code="recording.copy")
+    is_equal = copy.contents.checksum == original.contents.checksum
+    return copy_note(copy.path, original.path, rank if isinstance(rank, int) else None, is_equal=is_equal)

@@ -256,4 +256,5 @@ READER = Reader(
     recognize_recording,
     read_recordings,
     has_attempts=True,
+    knows_copies=True,
 )
