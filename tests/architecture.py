@@ -81,6 +81,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "ingest": TABLES | {"msgspec", "tomli", "zstandard"},
     "clocks": TABLES | {"scipy"},
     "analysis": TABLES | {"scipy"},
+    "analysis/saved": TABLES | {"msgspec"},
     "model": TABLES,
     "schedules": frozenset(),
     "execution": frozenset(),

@@ -41,6 +41,8 @@ from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from stagescope.analysis.bubble import Bubble
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.intermediates import Intermediates
@@ -50,6 +52,26 @@ if TYPE_CHECKING:
 
 WIDEST_REPR = 8
 """Ranks that repr shows; the rest is counted."""
+
+MOST_LATEST = 100
+"""Rows of `latest_collectives`; the table `collectives` has all of them."""
+
+OF_COLLECTIVE = (
+    "group", "sequence", "group_kind", "operation", "step", "bytes", "ranks", "first_ns", "last_rank", "last_ns",
+    "late_ns",
+)  # fmt: skip
+"""Columns of COLLECTIVES that are the same on all ranks, apart from the bytes: those of the last rank."""
+
+
+def _saved_or(compute: Callable[[Report], pl.DataFrame]) -> cached_property[pl.DataFrame]:
+    """Return a property that is computed on first use, or loaded in a report that was saved (saved_report.py)."""
+
+    def table(report: Report) -> pl.DataFrame:
+        load = report.saved.get(compute.__name__)
+        return compute(report) if load is None else load()
+
+    table.__doc__ = compute.__doc__
+    return cached_property(table)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,7 +91,7 @@ class Report:
     the run declared; `microbatches` is how many one pipeline ran per step, None if steps or pipelines differ.
     `unaligned` are ranks without metrics, because the machines of their pipeline are not on one clock. `in_cost_units`
     marks a simulation with relative costs (model/simulated.py). `explanation` and `verdict` are None in a report
-    without explanation (`analyze(run, explain=False)`).
+    without explanation (`analyze(run, explain=False)`). `saved` loads the tables of a report that was saved, by name.
     """
 
     steps: pl.DataFrame
@@ -84,6 +106,7 @@ class Report:
     in_cost_units: bool = False
     explanation: Explanation | None = field(default=None)
     verdict: Verdict | None = None
+    saved: Mapping[str, Callable[[], pl.DataFrame]] = field(default_factory=dict)
 
     @property
     def stage_count(self) -> int:
@@ -93,9 +116,11 @@ class Report:
     @property
     def steps_per_iteration(self) -> int:
         """How many steps of the schedule an iteration has: more than 1 if gradients are accumulated over them."""
+        if self.explanation is not None:
+            return self.explanation.steps_per_iteration
         return self.intermediates.accumulation.size_among(self.bubble.steps)
 
-    @cached_property
+    @_saved_or
     def step_lengths(self) -> pl.DataFrame:
         """The table STEP_LENGTHS: length and bubble of every step, and by how much outliers are longer than usual."""
         return measure_step_lengths(self.steps, self.intermediates.windows.bubbles, self.bubble.steps)
@@ -105,23 +130,23 @@ class Report:
         """The table STAGE_WORK: what one micro-batch costs on every stage."""
         return self._explained.stage_work
 
-    @cached_property
+    @_saved_or
     def ledger(self) -> pl.DataFrame:
         """The table LEDGER: the step of every pipeline, divided among ideal work and causes of lost time."""
         return without_unrecorded(self.intermediates.ledger.steps, self.intermediates.unrecorded)
 
-    @cached_property
+    @_saved_or
     def iterations(self) -> pl.DataFrame:
         """The table ITERATIONS: the iteration time of every rank, divided among compute and causes of lost time."""
         known = self.intermediates
         return without_unrecorded(unite_steps(known.iterations, known.accumulation), known.unrecorded)
 
-    @cached_property
+    @_saved_or
     def losses(self) -> pl.DataFrame:
         """The table LOSSES: what the iterations of the last pipelines consist of, over the steps in the totals."""
         return losses_without_unrecorded(self._explained.losses, self.intermediates.unrecorded)
 
-    @cached_property
+    @_saved_or
     def culprits(self) -> pl.DataFrame:
         """The table CULPRITS: which rank or link makes which rank idle, by cause, over the steps in the totals."""
         found, known = self._explained, self.intermediates
@@ -156,7 +181,7 @@ class Report:
         """The table SLACK: how much later every action could have ended without a longer step."""
         return self.intermediates.slack
 
-    @cached_property
+    @_saved_or
     def findings(self) -> pl.DataFrame:
         """The table FINDINGS: stragglers, slow links, outlier actions and steps, trends and slow replicas."""
         return find_findings(self._explained)
@@ -176,43 +201,52 @@ class Report:
         """The table LATE_RANKS: ranks for which others waited at collectives between two steps."""
         return self._explained.late_ranks
 
-    @cached_property
+    @_saved_or
     def collective_kinds(self) -> pl.DataFrame:
         """The table COLLECTIVE_KINDS: exposed and hidden time per kind of group and operation."""
         iterations = len(self.bubble.steps) // self.steps_per_iteration
         return summarize_kinds(self._counted_collectives, iterations)
 
-    @cached_property
+    @_saved_or
     def collective_ranks(self) -> pl.DataFrame:
         """The table COLLECTIVE_RANKS: how often and by how much every rank came last."""
         return summarize_ranks(self._counted_collectives)
+
+    @_saved_or
+    def latest_collectives(self) -> pl.DataFrame:
+        """The collectives in the totals to which a rank came latest after the others, at most 100, one row each."""
+        shared = self._counted_collectives.filter(
+            (pl.col("ranks") > 1) & (pl.col("rank") == pl.col("last_rank"))
+        )
+        latest = shared.sort("late_ns", "group", "sequence", descending=[True, False, False])
+        return latest.select(OF_COLLECTIVE).head(MOST_LATEST)
 
     @property
     def _counted_collectives(self) -> pl.DataFrame:
         return self.collectives.filter(pl.col("step").is_in(list(self.bubble.steps)))
 
-    @cached_property
+    @_saved_or
     def slowdowns(self) -> pl.DataFrame:
         """The table SLOWDOWNS: S, S_t, S_w, M_S and M_W of ByteDance's what-if analysis."""
         pipelines = self.intermediates.windows.pipelines
         return measure_slowdowns(self.intermediates.timeline, pipelines, self.bubble.steps)
 
-    @cached_property
+    @_saved_or
     def kernel_communication(self) -> pl.DataFrame:
         """The table KERNEL_COMMUNICATION: exposed and hidden communication of every action and overlapped pair."""
         return measure_kernel_communication(self.timeline.kernels)
 
-    @cached_property
+    @_saved_or
     def kernel_communication_kinds(self) -> pl.DataFrame:
         """The table KERNEL_COMMUNICATION_KINDS: the same for each kind of action, for pairs, and for the run."""
         return summarize_kernel_communication(self.timeline.kernels, self.kernel_communication)
 
-    @cached_property
+    @_saved_or
     def memory(self) -> pl.DataFrame:
         """The table RANK_MEMORY: the most memory that each rank used, as far as counters were recorded."""
         return measure_rank_memory(self.timeline.counters)
 
-    @cached_property
+    @_saved_or
     def data(self) -> pl.DataFrame:
         """The table STEP_DATA: tokens or samples of every step whose data were counted, also per second."""
         known = self.intermediates

@@ -17,15 +17,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 
-MOST_COLLECTIVES = 100
-"""Collectives in the JSON; the table has all of them."""
-
-OF_COLLECTIVE = (
-    "group", "sequence", "group_kind", "operation", "step", "bytes", "ranks", "first_ns", "last_rank", "last_ns",
-    "late_ns",
-)  # fmt: skip
-"""Columns of COLLECTIVES that are the same on all ranks, apart from the bytes: those of the last rank."""
-
 LEAST_SHOWN = 1e-3
 """Culprits of less than this fraction of the iteration are left out: there is a row for every pair of ranks."""
 
@@ -97,7 +88,7 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
         "collectives": {
             "kinds": report.collective_kinds.to_dicts(),
             "ranks": report.collective_ranks.to_dicts(),
-            "latest": _latest(report),
+            "latest": report.latest_collectives.to_dicts(),
         },
         "kernels": {"communication": report.kernel_communication_kinds.to_dicts()},
         "memory": report.memory.to_dicts(),
@@ -105,16 +96,6 @@ def to_json(report: Report, clocks: dict[str, object] | None = None) -> dict[str
         "clocks": clocks,
         "diagnostics": [asdict(diagnostic) for diagnostic in report.diagnostics],
     }
-
-
-def _latest(report: Report) -> list[dict[str, object]]:
-    """Return the collectives in the totals to which the last rank came latest, one row each."""
-    shared = report.collectives.filter(
-        pl.col("step").is_in(list(report.bubble.steps)),
-        (pl.col("ranks") > 1) & (pl.col("rank") == pl.col("last_rank")),
-    )
-    latest = shared.sort("late_ns", "group", "sequence", descending=[True, False, False])
-    return latest.select(OF_COLLECTIVE).head(MOST_COLLECTIVES).to_dicts()
 
 
 def _by_rank(bubble: Bubble) -> dict[str, float]:

@@ -42,6 +42,7 @@ from stagescope.api.running import (
     hang_rows,
     hang_sentences,
 )
+from stagescope.api.saved_reports import load_report, save_report
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
 from stagescope.api.storing import store
@@ -87,12 +88,14 @@ __all__ = [
     "hang_sentences",
     "inspect",
     "inspection_json",
+    "load_report",
     "open",
     "pp_chart_folder",
     "prepare_viewer",
     "read",
     "read_paddle_logs",
     "report_json",
+    "save_report",
     "simulate",
     "sorted_diagnostics",
     "sql",

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from stagescope.clocks import ClockReport
     from stagescope.ingest import Inputs
     from stagescope.model import Timeline
+    from stagescope.model.stored_run import Manifest
 
 
 def stored_run_of(inputs: Inputs) -> Path | None:
@@ -50,11 +52,15 @@ def open_stored_run(directory: Path, facts: Mapping[str, Any], *, align: bool) -
         return aligned(timeline) if align else timeline
     if not align:
         raise UsageError.stored_aligned(directory)
+    return replace(timeline, alignment=alignment_of(directory, manifest))
+
+
+def alignment_of(directory: Path, manifest: Manifest) -> ClockReport | None:
+    """Return how the clocks of a stored run were aligned. Raises InputError if the manifest is damaged."""
     try:
-        report = None if manifest.alignment is None else report_from_json(manifest.alignment)
+        return None if manifest.alignment is None else report_from_json(manifest.alignment)
     except (KeyError, TypeError, IndexError) as error:
         raise InputError.damaged(directory, f"the alignment in its manifest is damaged: {error}") from None
-    return replace(timeline, alignment=report)
 
 
 def stated(facts: Mapping[str, Any]) -> dict[str, Any]:

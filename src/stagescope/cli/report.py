@@ -22,6 +22,7 @@ from stagescope.cli.reading import (
     read_paths,
     reading_options,
     skip_steps_option,
+    warn_partial,
 )
 from stagescope.cli.show import print_tables, print_text, print_understood, supports_unicode
 from stagescope.vocabulary.errors import UsageError
@@ -106,14 +107,21 @@ def command(
     skipped = parse_skipped(skip_steps) if skip_steps else None
     if asked.markdown and asked.json_path == STANDARD_OUTPUT:
         raise UsageError.one_of(("--markdown", "--json -"), ("both",))
-    timeline = read_paths(paths, facts, align=align)
-    report = api.analyze(timeline, layers=asked.layers, skip_steps=skipped)
+    report = None
+    if align and skipped is None and not asked.layers:
+        report = api.load_report(*paths, **facts)
+    if report is None:
+        report = api.analyze(read_paths(paths, facts, align=align), layers=asked.layers, skip_steps=skipped)
+    else:
+        warn_partial(report.timeline)
     _write(report, asked)
     judgments = judge(with_bubble(report, asked.bubble), conditions)
     for judgment in judgments:
         echo(f"stagescope: {judgment.text}", err=True)
     return (
-        EXIT_CONDITION if any(each.fails for each in judgments) else exit_code(timeline, report.diagnostics)
+        EXIT_CONDITION
+        if any(each.fails for each in judgments)
+        else exit_code(report.timeline, report.diagnostics)
     )
 
 

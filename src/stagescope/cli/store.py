@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, error_console
 from stagescope.cli.reading import FileBar, align_option, exit_code, reading_options, warn_partial
+from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
-    from stagescope.api import RunFacts
+    from stagescope.api import RunFacts, Stored
+
+MANY_SPANS = 200_000
+"""Analyzing fewer takes no longer than a second or two."""
 
 
 @click.command(
@@ -48,6 +53,14 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="Write on a cluster: local:4, tcp://HOST:8786, slurm or ray (docs/scale.md).",
 )
+@click.option(
+    "--no-analysis",
+    "analysis",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Do not analyze the run for `stagescope report`.",
+)
 @align_option
 @reading_options
 def command(
@@ -58,11 +71,13 @@ def command(
     cluster: str | None,
     *,
     align: bool,
+    analysis: bool,
     force: bool,
 ) -> int:
     """Store a run as Parquet files, partitioned by pipeline and steps, which every command reads.
 
-    The clocks are aligned, and the exit code is that of reading. If storing is interrupted, the same command goes on
+    The clocks are aligned, and the exit code is that of reading. The run is analyzed once, for `stagescope report`, if
+    this machine has enough memory. If storing is interrupted, the same command goes on
     where it stopped; if DIR has the run already, only missing and damaged files are written.
     """
     from stagescope import api
@@ -87,4 +102,23 @@ def command(
         f"stored {manifest.span_count} spans in {stored.path}: {size_text(manifest.size_bytes)}{per_span}, "
         f"{stored.written} files written{kept}"
     )
+    if analysis and align:
+        _analyze(stored)
     return exit_code(stored)
+
+
+def _analyze(stored: Stored) -> None:
+    """Save the report of a stored run beside it, or print why not: the run itself is stored."""
+    from stagescope import api
+
+    with ExitStack() as shown:
+        if sys.stderr.isatty() and stored.manifest.span_count >= MANY_SPANS:
+            shown.enter_context(error_console().status("analyzing the run"))
+        try:
+            is_new = api.save_report(stored.path)
+        except InputError as error:
+            echo(f"stagescope: {error}", err=True)
+            echo(f"  {error.hint}", err=True)
+            return
+    if is_new:
+        echo(f"analyzed: `stagescope report {stored.path}` prints the report")

@@ -5,6 +5,7 @@
         ranks.parquet, clocks.parquet, diagnostics.parquet
         spans/pipeline=0/step_range=0/part.parquet       also steps, counters and kernels
         unfinished.jsonl                                 only while it is being written
+        analysis/report.json, analysis/losses.parquet    the results of analysis, if they were computed
 
 A partition has the rows of one pipeline in a range of steps, sorted as the table declares. The pipeline is the smallest
 rank of it; -1 is for ranks without one, and for rows without a step. docs/scale.md describes the format for other
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from stagescope.model.tables import Table
 
 FORMAT = "stagescope stored run"
+RESULTS_FORMAT = "stagescope analysis"
 VERSION = 1
 SUFFIX = ".stagescope"
 MANIFEST, JOURNAL, LOCK = "stored-run.json", "unfinished.jsonl", "lock"
+RESULTS, RESULTS_INDEX = "analysis", "report.json"
 CHECKSUM_BYTES = 16
 """Of the BLAKE2b checksums of sources and parts."""
 NONE = -1
@@ -69,6 +72,30 @@ class Part:
     step_range: int | None = None
     first_step: int | None = None
     last_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table of the results of analysis: `path` is that of its file in the directory RESULTS."""
+
+    path: str
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of analysis of a stored run: facts as JSON text, and tables by name.
+
+    `computed_by` is the version that computed them, with a checksum of its code, and `run` the checksum of the
+    manifest: results of another run, or of another version, are not used.
+    """
+
+    format: str
+    computed_by: str
+    run: str
+    report: str
+    tables: dict[str, Result]
 
 
 @dataclass(frozen=True)

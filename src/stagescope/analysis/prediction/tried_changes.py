@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence  # noqa: TC003 - saved reports are decoded with these types
+from typing import NamedTuple
 
 from stagescope.vocabulary.counts import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 UNSUPPORTED = "they do not support these numbers of ranks, stages and micro-batches"
 INCOMPLETE = "ranks of the pipeline are missing"

@@ -1,6 +1,15 @@
 """Reads stored runs: directories of Parquet files with a manifest (model/stored_run.py)."""
 
 from stagescope.ingest.stored_run.manifest import read_manifest
-from stagescope.ingest.stored_run.reader import READER, read_stored_run
+from stagescope.ingest.stored_run.reader import READER, open_lazily, read_stored_run
+from stagescope.ingest.stored_run.results import is_intact, load_result, read_results
 
-__all__ = ["READER", "read_manifest", "read_stored_run"]
+__all__ = [
+    "READER",
+    "is_intact",
+    "load_result",
+    "open_lazily",
+    "read_manifest",
+    "read_results",
+    "read_stored_run",
+]

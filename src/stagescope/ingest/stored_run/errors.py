@@ -29,3 +29,8 @@ def nothing_left(directory: Path, count: int) -> InputError:
         f"{directory}: none of its {count} files with spans can be read",
         "store the run again: files that are intact are kept",
     )
+
+
+def damaged_results(path: Path, reason: str) -> InputError:
+    """Return the error for a file with results of analysis that is not what stagescope wrote."""
+    return InputError(f"{path}: {reason}", "store the run again: the results are computed again")

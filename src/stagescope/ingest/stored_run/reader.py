@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
@@ -17,11 +18,13 @@ from stagescope.ingest.stored_run.manifest import read_manifest, recognize_manif
 from stagescope.ingest.streams import open_stream
 from stagescope.model import Timeline
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.lazy import lazily
 from stagescope.model.stored_run import (
     CHECKSUM_BYTES,
     MANIFEST,
     PARTITIONED,
     TABLE_OF,
+    WHOLE,
     Manifest,
     declared_columns,
 )
@@ -31,11 +34,15 @@ from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stagescope.model.stored_run import Part, Source
     from stagescope.model.tables import Table
+    from stagescope.model.timeline import Alignment
     from stagescope.vocabulary.steps import StepRange
+
+
+DAMAGED = "store.damaged"
 
 
 class StoredRun(NamedTuple):
@@ -72,6 +79,49 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
         [*notes, *_changed_sources(directory, manifest)]
     )
     return StoredRun(select_steps(timeline, steps), manifest)
+
+
+def open_lazily(directory: Path, manifest: Manifest, alignment: Alignment | None) -> Timeline | None:
+    """Return the timeline of a stored run, of which spans, steps, counters and kernels are read on first use.
+
+    None if a file is missing or has another size, if one of the tables that are always read is damaged, or if sources
+    have changed: then only reading everything states what is wrong. Reading raises InputError for damage.
+    """
+    if not all(_has_size(directory / part.path, part.size_bytes) for part in manifest.parts):
+        return None
+    if _changed_sources(directory, manifest):
+        return None
+    known: dict[str, object] = {"alignment": alignment}
+    for part in manifest.parts:
+        if part.pipeline is None:
+            rows = _rows_of(directory, part)
+            if isinstance(rows, str):
+                return None
+            known[part.table] = rows
+    if known.keys() != {"alignment", *(table.name for table in WHOLE)}:
+        return None
+    whole = cache(lambda: _undamaged(directory))
+    return lazily(Timeline, known, {table.name: partial(_table, whole, table.name) for table in PARTITIONED})
+
+
+def _table(whole: Callable[[], Timeline], name: str) -> pl.DataFrame:
+    found: pl.DataFrame = getattr(whole(), name)
+    return found
+
+
+def _undamaged(directory: Path) -> Timeline:
+    timeline = read_stored_run(directory).timeline
+    damage = timeline.diagnostics.filter(pl.col("code") == DAMAGED)
+    if damage.height:
+        raise InputError.damaged(directory, damage["message"][0])
+    return timeline
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    try:
+        return path.stat().st_size == size_bytes
+    except OSError:
+        return False
 
 
 def _wanted_parts(manifest: Manifest, steps: StepRange | None) -> list[Part]:
@@ -127,7 +177,7 @@ def _joined(parts: list[pl.DataFrame], table: Table) -> pl.DataFrame:
 
 def _damaged(directory: Path, part: Part, what: str) -> Diagnostic:
     text = f"{part.path} {what}; its {part.rows} rows are missing: store the run again"
-    return Diagnostic("error", text, str(directory), count=max(1, part.rows), code="store.damaged")
+    return Diagnostic("error", text, str(directory), count=max(1, part.rows), code=DAMAGED)
 
 
 def _changed_sources(directory: Path, manifest: Manifest) -> list[Diagnostic]:

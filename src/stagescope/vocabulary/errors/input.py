@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors.base import StagescopeError
 from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.sizes import size_text
 from stagescope.vocabulary.text_beginnings import text_encoding, text_hint
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ class InputError(StagescopeError):
         """Return the error for a file to read that is in the directory to write."""
         return cls(
             f"{path} is in {directory}, where the run is to be stored", "choose a directory of its own"
+        )
+
+    @classmethod
+    def too_large_to_analyze(
+        cls, path: str | os.PathLike[str], spans: int, need_bytes: int, have_bytes: int
+    ) -> Self:
+        """Return the error for a stored run whose analysis does not fit into the memory of this machine."""
+        return cls(
+            f"{path} was not analyzed: its {spans:,} spans need about {size_text(need_bytes)} of memory, and this "
+            f"machine has {size_text(have_bytes)}",
+            "analyze some of its steps, such as `stagescope report --steps 100:110`",
         )
 
     @classmethod

@@ -1,0 +1,48 @@
+"""Write the results of analysis beside a stored run: tables first, and the index that lists them last."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from stagescope.exporters.new_files import make_directory
+from stagescope.exporters.stored_run.parquet import checksum_of
+from stagescope.exporters.stored_run.partition_files import complete_file
+from stagescope.model.stored_run import RESULTS, RESULTS_FORMAT, RESULTS_INDEX, Result, Results, manifest_text
+from stagescope.vocabulary.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import Any
+
+    import polars as pl
+
+
+def write_results(
+    directory: Path, of: tuple[str, str], report: str, tables: Iterable[tuple[str, pl.DataFrame]]
+) -> Results:
+    """Write facts and tables of a report into a stored run, whose lock the caller holds, and return what was written.
+
+    `of` is what the results belong to: version of the code and checksum of the manifest. Results that were there are
+    removed. Raises OutputError if the operating system refuses to write.
+    """
+    place = directory / RESULTS
+    try:
+        shutil.rmtree(place, ignore_errors=True)
+        make_directory(place)
+        written = {name: _write_table(rows, place, f"{name}.parquet") for name, rows in tables}
+        results = Results(RESULTS_FORMAT, *of, report, written)
+        facts: dict[str, Any] = asdict(results)
+        with complete_file(place / RESULTS_INDEX) as unfinished:
+            unfinished.write_text(manifest_text(facts), encoding="utf-8")
+    except OSError as reason:
+        raise OutputError.not_stored(directory, reason) from reason
+    return results
+
+
+def _write_table(rows: pl.DataFrame, place: Path, name: str) -> Result:
+    with complete_file(place / name) as unfinished:
+        rows.write_parquet(unfinished)
+        return Result(name, rows.height, checksum_of(unfinished))
