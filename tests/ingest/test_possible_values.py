@@ -27,7 +27,7 @@ def notes(timeline):
 
 @pytest.mark.parametrize("column", ["step", "stage", "chunk", "microbatch", "pair", "peer", "bytes"])
 def test_an_impossible_value_becomes_null_and_is_counted(column):
-    bound = limit("microbatches" if column == "microbatch" else "ranks")
+    bound = limit("microbatch-number" if column == "microbatch" else "ranks")
     values = [-1, -(2**31)] + [2**31 - 1, bound] * (column not in ("step", "pair", "bytes"))
     for value in values:
         found = merge_timelines([with_value(column, value)])

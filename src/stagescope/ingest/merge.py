@@ -15,6 +15,7 @@ from stagescope.ingest.run_selection import Source, select_run
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
 from stagescope.ingest.step_selection import select_steps
+from stagescope.ingest.step_sizes import require_step_sizes
 from stagescope.model import (
     CLOCKS,
     COUNTERS,
@@ -43,8 +44,8 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
 
     If a reader rejects files that were found by searching a directory, and another format is usable, the rejection
     becomes a diagnostic: an error, or a warning if the files are tables with other content. Otherwise the reader's
-    exception is raised. Raises InputError if two sources hold the same rank, and if no source has the attempt, the
-    pipeline or a step of the options.
+    exception is raised. Raises InputError if two sources hold the same rank, if no source has the attempt, the
+    pipeline or a step of the options, and if a limit is exceeded.
 
     Formats that belong to different runs are not merged; see ingest/run_selection.py.
     """
@@ -80,7 +81,9 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
         [*inputs.diagnostics, *copied, *not_read, *left_out]
     )
     placed = place_stages(with_schedule(merged, options.schedule), options.layout)
-    return select_steps(placed, options.steps)
+    selected = select_steps(placed, options.steps)
+    require_step_sizes(selected)
+    return selected
 
 
 def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None) -> Timeline:

@@ -26,7 +26,7 @@ NUMBERS = ("step", "pair", "bytes")
 PLACES = ("stage", "chunk", "peer")
 """Places in a run: none has more stages, chunks or coordinates than the limit on ranks."""
 
-LIMIT_OF = {"microbatch": "microbatches"}
+LIMIT_OF = {"microbatch": "microbatch-number"}
 """The limit of a column; that of all places is ``ranks``."""
 
 

@@ -13,6 +13,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.step_selection import select_steps
+from stagescope.ingest.step_sizes import require_step_sizes
 from stagescope.ingest.stored_run import errors
 from stagescope.ingest.stored_run.manifest import read_manifest, recognize_manifest
 from stagescope.ingest.streams import open_stream
@@ -78,7 +79,9 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
     timeline = Timeline(**frames).with_diagnostics(  # type: ignore[arg-type]  # the names are those of the tables
         [*notes, *_changed_sources(directory, manifest)]
     )
-    return StoredRun(select_steps(timeline, steps), manifest)
+    selected = select_steps(timeline, steps)
+    require_step_sizes(selected)
+    return StoredRun(selected, manifest)
 
 
 def open_lazily(directory: Path, manifest: Manifest, alignment: Alignment | None) -> Timeline | None:

@@ -1,0 +1,33 @@
+"""Steps with more stages or micro-batches than the limits allow: each action waits for others, one after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stagescope.vocabulary.limits import limit, require
+
+if TYPE_CHECKING:
+    from stagescope.model import Timeline
+
+
+def require_step_sizes(timeline: Timeline) -> None:
+    """Raise InputError if a run has more stages, or a step more micro-batches, than the limits allow.
+
+    What counts is how many there are, not how they are numbered: some programs number micro-batches through the run.
+    """
+    spans = timeline.spans
+    source = next(iter(timeline.ranks["source"].drop_nulls()), "the run")
+    if _may_exceed(spans["stage"], "stages"):
+        require("stages", spans["stage"].drop_nulls().n_unique(), source)
+    if _may_exceed(spans["microbatch"], "microbatches"):
+        counts = spans.drop_nulls("microbatch").group_by("step").agg(count=pl.col("microbatch").n_unique())
+        count, step = counts.select("count", "step").sort("count").row(-1)
+        require("microbatches", count, source if step is None else f"{source}, step {step}")
+
+
+def _may_exceed(numbers: pl.Series, name: str) -> bool:
+    """Return whether so many different numbers are possible at all; counting them takes longer."""
+    least, most = numbers.min(), numbers.max()
+    return isinstance(least, int) and isinstance(most, int) and most - least >= limit(name)

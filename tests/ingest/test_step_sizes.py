@@ -1,0 +1,55 @@
+"""Limits on the number of stages of a run, and of micro-batches of a step."""
+
+import polars as pl
+import pytest
+
+from stagescope.api import read, store
+from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.limits import limit
+
+COUNT = 20_000
+
+
+def write_run(path, **columns):
+    number = pl.int_range(COUNT, eager=True)
+    rows = {"rank": 0, "lane": "compute", "kind": "forward", "step": 0, "stage": 0, "microbatch": 0}
+    times = {"start_ns": number * 10, "end_ns": number * 10 + 5}
+    pl.DataFrame({**rows, **times, **columns}).write_parquet(path)
+    return path
+
+
+NUMBERS = pl.int_range(COUNT, eager=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "what"),
+    [
+        ("stages", "stage", "the number of stages is 20,000, more than the limit of 12,000"),
+        (
+            "microbatches",
+            "microbatch",
+            "the number of micro-batches of one step is 20,000, more than the limit of 12,000",
+        ),
+    ],
+)
+def test_more_than_the_limit_is_refused_with_its_name(tmp_path, name, column, what):
+    path = write_run(tmp_path / "run.parquet", **{column: NUMBERS})
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert what in str(caught.value)
+    assert f"--limit {name}={COUNT}" in caught.value.hint
+    assert read(path, limits={name: COUNT}).spans.height == COUNT
+
+
+def test_the_limit_holds_for_stored_runs(tmp_path):
+    path = write_run(tmp_path / "run.parquet", microbatch=NUMBERS)
+    store(path, out=tmp_path / "stored", limits={"microbatches": 0})
+    with pytest.raises(InputError, match="the number of micro-batches of one step"):
+        read(tmp_path / "stored")
+
+
+def test_numbers_that_go_on_through_a_run_are_no_large_step(tmp_path):
+    path = write_run(tmp_path / "run.parquet", microbatch=NUMBERS, step=NUMBERS // 100)
+    found = read(path)
+    assert found.spans["microbatch"].n_unique() == COUNT > limit("microbatches")
+    assert found.diagnostics.filter(code="values.impossible").is_empty()
