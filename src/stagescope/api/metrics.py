@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.analysis.hangs.conditions import CONDITIONS
 from stagescope.analysis.watching.step_values import BUBBLE, ITERATION, LINK, PART, RANK, STEP, Subject
+from stagescope.analysis.watching.trends import rank_work, stage_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,12 +107,10 @@ def _lost(snapshot: Snapshot) -> list[Sample]:
 
 def _of_stages(snapshot: Snapshot) -> list[Sample]:
     """Return the longest time that a rank of each pipeline rank took for its actions."""
-    longest: dict[int, float] = {}
-    for subject, value in snapshot.values_of(RANK):
-        stage = snapshot.update.stages.get(subject.rank or 0) if snapshot.update else None
-        if stage is not None:
-            longest[stage] = max(value, longest.get(stage, 0.0))
-    return [((str(stage),), value * NS) for stage, value in sorted(longest.items())]
+    if snapshot.update is None or snapshot.last is None:
+        return []
+    longest = stage_work(rank_work(snapshot.last), snapshot.update.stages)
+    return [((str(stage),), value * NS) for stage, value in longest.items()]
 
 
 def _of_ranks(snapshot: Snapshot) -> list[Sample]:

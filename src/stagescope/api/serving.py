@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope import __version__
 from stagescope.analysis import Report
+from stagescope.api.live_training import LiveTraining, is_running
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.ingest.reader import ReadOptions
 from stagescope.model import Timeline
@@ -99,6 +100,12 @@ class Viewer:
     _listening: Listening = field(repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
     _threads: list[threading.Thread] = field(default_factory=list, repr=False)
+    _training: LiveTraining | None = field(default=None, repr=False)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a training is followed that is running now."""
+        return self._training is not None
 
     def ended_by_ctrl_c(self) -> AbstractContextManager[None]:
         """Return a context in which Ctrl-C ends the server without an exception, also before it answers."""
@@ -128,6 +135,8 @@ class Viewer:
         self._listening.server.should_exit = True
         self.wait()
         self._listening.socket.close()
+        if self._training is not None:
+            self._training.close()
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -147,6 +156,7 @@ def prepare_viewer(
     align: bool = True,
     on_progress: Progress | None = None,
     on_tiles: Progress | None = None,
+    live: bool = True,
     **facts: Unpack[RunFacts],
 ) -> Viewer:
     """Return a server that listens and does not answer yet: call `start` or `run` of it.
@@ -169,6 +179,11 @@ def prepare_viewer(
         listening = listen(LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port)
         return Viewer(listening.link, view.meta, listening, folder)
     paths = [_path(each) for each in source]
+    if live and align and read_options(**facts) == ReadOptions() and is_running(*paths):
+        training = LiveTraining(*paths)
+        listening = listen(training, host, port)
+        training.start()
+        return Viewer(listening.link, training.current.meta, listening, _training=training)
     look = partial(files_state, *paths, limits=facts.get("limits"))
     state = look()
     again = partial(view_run, *paths, align=align, **facts)
@@ -189,6 +204,7 @@ def open(  # noqa: A001 - the public verb, as in gzip.open
     port: int = 0,
     browser: bool = True,
     align: bool = True,
+    live: bool = True,
     **facts: Unpack[RunFacts],
 ) -> Viewer:
     """Return the running viewer of a run, after opening it in the browser unless `browser` is False.
@@ -198,7 +214,8 @@ def open(  # noqa: A001 - the public verb, as in gzip.open
     `wait`.
     `host` is a loopback address; `port` 0 picks a free port.
 
-    Runs read from paths are read again when their files change.
+    Runs read from paths are read again when their files change. A training that is still running is followed: the page
+    has its last steps, and what its ranks are doing. With `live=False`, or with keywords of `read`, all of it is read.
 
     Raises as `read` does, UsageError for another host, and CommandError if the port is in use.
 
@@ -207,7 +224,7 @@ def open(  # noqa: A001 - the public verb, as in gzip.open
     ...     viewer.meta["span_count"]
     16
     """
-    viewer = prepare_viewer(*source, host=host, port=port, align=align, **facts)
+    viewer = prepare_viewer(*source, host=host, port=port, align=align, live=live, **facts)
     viewer.start()
     if browser:
         viewer.open_browser()

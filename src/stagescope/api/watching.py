@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -16,7 +16,7 @@ from stagescope.api.analyses import sorted_diagnostics
 from stagescope.api.reading import align_timeline
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.merge import merge_timelines
-from stagescope.ingest.recording.following import Follower
+from stagescope.ingest.recording.following import MOST_BYTES, Follower
 from stagescope.ingest.recording.latest import read_process_states
 from stagescope.ingest.stages import place_stages
 from stagescope.vocabulary.conditions import parse_lasting_condition
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.hangs.culprits import HangReport
     from stagescope.analysis.watching.alarms import Alarm
-    from stagescope.analysis.watching.step_values import StepValues
+    from stagescope.analysis.watching.step_values import DataRate, StepValues
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
 
@@ -35,6 +35,12 @@ FEWEST_STEPS = 8
 ENOUGH_SPANS = 100_000
 """So many steps are analyzed together, because what is usual for an action is known from several steps; fewer steps if
 they have so many spans."""
+
+MOST_AT_ONCE = 50_000
+"""Spans of new steps that are measured at once, if only the latest are wanted."""
+
+FEWEST_SHOWN = 4
+"""Steps that are shown, however many spans they have."""
 
 REPORTED = ("error", "warning")
 STILL_RUNNING = "recording.no_end"
@@ -45,6 +51,17 @@ DROPPED_SPANS = "spans.dropped"
 FEW_RANKS = 16
 STATES_EVERY_S = 5.0
 """How often the states of many processes are read: each is in the last megabyte of a file."""
+
+
+class NewSteps(NamedTuple):
+    """Complete steps that were measured, how many others there are, and diagnostics that were not there before."""
+
+    steps: tuple[StepValues, ...]
+    skipped: int
+    diagnostics: tuple[Diagnostic, ...]
+
+
+NOTHING_NEW = NewSteps((), 0, ())
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,8 @@ class Update:
         Whether there is more to read: recordings that exist already are read in parts.
     stages
         Of each rank whose place in its pipeline is known, that place.
+    data_rates
+        Of new steps with counted data, tokens or samples per second of the iteration, by step.
     dropped_spans
         How many spans the recorder dropped so far, as the recordings of the present attempt state it; None before the
         first step.
@@ -87,6 +106,7 @@ class Update:
     continues: bool
     has_more: bool
     stages: Mapping[int, int]
+    data_rates: Mapping[int, DataRate]
     dropped_spans: int | None
     clock_error_ns: int | None
     timeline: Timeline | None = None
@@ -104,6 +124,9 @@ class Watcher:
     QUANTITIES. `least_change` is the smallest change of level that is an alarm, relative to the value; 0 for none. A
     rank has stopped if it has recorded nothing for `quiet_after_s` seconds and three times its longest earlier pause.
 
+    With `shown_spans`, about so many spans stay in memory for `shown`, also those of steps that were measured; of all
+    spans and counters, at most `most_bytes` do.
+
     Raises UsageError for a malformed alert.
     """
 
@@ -113,26 +136,55 @@ class Watcher:
         alerts: Iterable[str] = (),
         least_change: float = LEAST_CHANGE,
         quiet_after_s: float = QUIET_AFTER_S,
+        shown_spans: int = 0,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         """Watch the training that writes to these directories."""
         conditions = [parse_lasting_condition(text, QUANTITIES, "--alert") for text in alerts]
         self.alarms = Alarms(conditions, least_change)
         self._directories = directories
         self._quiet_after_s = quiet_after_s
-        self._follower = Follower(directories)
-        self._last_step = -1
+        self._shown_spans = shown_spans
+        self._follower = Follower(directories, most_bytes)
+        self._last_step = self._complete_step = -1
         self._restarts = 0
         self._reported: set[tuple[object, ...]] = set()
         self._processes: HangReport | None = None
         self._read_s = 0.0
         self._window = FEWEST_STEPS
+        self._spans_per_step = 0
         self._stages: dict[int, int] = {}
         self._dropped_spans: int | None = None
         self._clock_error_ns: int | None = None
         self._new: Timeline | None = None
+        self._rates: Mapping[int, DataRate] = {}
+        self._shown: tuple[int, Timeline] | None = None
 
-    def update(self) -> Update:
+    @property
+    def position(self) -> int:
+        """How many bytes of the recordings were read so far; `shown` changes with it."""
+        return self._follower.position
+
+    @property
+    def complete_step(self) -> int:
+        """The last step of which all spans had arrived at the last update; -1 before the first."""
+        return self._complete_step
+
+    @property
+    def first_step(self) -> int:
+        """The first step that is completely in memory."""
+        return self._follower.first_step
+
+    def shown(self) -> Timeline | None:
+        """Return what is in memory on one clock, also of steps that are not complete; None without any recording."""
+        return self._aligned() if self._follower.has_processes else None
+
+    def update(self, *, measure: bool = True, latest_only: bool = False) -> Update:
         """Return what has happened since the last update.
+
+        Without `measure`, no step is measured, and all that are complete by then will be in the next update with it.
+        With `latest_only`, only as many of the latest steps are measured as are analyzed together, and others are
+        skipped: that bounds the time that an update takes.
 
         Raises InputError if there is no recording, or if one cannot be read.
         """
@@ -143,39 +195,57 @@ class Watcher:
             self._restarts, self._last_step = self._follower.restarts, -1
             self.alarms.restart()
         complete = self._follower.complete_step(is_over=processes.outcome == IS_OVER and not has_more)
-        self._new = None
-        steps, skipped, diagnostics = self._new_steps(complete)
+        self._complete_step, self._new, self._rates = complete, None, {}
+        steps, skipped, diagnostics = (
+            self._new_steps(complete, latest_only=latest_only) if measure else NOTHING_NEW
+        )
+        if measure or latest_only:
+            self._forget(complete)
         changed: dict[int, Alarm] = {}
         for values in steps:
             changed |= {alarm.number: alarm for alarm in self.alarms.add(values)}
         stopped = [each is not None and each.has_stopped for each in (before, processes)]
         return Update(
-            tuple(steps), tuple(changed.values()), skipped, diagnostics, processes,
+            steps, tuple(changed.values()), skipped, diagnostics, processes,
             stopped=stopped == [False, True], continues=stopped == [True, False], has_more=has_more,
-            stages=self._stages, dropped_spans=self._dropped_spans, clock_error_ns=self._clock_error_ns,
-            timeline=self._new,
+            stages=self._stages, data_rates=self._rates, dropped_spans=self._dropped_spans,
+            clock_error_ns=self._clock_error_ns, timeline=self._new,
         )  # fmt: skip
 
-    def _new_steps(self, complete: int) -> tuple[list[StepValues], int, tuple[Diagnostic, ...]]:
+    def _aligned(self) -> Timeline:
+        """Return what is in memory on one clock."""
+        if self._shown is None or self._shown[0] != self._follower.position:
+            timeline = merge_timelines([self._follower.timeline()])
+            self._shown = self._follower.position, place_stages(align_timeline(timeline), Layout())
+        return self._shown[1]
+
+    def _new_steps(self, complete: int, *, latest_only: bool) -> NewSteps:
         """Return the values of complete steps, how many could not be measured, and new diagnostics."""
         first_kept = self._follower.first_step
-        first = max(self._last_step + 1, first_kept)
+        latest = (
+            max(self._window, MOST_AT_ONCE // self._spans_per_step) if self._spans_per_step else self._window
+        )
+        first = max(self._last_step + 1, first_kept, complete - latest + 1 if latest_only else 0)
         if complete < first:
-            return [], 0, ()
+            return NOTHING_NEW
         begin = max(first_kept, min(first - 1, complete - self._window + 1))
-        timeline = merge_timelines([self._follower.timeline()])
-        timeline = place_stages(align_timeline(timeline), Layout())
+        timeline = self._aligned()
         self._note_state(timeline)
         chosen = within_steps(timeline, begin, complete + 1)
-        found = measure_steps(chosen, first, complete)
+        found, self._rates = measure_steps(chosen, first, complete)
         self._new = within_steps(chosen, first, complete) if found else None
         before = self._last_step if self._last_step >= 0 else self._follower.begin_step - 1
         skipped = complete - before - len(found)
         self._last_step = complete
-        spans_per_step = chosen.spans.height // (complete + 2 - begin) + 1
-        self._window = max(1, min(FEWEST_STEPS, ENOUGH_SPANS // spans_per_step))
-        self._follower.forget_before(complete - self._window)
-        return found, max(0, skipped), self._new_diagnostics(timeline)
+        self._spans_per_step = chosen.spans.height // (complete + 2 - begin) + 1
+        self._window = max(1, min(FEWEST_STEPS, ENOUGH_SPANS // self._spans_per_step))
+        return NewSteps(tuple(found), max(0, skipped), self._new_diagnostics(timeline))
+
+    def _forget(self, complete: int) -> None:
+        """Forget the steps that are neither needed for the next ones nor shown."""
+        if self._spans_per_step:
+            shown = max(FEWEST_SHOWN, self._shown_spans // self._spans_per_step) if self._shown_spans else 0
+            self._follower.forget_before(complete - max(self._window, shown))
 
     def _note_state(self, timeline: Timeline) -> None:
         self._stages = dict(timeline.ranks.drop_nulls("pp").select("rank", "pp").iter_rows())

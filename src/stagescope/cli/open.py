@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from stagescope.api import RunFacts
 
+LATEST = ", the latest of a running training"
 MANY_SPANS = 2_000_000
 """Tiles of fewer spans are made within about a second, too fast for a progress bar to be useful."""
 
@@ -28,6 +29,7 @@ MANY_SPANS = 2_000_000
     \b
     Examples:
       stagescope open recordings
+      stagescope open recordings --whole
       stagescope open recordings --port 8000 --no-browser   from elsewhere: ssh -L 8000:127.0.0.1:8000 HOST
     """,
 )
@@ -37,24 +39,30 @@ MANY_SPANS = 2_000_000
     "--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="Port; omit to pick a free one."
 )
 @click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the link.")
+@click.option("--whole", is_flag=True, help="Read all of a training that is still running.")
 @align_option
 @reading_options
 def command(
-    paths: tuple[Path, ...], facts: RunFacts, host: str, port: int, *, browser: bool, align: bool
+    paths: tuple[Path, ...], facts: RunFacts, host: str, port: int, *, browser: bool, align: bool, whole: bool
 ) -> int:
     """Open a run in the browser, from a server that only this machine can reach.
 
-    Ctrl-C ends the server. The viewer offers newer data while a run is still being recorded into PATH. The tiles
-    that make large runs fast are kept in the cache directory.
+    Ctrl-C ends the server. If PATH is a directory of recordings that a training is writing, the page follows it: its
+    last steps, what each rank does, trends and alarms. With --whole, or with options about how PATH is read, all of it
+    is read, and read again when the files change. The tiles that make large runs fast are kept in the cache directory.
     """
     from stagescope import api
 
     with ExitStack() as shown:
         bars: dict[str, Any] = {"on_progress": FileBar(shown, paths).show, "on_tiles": TileBar(shown).show}
-        viewer = api.prepare_viewer(*paths, host=host, port=port, align=align, **bars, **facts)
+        viewer = api.prepare_viewer(
+            *paths, host=host, port=port, align=align, live=not whole, **bars, **facts
+        )
     warn_partial(viewer.meta)
     with viewer.ended_by_ctrl_c():
-        echo(f"{viewer.meta['title']} · {viewer.meta['span_count']:,} spans")
+        echo(
+            f"{viewer.meta['title']} · {viewer.meta['span_count']:,} spans{LATEST if viewer.is_live else ''}"
+        )
         echo(f"open {viewer.link}")
         echo("  this link works once; Ctrl-C ends the server")
         if browser and _has_display():

@@ -158,11 +158,11 @@ def _followers(report: HangReport, culprit: int) -> str:
     return f" {', '.join(parts)}." if parts else ""
 
 
-def hang_rows(report: HangReport) -> Iterator[tuple[str, ...]]:
+def hang_rows(report: HangReport, most: int = MOST_ROWS) -> Iterator[tuple[str, ...]]:
     """Yield rank, condition, step and what each process is doing, those that hold up the training first."""
     order = {rank: place for place, rank in enumerate(report.culprits)}
     states = sorted(report.states, key=lambda state: (order.get(state.rank, len(order)), state.rank))
-    for state in states[:MOST_ROWS]:
+    for state in states[:most]:
         condition = report.conditions[state.rank]
         step = "" if state.step is None else str(state.step)
         yield str(state.rank), condition, step, _cell(state, condition)

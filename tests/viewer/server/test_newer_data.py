@@ -1,4 +1,4 @@
-"""A page of the local server during a run: newer data are offered, never loaded without a click."""
+"""A page of the local server while its files change: newer data of the same run are shown at the same place."""
 
 import time
 from functools import partial
@@ -23,6 +23,9 @@ pytestmark = pytest.mark.slow
 TIMELINE = pipeline_timeline(Shape(ranks=2, microbatches=4, steps=2))
 OFFER = "New data: reload"
 ACTION_NS, STEP_NS = 1_000_000, 10_000_000
+KEEP = "window.kept = window.stagescopeViewer"
+SEEN = """() => { const v = window.stagescopeViewer, span = v.selection.selected.value;
+    return [v.camera.view.value, v.selection.range.value, span.row, span.kind, span.start, span.duration]; }"""
 LOOK_NOW = "() => document.dispatchEvent(new Event('visibilitychange'))"
 
 
@@ -89,7 +92,7 @@ def ask_until(page, condition):
         page.wait_for_timeout(100)
 
 
-def test_growing_recording_is_offered_and_shown_after_a_click(visit, tmp_path, monkeypatch):
+def test_growing_recording_is_shown_in_place_with_the_same_view_range_and_span(visit, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
     folder = tmp_path / "recordings"
@@ -97,31 +100,39 @@ def test_growing_recording_is_offered_and_shown_after_a_click(visit, tmp_path, m
     record_steps(folder, 2)
     with serving(growing(folder), ASSETS) as visitor:
         page = visit(visitor)
-        page.evaluate(LOOK_NOW)
-        page.wait_for_timeout(300)
-        assert not page.get_by_role("button", name=OFFER).is_visible()
         page.evaluate("() => window.stagescopeViewer.selection.setRange({start: 0, end: 5e6, rows: [0, 1]})")
-        page.evaluate("() => window.stagescopeViewer.select(1)")
-        page.wait_for_function("() => location.hash.includes('span=1')")
-        address = page.url
+        page.evaluate("() => window.stagescopeViewer.select(4)")
+        page.wait_for_function("() => location.hash.includes('span=4')")
+        page.evaluate(f"() => {{ {KEEP} }}")
+        before = page.evaluate(SEEN)
         record_steps(folder, 5)
-        ask_until(page, "() => window.stagescopeViewer.freshness.value.hasNewer")
+        page.wait_for_function("() => window.stagescopeViewer.meta.span_count === 20")
+        page.wait_for_function("() => window.stagescopeViewer.selection.selected.value?.id === 10")
+        assert page.evaluate(SEEN) == before
+        assert page.evaluate("() => window.stagescopeViewer === kept")
+        assert not page.get_by_role("button", name=OFFER).is_visible()
+        page.wait_for_function(
+            "(version) => location.pathname.includes(version)",
+            arg=page.evaluate("() => window.stagescopeViewer.meta.version"),
+        )
+
+
+def test_another_run_in_the_same_files_is_offered_and_shown_after_a_click(visit, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    record_steps(folder, 5)
+    with serving(growing(folder), ASSETS) as visitor:
+        page = visit(visitor)
+        record_steps(folder, 2)
+        page.wait_for_function("() => window.stagescopeViewer.freshness.value.hasNewer")
         button = page.get_by_role("button", name=OFFER)
         assert button.is_visible()
         assert page.locator(".newer").get_attribute("aria-live") == "polite"
-        page.wait_for_timeout(500)
-        assert page.url == address
-        assert page.evaluate("() => window.stagescopeViewer.meta.span_count") == 8
+        assert page.evaluate("() => window.stagescopeViewer.meta.span_count") == 20
         button.click()
-        page.wait_for_function("() => window.stagescopeViewer?.meta.span_count === 20")
-        assert page.evaluate("() => window.stagescopeViewer.selection.range.value") == {
-            "start": 0,
-            "end": 5e6,
-            "rows": [0, 1],
-        }
-        assert (
-            page.evaluate("() => window.stagescopeViewer.selection.selected.value") is None
-        )  # another span by now
+        page.wait_for_function("() => window.stagescopeViewer?.meta.span_count === 8")
         assert not page.get_by_role("button", name=OFFER).is_visible()
 
 

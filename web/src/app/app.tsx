@@ -12,12 +12,14 @@ import type { PageActions } from "../panels/commands";
 import { Help, Palette } from "../panels/dialogs";
 import { Header } from "../panels/header";
 import { Legend } from "../panels/legend";
+import { LiveBar } from "../panels/live";
 import { NewerData } from "../panels/newer";
 import { Side } from "../panels/side";
 import { Steps } from "../panels/steps";
 import { VisibleTable } from "../panels/table";
 import { Toast } from "../panels/toast";
 import { Chart } from "./chart";
+import { followServer } from "./following";
 import { watchFreshness } from "./freshness";
 import { followKernels } from "./kernel_windows";
 import { listenToKeys } from "./keys";
@@ -37,7 +39,9 @@ export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
   const searchBox = useRef<HTMLInputElement>(null);
   const otherRun = useRef<HTMLInputElement>(null);
   const [results, setResults] = useState<Results>(NO_RESULTS);
-  const painter = useMemo(() => new TimelinePainter(viewer, chunkCount), [viewer, chunkCount]);
+  const kinds = viewer.meta.kinds.map((kind) => kind.code).join();
+  const chunks = viewer.meta.ranks.stages.reduce((most, own) => Math.max(most, own.length), chunkCount);
+  const painter = useMemo(() => new TimelinePainter(viewer, chunks), [viewer, chunks, kinds]);
   const page: PageActions = {
     copyLink,
     focusSearch: () => searchBox.current?.select(),
@@ -48,19 +52,25 @@ export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
   useEffect(() => listenToKeys(viewer, page), [viewer]);
   useEffect(() => watchFreshness(viewer), [viewer]);
   useEffect(() => followKernels(viewer), [viewer]);
+  const use = (found: Results): void => {
+    if (!viewer.meta.kernels) viewer.kernels.value = found.layers.kernels;
+    viewer.idle.value = found.layers.idle;
+    viewer.hasIdeal.value = found.layers.ideal !== null;
+    setResults(found);
+  };
+  useEffect(() => followServer(viewer, use), [viewer]);
   useEffect(() => {
     // Not before the first picture is on the screen: a frame for it, and one in which it is shown.
     let timer = 0;
     const frame = requestAnimationFrame(() => {
       timer = window.setTimeout(() => {
-        const use = (found: Results): void => {
-          if (!viewer.meta.kernels) viewer.kernels.value = found.layers.kernels;
-          viewer.idle.value = found.layers.idle;
-          viewer.hasIdeal.value = found.layers.ideal !== null;
-          setResults(found);
+        const { source } = viewer;
+        const first = (found: Results): void => {
+          if (source !== viewer.source) return;
+          use(found);
           void viewer.wantInterval(found.layers.idle && viewer.wantedInterval.peek());
         };
-        readResults(viewer.source).then(use, (problem: unknown) => {
+        readResults(source).then(first, (problem: unknown) => {
           viewer.problem.value = `The analysis of this run cannot be shown. ${wordsOf(problem)}`;
         });
       }, 0);
@@ -75,11 +85,12 @@ export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
     <div class={isOpen ? "app" : "app closed"}>
       <Header viewer={viewer} page={page} searchBox={searchBox} />
       <div class="notices">
+        <LiveBar viewer={viewer} />
         <NewerData viewer={viewer} page={page} />
         <Warning viewer={viewer} />
       </div>
       <main class="main">
-        <Legend viewer={viewer} chunkCount={chunkCount} />
+        <Legend viewer={viewer} chunkCount={chunks} />
         <Chart viewer={viewer} painter={painter} layers={results.layers} />
         <Steps viewer={viewer} isDark={isDark(viewer.display.theme.value)} />
         {viewer.display.flags.value.has("table") && (
@@ -92,6 +103,7 @@ export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
         changes={results.changes}
         verdict={results.verdict}
         understood={results.understood}
+        analyzed={results.analyzed}
         ledger={results.ledger}
         slackOf={(span) => results.slack?.of(span.id) ?? null}
         waitedFor={(span) => waitedFor(viewer.meta, results.layers.idle, span)}

@@ -20,6 +20,8 @@ export interface Results {
   understood: Understood | null;
   ledger: Ledger | null;
   slack: Slack | null;
+  /** The first and the last step that the analysis is about, if not the whole run. */
+  analyzed: [number, number] | null;
 }
 
 export const NO_RESULTS: Results = {
@@ -29,20 +31,23 @@ export const NO_RESULTS: Results = {
   understood: null,
   ledger: null,
   slack: null,
+  analyzed: null,
 };
 
 export async function readResults(source: Source): Promise<Results> {
-  const [changes, verdict, understood, table, critical, ideal, ledger, slack, kernels] = await Promise.all([
-    source.json("comparison"),
-    source.json("verdict"),
-    source.json("understood"),
-    source.table("idle"),
-    source.table("critical_path"),
-    source.table("ideal"),
-    source.json("ledger"),
-    source.table("slack"),
-    source.table("kernels"),
-  ]);
+  const [changes, verdict, understood, table, critical, ideal, ledger, slack, kernels, analyzed] =
+    await Promise.all([
+      source.json("comparison"),
+      source.json("verdict"),
+      source.json("understood"),
+      source.table("idle"),
+      source.table("critical_path"),
+      source.table("ideal"),
+      source.json("ledger"),
+      source.table("slack"),
+      source.table("kernels"),
+      source.json("analyzed"),
+    ]);
   const path = critical ? critical.values("span") : new Float64Array(0);
   const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
   return {
@@ -58,6 +63,7 @@ export async function readResults(source: Source): Promise<Results> {
     understood: understood as Understood | null,
     ledger: ledger as Ledger | null,
     slack: slack && new Slack(slack),
+    analyzed: analyzed as [number, number] | null,
   };
 }
 

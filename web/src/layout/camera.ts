@@ -10,7 +10,7 @@ const UNDO_LIMIT = 100;
 const SAME_MOVE_MS = 500;
 
 export class Camera {
-  readonly bounds: View;
+  private readonly bounded: ReadonlySignal<View>;
   readonly view: Signal<View>;
   /** The step nearest to the middle of the view. */
   readonly step: ReadonlySignal<Step | null>;
@@ -18,18 +18,31 @@ export class Camera {
   private lastMove = -Infinity;
 
   constructor(
-    private readonly meta: Meta,
+    private readonly meta: () => Meta,
     private readonly announce: (text: string) => void,
     private readonly now: () => number,
   ) {
-    this.bounds = framed(0, Math.max(meta.end, 1));
+    this.bounded = computed(() => framed(0, Math.max(this.meta().end, 1)));
     this.view = signal(this.firstView());
     this.step = computed(() => this.stepAt((this.view.value.start + this.view.value.end) / 2));
   }
 
+  /** The whole run with a margin. */
+  get bounds(): View {
+    return this.bounded.value;
+  }
+
+  /** The times of other data: what was at 0 is at `by` now. */
+  shift(by: number): void {
+    for (const each of this.history) {
+      each.start += by;
+      each.end += by;
+    }
+  }
+
   /** The step of median length if there are several, else the whole run. */
   firstView(): View {
-    const { steps } = this.meta;
+    const { steps } = this.meta();
     if (steps.length <= 1) return this.bounds;
     const byLength = [...steps].sort((a, b) => a.end - a.start - (b.end - b.start));
     const median = byLength[(steps.length - 1) >> 1]!;
@@ -72,7 +85,7 @@ export class Camera {
   }
 
   fitAll(): void {
-    this.show(0, this.meta.end);
+    this.show(0, this.meta().end);
     this.announce("the whole run");
   }
 
@@ -86,7 +99,7 @@ export class Camera {
   }
 
   goToStep(index: number): void {
-    const step = this.meta.steps[clamp(index, 0, this.meta.steps.length - 1)];
+    const step = this.meta().steps[clamp(index, 0, this.meta().steps.length - 1)];
     if (!step) return;
     this.show(step.start, step.end);
     this.announce(`step ${step.step}`);
@@ -94,13 +107,13 @@ export class Camera {
 
   moveStep(by: number): void {
     const current = this.step.peek();
-    if (current) this.goToStep(this.meta.steps.indexOf(current) + by);
+    if (current) this.goToStep(this.meta().steps.indexOf(current) + by);
   }
 
   private stepAt(time: number): Step | null {
     let nearest: Step | null = null;
     let least = Infinity;
-    for (const step of this.meta.steps) {
+    for (const step of this.meta().steps) {
       const distance = Math.max(step.start - time, time - step.end, 0);
       if (distance < least) [nearest, least] = [step, distance];
     }

@@ -30,13 +30,13 @@ export class Display {
   readonly rows: ReadonlySignal<Rows>;
   readonly pitch: ReadonlySignal<number>;
 
-  constructor(meta: Meta) {
+  constructor(meta: () => Meta) {
     this.pitch = computed(() => {
-      const shown = meta.ranks.rank.length - this.rowChoice.value.hidden.length;
+      const shown = meta().ranks.rank.length - this.rowChoice.value.hidden.length;
       if (this.isPrinted.value) return autoPitch(shown, this.size.value.height, 1);
       return this.pitchChoice.value ?? autoPitch(shown, this.size.value.height);
     });
-    this.rows = computed(() => placeRows(meta, this.rowChoice.value, this.pitch.value));
+    this.rows = computed(() => placeRows(meta(), this.rowChoice.value, this.pitch.value));
   }
 
   setScroll(top: number): void {

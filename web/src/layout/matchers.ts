@@ -8,7 +8,7 @@ export class Matchers {
   private readonly compiled = new Map<Spans, Match | null>();
   private query = "";
 
-  constructor(private readonly meta: Meta) {}
+  constructor(private readonly meta: () => Meta) {}
 
   /** Return a predicate of spans; it accepts all blocks of binned tiles. */
   of(query: string): (spans: Spans, place: number) => boolean {
@@ -28,7 +28,7 @@ export class Matchers {
 
   private compile(spans: Spans): Match | null {
     try {
-      return spans.isBinned ? null : compileQuery(this.query, this.meta, spans);
+      return spans.isBinned ? null : compileQuery(this.query, this.meta(), spans);
     } catch {
       return null;
     }

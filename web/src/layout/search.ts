@@ -20,8 +20,8 @@ export class Search {
   private latest = 0;
 
   constructor(
-    meta: Meta,
-    private readonly source: Source,
+    meta: () => Meta,
+    private readonly source: () => Source,
   ) {
     this.matchers = new Matchers(meta);
   }
@@ -38,7 +38,7 @@ export class Search {
       return;
     }
     try {
-      const found = await this.source.search(query);
+      const found = await this.source().search(query);
       if (own === this.latest) this.found.value = found;
     } catch (problem) {
       if (own !== this.latest) return;

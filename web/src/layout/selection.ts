@@ -41,9 +41,21 @@ export class Selection {
   readonly measuring = signal(false);
 
   constructor(
-    private readonly source: Source,
+    private readonly source: () => Source,
     private readonly messages: Messages,
   ) {}
+
+  /** Forget what belongs to the data before: spans under the pointer, kernels and idle intervals. */
+  forgetOthers(): void {
+    this.hover.value = null;
+    this.hoverLinks.value = null;
+    this.chain.value = null;
+    this.kernel.value = null;
+    this.hoverKernel.value = null;
+    this.idle.value = null;
+    this.hoverIdle.value = null;
+    this.idleChain.value = null;
+  }
 
   /** Select a span by id (null: none); return it once its details are known. */
   async select(id: number | null): Promise<Span | null> {
@@ -55,7 +67,7 @@ export class Selection {
       });
       return null;
     }
-    const span = await this.attempt(this.source.details(id));
+    const span = await this.attempt(this.source().details(id));
     if (span)
       batch(() => {
         this.clear();
@@ -82,7 +94,7 @@ export class Selection {
       this.chain.value = null;
       this.idle.value = place;
     });
-    const chain = await this.attempt(followIdle(idle, this.source, place));
+    const chain = await this.attempt(followIdle(idle, this.source(), place));
     if (this.idle.peek() !== place || !chain) return;
     batch(() => {
       this.idleChain.value = chain;
@@ -98,7 +110,7 @@ export class Selection {
   }
 
   async loadChain(id: number): Promise<void> {
-    const chain = await this.attempt(this.source.links(id, true));
+    const chain = await this.attempt(this.source().links(id, true));
     if (this.selected.peek()?.id === id) this.chain.value = chain;
   }
 
@@ -108,7 +120,9 @@ export class Selection {
     this.hoverLinks.value = null;
     if (!span) return;
     // Errors are ignored: the pointer crosses many spans, and a message for each would hide the picture.
-    const links = await this.source.links(span.id, false).catch(() => null);
+    const links = await this.source()
+      .links(span.id, false)
+      .catch(() => null);
     if (this.hover.peek()?.id === span.id) this.hoverLinks.value = links;
   }
 
@@ -118,7 +132,7 @@ export class Selection {
       this.statistics.value = null;
       return;
     }
-    const statistics = await this.attempt(this.source.select(range.start, range.end, range.rows));
+    const statistics = await this.attempt(this.source().select(range.start, range.end, range.rows));
     if (this.range.peek() === range) this.statistics.value = statistics;
   }
 

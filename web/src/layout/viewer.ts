@@ -1,6 +1,6 @@
 /** The state of the page: a signal for each thing that a panel or the picture depends on, grouped by part. */
 
-import { type Signal, signal } from "@preact/signals";
+import { batch, type Signal, signal } from "@preact/signals";
 
 import type { Comparison } from "../model/compare";
 import type { IdleIntervals } from "../model/idle";
@@ -12,15 +12,19 @@ import { divideRow, type Lanes, showsKernels } from "./bands";
 import { Camera } from "./camera";
 import { Display } from "./display";
 import { type Flag, findSpan, LAYER_NAMES } from "./hit";
+import { Live, laterRow } from "./live";
 import { Search } from "./search";
 import { Selection } from "./selection";
-import { clamp, length } from "./view";
+import { clamp, length, type View } from "./view";
 import { makeVisible } from "./visible";
 
 /** A kernel is hit from so far beside it. */
 const KERNEL_SLOP_PX = 2;
 
 export class Viewer {
+  private readonly data: Signal<{ meta: Meta; source: Source }>;
+  /** The training that is followed, if one is. */
+  readonly live = new Live();
   readonly camera: Camera;
   readonly display: Display;
   readonly search: Search;
@@ -47,25 +51,71 @@ export class Viewer {
   /** Increases when tiles or sections have arrived. */
   readonly revision = signal(0);
 
-  constructor(
-    readonly meta: Meta,
-    readonly source: Source,
-    now: () => number = () => Date.now(),
-  ) {
-    this.camera = new Camera(meta, (text) => this.announce(text), now);
-    this.display = new Display(meta);
-    this.search = new Search(meta, source);
-    this.selection = new Selection(source, {
+  constructor(meta: Meta, source: Source, now: () => number = () => Date.now()) {
+    this.data = signal({ meta, source });
+    this.camera = new Camera(
+      () => this.meta,
+      (text) => this.announce(text),
+      now,
+    );
+    this.display = new Display(() => this.meta);
+    this.search = new Search(
+      () => this.meta,
+      () => this.source,
+    );
+    this.selection = new Selection(() => this.source, {
       notify: (text) => this.notify(text),
       fail: (text) => {
         this.problem.value = text;
       },
     });
+    this.listen(source);
+  }
+
+  /** The run that is shown; of a training that is followed, its newest version. */
+  get meta(): Meta {
+    return this.data.value.meta;
+  }
+
+  get source(): Source {
+    return this.data.value.source;
+  }
+
+  /**
+   * Show a later version of the run: what was seen stays where it is, with the same span selected, which has the number
+   * `selected` there (null: it is gone, or none was). `view` is the time range to show, else the same as before.
+   */
+  replace(meta: Meta, source: Source, view: View | null, selected: number | null): void {
+    const by = Number(BigInt(this.meta.base_ns) - BigInt(meta.base_ns));
+    const { selection, camera } = this;
+    const before = camera.view.peek();
+    const row = (own: number): number => laterRow(this.meta, meta, own);
+    const range = selection.range.peek();
+    const choice = this.display.rowChoice.peek();
+    const places = { pinned: choice.pinned.map(row), hidden: choice.hidden.map(row) };
+    const moved = range && { start: range.start + by, end: range.end + by, rows: range.rows.map(row) };
+    batch(() => {
+      this.data.value = { meta, source };
+      camera.shift(by);
+      camera.view.value = view ?? { start: before.start + by, end: before.end + by };
+      if (moved) selection.range.value = moved;
+      if (choice.pinned.length + choice.hidden.length)
+        this.display.rowChoice.value = { ...choice, ...places };
+      selection.forgetOthers();
+      this.freshness.value = FRESH;
+    });
+    this.listen(source);
+    if (selection.selected.peek()) void this.select(selected);
+    const query = this.search.query.peek();
+    if (query) void this.search.run(query);
+  }
+
+  private listen(source: Source): void {
     source.onChange(() => {
-      this.revision.value += 1;
+      if (source === this.source) this.revision.value += 1;
     });
     source.onFreshness((freshness) => {
-      this.freshness.value = freshness;
+      if (source === this.source) this.freshness.value = freshness;
     });
   }
 

@@ -45,6 +45,8 @@ export async function openServer(address = "api"): Promise<ServerSource> {
 }
 
 export class ServerSource implements Source {
+  /** Whether newer versions are shown as they come. */
+  isFollowed = false;
   private readonly held = new Map<string, Held>();
   private readonly tables = new Map<string, Promise<Table | null>>();
   private waiting: string[] = [];
@@ -166,6 +168,27 @@ export class ServerSource implements Source {
     return Promise.resolve(null);
   }
 
+  /** Wait until the tiles of a part are loaded. */
+  async load(request: TileRequest): Promise<void> {
+    this.tiles(request);
+    await this.rest();
+  }
+
+  /** The number of the span that has the same row, lane, kind and start; null without one. */
+  async numberOf(span: { row: number; lane: number; kind: number; start: number }): Promise<number | null> {
+    const start = Math.round(span.start);
+    const answer = await this.answer(
+      `tile?level=0&start=${start}&end=${start + 1}&rows=${span.row}-${span.row + 1}`,
+      TOO_MANY,
+    );
+    if (!answer.ok) return null;
+    const spans = new Spans(await readTable(await bytesOf(answer)));
+    const [from, to] = spans.track(span.row, span.lane);
+    for (let place = from; place < to; place++)
+      if (spans.start[place] === start && spans.kind[place] === span.kind) return spans.id(place);
+    return null;
+  }
+
   async lookForNewer(): Promise<boolean> {
     try {
       const { version, problem } = (await (await this.answer("version")).json()) as {
@@ -173,7 +196,7 @@ export class ServerSource implements Source {
         problem: string | null;
       };
       const words = problem ? `The newest files cannot be read: ${problem}` : "";
-      this.freshnessChanged({ hasNewer: version !== this.known.version, problem: words });
+      this.freshnessChanged({ hasNewer: version !== this.known.version && !this.isFollowed, problem: words });
       this.fetchMissed();
       return true;
     } catch (problem) {

@@ -135,7 +135,7 @@ function longestOf(viewer: Viewer, idle: IdleIntervals, cause: string, origin: O
 }
 
 /** The color of the wait that most of the cause's idle intervals have. */
-function barColor(viewer: Viewer, cause: string): string {
+export function barColor(viewer: Viewer, cause: string): string {
   const wait = viewer.idle.value?.mainWait(cause);
   return wait ? waitNamed(viewer.meta, wait).color : "var(--quiet)";
 }

@@ -51,6 +51,15 @@ export const COMMANDS: Command[] = [
   { section: "Move", title: "Previous step", keys: ["[", ","], run: (v) => v.camera.moveStep(-1) },
   {
     section: "Move",
+    title: "Follow a running training",
+    keys: ["Shift+F"],
+    run: (v) => {
+      v.live.isFollowing.value = v.live.connection.peek() !== "none" && !v.live.isFollowing.peek();
+      v.notify(v.live.isFollowing.peek() ? "following" : "not following");
+    },
+  },
+  {
+    section: "Move",
     title: "Undo the last move",
     keys: ["z", "Backspace"],
     run: (v) => void v.camera.undo(),

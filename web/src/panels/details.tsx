@@ -76,7 +76,7 @@ export function Details({ viewer, waitedFor, slackOf }: DetailsProps) {
 /** The span that was waited for; a click selects it. */
 function Awaited({ viewer, id }: { viewer: Viewer; id: number }) {
   const [span, setSpan] = useState<Span | null>(null);
-  useEffect(() => void viewer.source.details(id).then(setSpan, () => setSpan(null)), [viewer, id]);
+  useEffect(() => void viewer.source.details(id).then(setSpan, () => setSpan(null)), [viewer.source, id]);
   if (!span) return null;
   return (
     <>

@@ -13,7 +13,9 @@ import { countText } from "../model/time";
 import { Account } from "./account";
 import type { PageActions } from "./commands";
 import { Details, type WaitedFor } from "./details";
+import { LiveSections } from "./live";
 import { ComparisonStatistics, HeatMap, SelectionStatistics } from "./statistics";
+import { TEXTS } from "./texts";
 import { UnderstoodAs, VerdictWords } from "./verdict";
 
 interface SideProps {
@@ -23,11 +25,13 @@ interface SideProps {
   verdict: Verdict | null;
   understood: Understood | null;
   ledger: Ledger | null;
+  analyzed: [number, number] | null;
   waitedFor: (span: Span) => WaitedFor[];
   slackOf: (span: Span) => number | null;
 }
 
-export function Side({ viewer, page, changes, verdict, understood, ledger, waitedFor, slackOf }: SideProps) {
+export function Side({ viewer, page, changes, verdict, understood, ledger, analyzed, ...of }: SideProps) {
+  const { waitedFor, slackOf } = of;
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
   return (
@@ -37,8 +41,10 @@ export function Side({ viewer, page, changes, verdict, understood, ledger, waite
           {changes && <ChangeWords changes={changes} />}
         </Section>
       )}
+      <LiveSections viewer={viewer} section={Section} />
       {sections.includes("verdict") && (
         <Section title="Why" isPrinted>
+          {analyzed && <p class="quiet">{TEXTS.analyzedSteps(String(analyzed[0]), String(analyzed[1]))}</p>}
           {verdict && <VerdictWords viewer={viewer} verdict={verdict} />}
         </Section>
       )}

@@ -110,7 +110,7 @@ const LEAST_SPREAD = 0.25;
 export function HeatMap({ viewer }: { viewer: Viewer }) {
   const [table, setTable] = useState<Table | null>(null);
   const [metric, setMetric] = useState<(typeof METRICS)[number][0]>("action_ns");
-  useEffect(() => void viewer.source.table("heat").then(setTable, () => setTable(null)), [viewer]);
+  useEffect(() => void viewer.source.table("heat").then(setTable, () => setTable(null)), [viewer.source]);
   if (!table) return null;
   const [steps, stages, values] = [table.ints("step"), table.ints("stage"), table.values(metric)];
   const all = [...new Set(steps)].sort((a, b) => a - b);

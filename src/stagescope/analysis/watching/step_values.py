@@ -70,12 +70,19 @@ def within_steps(timeline: Timeline, first: int, last: int) -> Timeline:
         timeline,
         spans=timeline.spans.filter(chosen | between),
         steps=timeline.steps.filter(chosen),
-        counters=timeline.counters.clear(),
+        counters=timeline.counters.filter(chosen),
     )
 
 
-def measure_steps(timeline: Timeline, first: int, last: int) -> list[StepValues]:
-    """Return the values of the steps from `first` to `last`, as far as they can be measured.
+class DataRate(NamedTuple):
+    """Tokens or samples per second of an iteration, as in the table STEP_DATA."""
+
+    unit: str
+    per_second: float
+
+
+def measure_steps(timeline: Timeline, first: int, last: int) -> tuple[list[StepValues], dict[int, DataRate]]:
+    """Return the values of the steps from `first` to `last`, as far as they can be measured, and their data rates.
 
     `timeline` has at least these steps and the one after the last, which ends its iteration.
     """
@@ -97,4 +104,7 @@ def measure_steps(timeline: Timeline, first: int, last: int) -> list[StepValues]
     for step, value_ns, *subject in columns.iter_rows():
         if step in values:
             values[step][Subject(*subject)] = value_ns
-    return [StepValues(step, found) for step, found in sorted(values.items())]
+    measured = [StepValues(step, found) for step, found in sorted(values.items())]
+    rates = report.data.filter(pl.col("step").is_in(steps)).drop_nulls("per_second")
+    of_steps = rates.select("step", "unit", "per_second").iter_rows()
+    return measured, {step: DataRate(unit, rate) for step, unit, rate in of_steps if step in whole}

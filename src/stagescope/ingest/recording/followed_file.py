@@ -71,6 +71,11 @@ class FollowedFile:
         return rank if type(rank) is int else None
 
     @property
+    def position(self) -> int:
+        """How many bytes were read so far."""
+        return self._offset
+
+    @property
     def process(self) -> object:
         """What all files of one recording share."""
         return identity_of(Part(self.path, self._contents)) or self.path

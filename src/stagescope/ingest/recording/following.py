@@ -96,6 +96,16 @@ class Follower:
         return max(-1, min(map(_ended_step, unfinished)) - (not is_over))
 
     @property
+    def has_processes(self) -> bool:
+        """Whether there is a recording of a known rank."""
+        return bool(self._processes)
+
+    @property
+    def position(self) -> int:
+        """How many bytes were read so far, of files that still exist."""
+        return sum(file.position for file in self._files.values())
+
+    @property
     def latest_step(self) -> int:
         """The last step with a span in any process, -1 before the first."""
         return max((file.latest_step for file in self._followed()), default=-1)

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from stagescope.viewer.kernel_data import kernel_blob
+from stagescope.viewer.server.events import event_stream
 from stagescope.viewer.server.parameters import MOST_FOUND, ParameterError, part_of, text_of, whole_number
 from stagescope.viewer.server.threads import in_thread
 from stagescope.viewer.tiles.levels import TooManyError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from stagescope.viewer.server.live import LiveRun
+    from stagescope.viewer.server.live import VersionedRun
     from stagescope.viewer.tiles.run import RunView
 
     Handler = Callable[[RunView, Mapping[str, str]], Response]
@@ -72,8 +73,13 @@ class GoneError(Exception):
     """The requested version of the run is no longer kept."""
 
 
-def make_app(live: LiveRun, assets: Traversable = ASSETS) -> Starlette:
-    """Return the web application for a run; `assets` has viewer.js and viewer.css."""
+def make_app(
+    live: VersionedRun, assets: Traversable = ASSETS, is_ending: Callable[[], bool] = lambda: False
+) -> Starlette:
+    """Return the web application for a run; `assets` has viewer.js and viewer.css.
+
+    Event streams end when `is_ending`.
+    """
     quick: dict[str, Handler] = {
         "api/meta": _meta,
         "api/tile": _tile,
@@ -89,6 +95,8 @@ def make_app(live: LiveRun, assets: Traversable = ASSETS) -> Starlette:
         Route("/viewer.js", _fixed((assets / "viewer.js").read_bytes(), "text/javascript")),
         Route("/viewer.css", _fixed((assets / "viewer.css").read_bytes(), "text/css")),
         Route(f"{RUN}api/version", functools.partial(_version, live)),
+        Route("/events", event_stream(live, is_ending)),
+        Route("/trend", functools.partial(_trend, live)),
     ]
     for handlers, most in ((quick, QUICK_AT_ONCE), (slow, SLOW_AT_ONCE)):
         slot = asyncio.Semaphore(most)
@@ -104,7 +112,7 @@ def _fixed(data: bytes, media_type: str) -> Callable[[Request], Awaitable[Respon
 
 
 def _answer(
-    live: LiveRun, handler: Handler, slot: asyncio.Semaphore
+    live: VersionedRun, handler: Handler, slot: asyncio.Semaphore
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return the endpoint of a handler, which runs in a thread so that other requests are served."""
 
@@ -122,11 +130,11 @@ def _answer(
     return answer
 
 
-async def _newest(live: LiveRun, _: Request) -> Response:
+async def _newest(live: VersionedRun, _: Request) -> Response:
     return RedirectResponse(f"/run/{live.current.version}/", 303)
 
 
-async def _page(live: LiveRun, request: Request) -> Response:
+async def _page(live: VersionedRun, request: Request) -> Response:
     """Return the page of the newest version; older addresses redirect there, and browsers keep the fragment."""
     live.look()
     if request.path_params["version"] != live.current.version:
@@ -134,9 +142,15 @@ async def _page(live: LiveRun, request: Request) -> Response:
     return Response(PAGE, media_type="text/html")
 
 
-async def _version(live: LiveRun, _: Request) -> Response:
+async def _version(live: VersionedRun, request: Request) -> Response:
     live.look()
+    live.version(request.path_params["version"])  # a page still shows it
     return JSONResponse({"version": live.current.version, "problem": live.problem})
+
+
+async def _trend(live: VersionedRun, request: Request) -> Response:
+    since = whole_number(request.query_params, "since", 0, 1 << 59)
+    return JSONResponse(live.trend_since(since))
 
 
 def _meta(run: RunView, _: Mapping[str, str]) -> Response:

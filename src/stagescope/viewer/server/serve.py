@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.abc import Traversable
 
-    from stagescope.viewer.server.live import LiveRun
+    from stagescope.viewer.server.live import VersionedRun
 
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
 BACKLOG = 128
@@ -109,7 +109,9 @@ def require_loopback(host: str) -> None:
         raise UsageError.not_loopback(host, LOOPBACK)
 
 
-def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traversable = ASSETS) -> Listening:
+def listen(
+    live: VersionedRun, host: str = "127.0.0.1", port: int = 0, assets: Traversable = ASSETS
+) -> Listening:
     """Return a server for a run, on a free port where `port` is 0; `assets` has the viewer's script and style.
 
     Raises UsageError for a host that is not this machine's loopback, CommandError if the port is not available.
@@ -118,8 +120,9 @@ def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traver
     bound = _bind(host, port)
     own_port = bound.getsockname()[1]
     access = Access(own_port)
+    servers: list[uvicorn.Server] = []
     config = uvicorn.Config(
-        Gate(make_app(live, assets), access),
+        Gate(make_app(live, assets, lambda: any(server.should_exit for server in servers)), access),
         http=LimitedConnection,
         ws="none",
         lifespan="off",
@@ -133,8 +136,9 @@ def listen(live: LiveRun, host: str = "127.0.0.1", port: int = 0, assets: Traver
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         timeout_graceful_shutdown=END_SECONDS,
     )
+    servers.append(_EndingServer(config))
     shown = f"[{host}]" if ":" in host else host
-    return Listening(_EndingServer(config), bound, access.link(shown))
+    return Listening(servers[0], bound, access.link(shown))
 
 
 def _bind(host: str, port: int) -> socket.socket:
