@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
 
 from stagescope import __version__
 from stagescope.analysis import build_explained_report
@@ -14,17 +16,27 @@ from stagescope.analysis.saved import SavedParts, facts_json, parse_facts, resto
 from stagescope.api.reading import inputs_of, read_options
 from stagescope.api.stored_runs import alignment_of, open_stored_run, stated, stored_run_of
 from stagescope.exporters.stored_run import locked, write_results
-from stagescope.ingest.recording.memory_need import memory_bytes
-from stagescope.ingest.stored_run import is_intact, load_result, open_lazily, read_manifest, read_results
+from stagescope.ingest.memory_need import memory_bytes
+from stagescope.ingest.stored_run import (
+    is_intact,
+    known_steps,
+    load_result,
+    open_lazily,
+    read_manifest,
+    read_results,
+)
 from stagescope.model import empty_timeline
+from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import CHECKSUM_BYTES, manifest_checksum
-from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.counts import counted
+from stagescope.vocabulary.errors import InputError, UsageError
 from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force
+from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
-    import polars as pl
     from typing_extensions import Unpack
 
     from stagescope.analysis import Report
@@ -34,37 +46,54 @@ if TYPE_CHECKING:
     from stagescope.model.stored_run import Manifest, Results
 
 SPAN_BYTES = 650
-"""Reading and analyzing a stored run takes this much memory per span at its peak (docs/performance.md)."""
+"""Reading and analyzing a stored run takes up to this much memory per span at its peak (docs/performance.md)."""
+MEMORY_SHARE = 0.75
+"""Of the memory of a machine, for the analysis."""
 CODE = ("analysis", "model", "schedules", "vocabulary")
 """Parts whose code determines the results of analysis."""
 
 
-def save_report(directory: str | os.PathLike[str]) -> bool:
-    """Analyze a stored run, save the report beside it, and return whether it was computed: not if it was there already.
+class SavedReport(NamedTuple):
+    """Whether a report was computed, or was there already, and which steps it is about, as "A:B"; None for all."""
 
-    `load_report` returns it afterwards. Raises InputError if the run cannot be read, or if the analysis needs more
-    memory than there is; OutputError if another process is writing the run, or if the report cannot be written.
+    is_new: bool
+    steps: str | None
+
+
+def save_report(directory: str | os.PathLike[str]) -> SavedReport:
+    """Analyze a stored run, unless its report is there already, and save the report beside it.
+
+    `load_report` returns it afterwards. Of a run that needs more memory than this machine has, as many steps from its
+    middle are analyzed as fit, and a warning in the diagnostics of the report states that.
+
+    Raises InputError if the run cannot be read, or if not even one step fits into memory; OutputError if another
+    process is writing the run, or if the report cannot be written.
     """
     place = Path(directory)
     with locked(place):
         manifest = read_manifest(place)
+        steps = _steps_that_fit(place, manifest)
         found = _results(place, manifest)
-        if found is not None and _facts(found) is not None and is_intact(place, found):
-            return False
-        _require_memory(place, manifest.span_count)
-        report = build_explained_report(open_stored_run(place, {}, align=True))
-        of = (code_version(), manifest_checksum(asdict(manifest)))
+        if found is not None and _is_kept(place, found, steps):
+            return SavedReport(is_new=False, steps=found.steps)
+        timeline = open_stored_run(place, {"steps": steps}, align=True)
+        report = build_explained_report(
+            timeline if steps is None else _noted(timeline, known_steps(place, manifest), steps)
+        )
+        text = None if steps is None else str(steps)
+        of = (code_version(), manifest_checksum(asdict(manifest)), text)
         write_results(place, of, facts_json(report).decode(), saved_tables(report))
-    return True
+    return SavedReport(is_new=True, steps=text)
 
 
 def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Report | None:
     """Return the saved report of a stored run, whatever the size of the run within a few seconds.
 
-    It equals what `analyze` returns for the run: its tables are loaded when they are used, and those that were not
-    saved are computed from the spans, which are read then. None for anything that has to be analyzed: other input than
-    one stored run, other facts than those with which it was stored, a run that was not analyzed, or by another version
-    of stagescope, one with missing files, and one whose sources have changed. `paths` and `facts` are those of `read`.
+    It equals what `analyze` returns for the run, or for the steps that were analyzed: its tables are loaded when they
+    are used, and those that were not saved are computed from the spans, which are read then. None for anything that has
+    to be analyzed: other input than one stored run, other facts than those with which it was stored, a run that was not
+    analyzed, or by another version of stagescope, one with missing files, and one whose sources have changed. `paths`
+    and `facts` are those of `read`.
 
     Raises InputError and UsageError as `read` does.
     """
@@ -77,12 +106,7 @@ def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Re
         if any(manifest.facts.get(name) != value for name, value in stated(facts).items()):
             return None
         results = _results(directory, manifest)
-        timeline = (
-            None if results is None else open_lazily(directory, manifest, alignment_of(directory, manifest))
-        )
-        if results is None or timeline is None:
-            return None
-        return _restored(directory, results, timeline)
+        return None if results is None else _restored(directory, manifest, results)
 
 
 @cache
@@ -103,11 +127,21 @@ def _results(directory: Path, manifest: Manifest) -> Results | None:
     return read_results(directory, code_version(), manifest_checksum(asdict(manifest)))
 
 
-def _restored(directory: Path, results: Results, timeline: Timeline) -> Report | None:
-    facts = _facts(results)
-    if facts is None:
+def _is_kept(directory: Path, found: Results, steps: StepRange | None) -> bool:
+    """Return whether saved results are whole, and about as many steps as this machine can analyze."""
+    has_steps = found.steps is None or (steps is not None and found.steps == str(steps))
+    return has_steps and _facts(found) is not None and is_intact(directory, found)
+
+
+def _restored(directory: Path, manifest: Manifest, results: Results) -> Report | None:
+    facts, schemas = _facts(results), _schemas()
+    try:
+        steps = wanted_steps(results.steps)
+    except UsageError:
         return None
-    schemas = _schemas()
+    timeline = open_lazily(directory, manifest, alignment_of(directory, manifest), steps)
+    if facts is None or timeline is None:
+        return None
 
     def load(name: str) -> pl.DataFrame:
         return load_result(directory, results, name, schemas[name])
@@ -129,8 +163,29 @@ def _schemas() -> dict[str, pl.Schema]:
     return {name: rows.schema for name, rows in saved_tables(build_explained_report(empty_timeline()))}
 
 
-def _require_memory(directory: Path, spans: int) -> None:
-    """Raise InputError if the analysis of this many spans needs more memory than there is."""
-    have_bytes, need_bytes = memory_bytes(), spans * SPAN_BYTES
-    if have_bytes is not None and need_bytes > have_bytes and "spans" not in changed_limits():
-        raise InputError.too_large_to_analyze(directory, spans, need_bytes, have_bytes)
+def _steps_that_fit(directory: Path, manifest: Manifest) -> StepRange | None:
+    """Return the steps in the middle of a run whose analysis fits into memory; None if that of all does.
+
+    Raises InputError if not even one does.
+    """
+    have_bytes, need_bytes = memory_bytes(), manifest.span_count * SPAN_BYTES
+    if have_bytes is None or need_bytes <= MEMORY_SHARE * have_bytes or "spans" in changed_limits():
+        return None
+    steps = known_steps(directory, manifest)
+    fitting = int(len(steps) * MEMORY_SHARE * have_bytes / need_bytes)
+    if not fitting:
+        raise InputError.too_large_to_analyze(directory, manifest.span_count, need_bytes, have_bytes)
+    first = (len(steps) - fitting) // 2
+    return StepRange(steps[first], steps[first + fitting - 1] + 1)
+
+
+def _noted(timeline: Timeline, every: Sequence[int], steps: StepRange) -> Timeline:
+    """Return the timeline of some steps, with a warning instead of the note that a caller chose them."""
+    kept = timeline.diagnostics.filter(pl.col("code") != "steps.selected")
+    count = sum(step in steps for step in every)
+    text = (
+        f"only {count} of {counted(len(every), 'step')} were analyzed ({steps}), as many as fit into the memory of the "
+        "machine that stored the run; `stagescope report --steps A:B` analyzes others"
+    )
+    note = Diagnostic("warning", text, count=len(every) - count, code="steps.too_many")
+    return replace(timeline, diagnostics=kept).with_diagnostics([note])

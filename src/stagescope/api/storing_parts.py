@@ -29,8 +29,8 @@ from stagescope.api.run_parts import (
 from stagescope.clocks import MAX_PPM, ClockReport, solve_clocks
 from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
+from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
-from stagescope.ingest.recording.memory_need import require_memory_for
 from stagescope.ingest.recording.survey import (
     Files,
     Surveyed,

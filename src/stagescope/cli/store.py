@@ -115,10 +115,11 @@ def _analyze(stored: Stored) -> None:
         if sys.stderr.isatty() and stored.manifest.span_count >= MANY_SPANS:
             shown.enter_context(error_console().status("analyzing the run"))
         try:
-            is_new = api.save_report(stored.path)
+            saved = api.save_report(stored.path)
         except InputError as error:
             echo(f"stagescope: {error}", err=True)
             echo(f"  {error.hint}", err=True)
             return
-    if is_new:
-        echo(f"analyzed: `stagescope report {stored.path}` prints the report")
+    if saved.is_new:
+        which = f"steps {saved.steps}, as many as fit into memory" if saved.steps else "all steps"
+        echo(f"analyzed {which}: `stagescope report {stored.path}` prints the report")

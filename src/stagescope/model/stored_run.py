@@ -88,12 +88,14 @@ class Results:
     """The results of analysis of a stored run: facts as JSON text, and tables by name.
 
     `computed_by` is the version that computed them, with a checksum of its code, and `run` the checksum of the
-    manifest: results of another run, or of another version, are not used.
+    manifest: results of another run, or of another version, are not used. `steps` are the steps that were analyzed,
+    such as ``10:20``; None for all.
     """
 
     format: str
     computed_by: str
     run: str
+    steps: str | None
     report: str
     tables: dict[str, Result]
 

@@ -285,6 +285,7 @@ CODES: tuple[Code, ...] = (
     Code("steps.selected", "Only some steps of the run were read, as requested."),
     Code("steps.skipped", "Steps were left out of the totals as requested."),
     Code("steps.slow_first", "The first step took much longer than the others and is not in the totals."),
+    Code("steps.too_many", "A stored run has more steps than fit into memory; some of them were analyzed."),
     Code("steps.uneven_passes", "Without recorded step numbers, ranks ran different numbers of passes."),
     Code("steps.unknown", "Nothing marks where steps begin, so every micro-batch is shown as a step."),
     Code("steps.without_actions", "Steps of a framework ended without a recorded action."),

@@ -13,6 +13,7 @@ from polars.testing import assert_frame_equal
 from places import DATA
 from stagescope.api import analyze, load_report, read, report_json, save_report, saved_reports, store
 from stagescope.cli import main
+from stagescope.ingest import memory_need
 from stagescope.ingest.stored_run import reader
 from stagescope.model.stored_run import MANIFEST, manifest_text
 from stagescope.vocabulary.errors import InputError, OutputError
@@ -24,7 +25,7 @@ RECORDINGS = DATA / "recordings" / "v1"
 def analyzed(tmp_path_factory):
     place = tmp_path_factory.mktemp("analyzed") / "run.stagescope"
     store(RECORDINGS, out=place)
-    assert save_report(place)
+    assert save_report(place).is_new
     return place
 
 
@@ -81,10 +82,10 @@ def test_other_requests_are_analyzed(words, run, capsys):
 
 
 def test_it_is_saved_once(run):
-    assert not save_report(run)
+    assert not save_report(run).is_new
     (run / "analysis" / "losses.parquet").write_bytes(b"")
-    assert save_report(run)
-    assert not save_report(run)
+    assert save_report(run).is_new
+    assert not save_report(run).is_new
 
 
 @pytest.mark.parametrize("name", ["culprits", "explanation.stage_work", "steps"])
@@ -121,7 +122,7 @@ def test_a_damaged_index_is_not_used(name, run, capsys):
     assert load_report(run) is None
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().err == ""
-    assert save_report(run)
+    assert save_report(run).is_new
     assert load_report(run) is not None
 
 
@@ -184,7 +185,7 @@ def test_storing_analyzes_unless_it_is_asked_not_to(tmp_path, capsys):
     assert load_report(run) is None
     assert "analyzed" not in capsys.readouterr().out
     assert main(["store", str(RECORDINGS), "-o", str(run)]) == 0
-    assert f"analyzed: `stagescope report {run}` prints the report" in capsys.readouterr().out
+    assert f"analyzed all steps: `stagescope report {run}` prints the report" in capsys.readouterr().out
     assert load_report(run) is not None
     assert main(["store", str(RECORDINGS), "-o", str(tmp_path / "raw"), "--no-align"]) == 0
     assert load_report(tmp_path / "raw") is None
@@ -197,6 +198,38 @@ def test_a_run_that_does_not_fit_into_memory_is_stored_all_the_same(tmp_path, ca
     assert "was not analyzed: its 378 spans need about" in found.err
     assert "stagescope report --steps" in found.err
     assert "stored 378 spans" in found.out
+
+
+def test_of_a_larger_run_the_steps_in_the_middle_are_analyzed(tmp_path, capsys, monkeypatch):
+    source, run = DATA / "public_runs" / "bytedance-ST.parquet", tmp_path / "run"
+    spans = store(source, out=run).manifest.span_count
+    need_bytes = spans * saved_reports.SPAN_BYTES / saved_reports.MEMORY_SHARE
+    monkeypatch.setattr(saved_reports, "memory_bytes", lambda: need_bytes / 3.9)
+    every = read(source).steps["step"].unique().sort()
+    steps = f"{every[12]}:{every[19] + 1}"
+    assert main(["store", str(source), "-o", str(run)]) == 0
+    assert f"analyzed steps {steps}, as many as fit into memory" in capsys.readouterr().out
+    assert main(["report", str(run), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(["report", str(run), "--steps", steps, "--json", "-"]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    (note,) = [each for each in found.pop("diagnostics") if each["code"] == "steps.too_many"]
+    assert note["message"].startswith(f"only 8 of 32 steps were analyzed ({steps})")
+    del asked["diagnostics"]
+    assert found == asked
+    assert_frame_equal(load_report(run).slack, analyze(read(run, steps=steps)).slack)
+    monkeypatch.setattr(saved_reports, "memory_bytes", lambda: need_bytes)
+    assert save_report(run) == (True, None)
+    monkeypatch.setattr(saved_reports, "memory_bytes", lambda: need_bytes / 3.9)
+    assert save_report(run) == (False, None)
+
+
+def test_reading_more_than_fits_into_memory_is_refused(run, monkeypatch):
+    monkeypatch.setattr(memory_need, "memory_bytes", lambda: 1000)
+    with pytest.raises(InputError, match="which need at least"):
+        read(run)
+    assert read(run, steps="1:2").spans.height
+    assert load_report(run).ranks.height
 
 
 def test_one_process_at_a_time_writes_it(run):

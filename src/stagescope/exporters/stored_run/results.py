@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def write_results(
-    directory: Path, of: tuple[str, str], report: str, tables: Iterable[tuple[str, pl.DataFrame]]
+    directory: Path, of: tuple[str, str, str | None], report: str, tables: Iterable[tuple[str, pl.DataFrame]]
 ) -> Results:
     """Write facts and tables of a report into a stored run, whose lock the caller holds, and return what was written.
 
-    `of` is what the results belong to: version of the code and checksum of the manifest. Results that were there are
+    `of` is what the results belong to: version of the code, checksum of the manifest, and steps. Earlier results are
     removed. Raises OutputError if the operating system refuses to write.
     """
     place = directory / RESULTS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
     import os
@@ -16,15 +15,6 @@ def newer_version(path: str | os.PathLike[str], found: int, known: int) -> Input
     return InputError(
         f"{path} has format version {found}; this stagescope reads up to {known}",
         "upgrade stagescope to read it",
-    )
-
-
-def more_than_memory(spans: int, need_bytes: int, have_bytes: int) -> InputError:
-    """Return the error for recordings that cannot be in memory at once."""
-    return InputError(
-        f"these recordings have about {spans:,} spans, which need at least {size_text(need_bytes)} of memory; this "
-        f"machine has {size_text(have_bytes)}",
-        f"read some steps, as with --steps 0:10, or try it anyway with --limit spans={spans}",
     )
 
 

@@ -1,32 +1,18 @@
-"""Whether recordings fit into the memory of this machine, before the first of them is read.
-
-Otherwise the system would end the process after minutes of reading, without a word.
-"""
+"""Whether recordings fit into the memory of this machine, before the first of them is read."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stagescope.ingest.recording import errors
+from stagescope.ingest.memory_need import require_memory_for
 from stagescope.record import format as fmt
 from stagescope.record.format import SUFFIX
-from stagescope.vocabulary.limits import changed_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from stagescope.vocabulary.steps import StepRange
-
-LEAST_SPAN_BYTES = 200
-"""Reading and aligning takes about 400 bytes per span at its peak (docs/performance.md): with half of that it cannot
-succeed."""
-
-MEMORY = Path("/proc/meminfo")
-SIZES = ("MemTotal:", "SwapTotal:")
-"""In units of 1024 bytes."""
-CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Of the container, in versions 2 and 1."""
 
 
 def require_memory(paths: Iterable[Path], steps: StepRange | None) -> None:
@@ -34,37 +20,8 @@ def require_memory(paths: Iterable[Path], steps: StepRange | None) -> None:
 
     Not with `steps`, because only their spans stay in memory, and not if the caller states a limit on spans.
     """
-    have_bytes = memory_bytes()
-    if have_bytes is None or steps is not None or "spans" in changed_limits():
-        return
-    spans = sum(_size_bytes(path) for path in paths if path.suffix == SUFFIX) // fmt.SPAN.size
-    if spans * LEAST_SPAN_BYTES > have_bytes:
-        raise errors.more_than_memory(spans, spans * LEAST_SPAN_BYTES, have_bytes)
-
-
-def require_memory_for(spans: int) -> None:
-    """Raise InputError if this many spans, which have to be read together, need more memory than there is."""
-    have_bytes = memory_bytes()
-    need_bytes = spans * LEAST_SPAN_BYTES
-    if have_bytes is not None and need_bytes > have_bytes and "spans" not in changed_limits():
-        raise errors.more_than_memory(spans, need_bytes, have_bytes)
-
-
-def memory_bytes() -> int | None:
-    """Return the memory of this machine or container, and its swap; None if the system does not state them."""
-    sizes = dict(line.split()[:2] for line in _text(MEMORY).splitlines() if line.startswith(SIZES))
-    if not all(sizes.get(name, "").isdecimal() for name in SIZES):
-        return None
-    memory_bytes, swap_bytes = (int(sizes[name]) * 1024 for name in SIZES)
-    limits_bytes = [int(text) for text in map(_text, CGROUPS) if text.isdecimal()]
-    return min([memory_bytes, *limits_bytes]) + swap_bytes
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
+    if steps is None:
+        require_memory_for(sum(_size_bytes(path) for path in paths if path.suffix == SUFFIX) // fmt.SPAN.size)
 
 
 def _size_bytes(path: Path) -> int:

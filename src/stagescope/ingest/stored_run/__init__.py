@@ -1,12 +1,13 @@
 """Reads stored runs: directories of Parquet files with a manifest (model/stored_run.py)."""
 
 from stagescope.ingest.stored_run.manifest import read_manifest
-from stagescope.ingest.stored_run.reader import READER, open_lazily, read_stored_run
+from stagescope.ingest.stored_run.reader import READER, known_steps, open_lazily, read_stored_run
 from stagescope.ingest.stored_run.results import is_intact, load_result, read_results
 
 __all__ = [
     "READER",
     "is_intact",
+    "known_steps",
     "load_result",
     "open_lazily",
     "read_manifest",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
+from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.step_selection import select_steps
 from stagescope.ingest.step_sizes import require_step_sizes
@@ -63,11 +64,14 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
     """
     manifest = read_manifest(directory)
     wanted = _wanted_parts(manifest, steps)
-    require("spans", sum(part.rows for part in wanted if part.table == SPANS.name), directory)
+    if steps is None:
+        require("spans", manifest.span_count, directory)
+        require_memory_for(manifest.span_count)
+    needed = steps if _has_steps(manifest) else None
     tables: dict[str, list[pl.DataFrame]] = {table.name: [] for table in TABLES}
     notes: list[Diagnostic] = []
     for part in wanted:
-        rows = _rows_of(directory, part)
+        rows = _rows_of(directory, part, needed)
         if isinstance(rows, str):
             notes.append(_damaged(directory, part, rows))
         else:
@@ -75,6 +79,7 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
     span_parts = sum(part.table == SPANS.name for part in wanted)
     if span_parts and not tables[SPANS.name]:
         raise errors.nothing_left(directory, span_parts)
+    require("spans", sum(rows.height for rows in tables[SPANS.name]), directory)
     frames = {name: _joined(parts, TABLE_OF[name]) for name, parts in tables.items()}
     timeline = Timeline(**frames).with_diagnostics(  # type: ignore[arg-type]  # the names are those of the tables
         [*notes, *_changed_sources(directory, manifest)]
@@ -84,8 +89,12 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
     return StoredRun(selected, manifest)
 
 
-def open_lazily(directory: Path, manifest: Manifest, alignment: Alignment | None) -> Timeline | None:
+def open_lazily(
+    directory: Path, manifest: Manifest, alignment: Alignment | None, steps: StepRange | None
+) -> Timeline | None:
     """Return the timeline of a stored run, of which spans, steps, counters and kernels are read on first use.
+
+    With `steps` it has the rows of these steps only.
 
     None if a file is missing or has another size, if one of the tables that are always read is damaged, or if sources
     have changed: then only reading everything states what is wrong. Reading raises InputError for damage.
@@ -103,7 +112,7 @@ def open_lazily(directory: Path, manifest: Manifest, alignment: Alignment | None
             known[part.table] = rows
     if known.keys() != {"alignment", *(table.name for table in WHOLE)}:
         return None
-    whole = cache(lambda: _undamaged(directory))
+    whole = cache(lambda: _undamaged(directory, steps))
     return lazily(Timeline, known, {table.name: partial(_table, whole, table.name) for table in PARTITIONED})
 
 
@@ -112,8 +121,8 @@ def _table(whole: Callable[[], Timeline], name: str) -> pl.DataFrame:
     return found
 
 
-def _undamaged(directory: Path) -> Timeline:
-    timeline = read_stored_run(directory).timeline
+def _undamaged(directory: Path, steps: StepRange | None) -> Timeline:
+    timeline = read_stored_run(directory, steps).timeline
     damage = timeline.diagnostics.filter(pl.col("code") == DAMAGED)
     if damage.height:
         raise InputError.damaged(directory, damage["message"][0])
@@ -132,7 +141,7 @@ def _wanted_parts(manifest: Manifest, steps: StepRange | None) -> list[Part]:
 
     The table of steps, which is small, is always read as a whole: it states when the steps before and after began.
     """
-    if steps is None or not any(part.table == STEPS.name and part.rows for part in manifest.parts):
+    if steps is None or not _has_steps(manifest):
         return list(manifest.parts)
     return [
         part
@@ -144,8 +153,23 @@ def _wanted_parts(manifest: Manifest, steps: StepRange | None) -> list[Part]:
     ]
 
 
-def _rows_of(directory: Path, part: Part) -> pl.DataFrame | str:
-    """Return the rows of a part, or what is wrong with its file."""
+def known_steps(directory: Path, manifest: Manifest) -> list[int]:
+    """Return the numbers of the steps of a stored run, sorted; without those of files that are damaged."""
+    table = STEPS.name if _has_steps(manifest) else SPANS.name
+    found: set[int] = set()
+    for part in manifest.parts:
+        rows = _rows_of(directory, part) if part.table == table else ""
+        if not isinstance(rows, str):
+            found.update(rows["step"].drop_nulls().unique())
+    return sorted(found)
+
+
+def _has_steps(manifest: Manifest) -> bool:
+    return any(part.table == STEPS.name and part.rows for part in manifest.parts)
+
+
+def _rows_of(directory: Path, part: Part, steps: StepRange | None = None) -> pl.DataFrame | str:
+    """Return the rows of a part that select_steps may keep, or what is wrong with its file."""
     try:
         with open_stream(directory / part.path) as file:  # which refuses pipes and devices
             content = file.read()
@@ -158,10 +182,17 @@ def _rows_of(directory: Path, part: Part) -> pl.DataFrame | str:
         count = stored.select(pl.len()).collect().item()
         if count != part.rows:  # equal values take no space in the file, but memory when it is read
             return f"has {count} rows instead of {part.rows}"
-        rows = declared_columns(pl.read_parquet(BytesIO(content), hive_partitioning=False))
+        rows = declared_columns(stored.filter(_may_be_kept(part, steps)).collect())
         return _typed(rows, TABLE_OF[part.table], part.path)
     except (PolarsError, TableError, PanicException) as error:
         return f"is no table of a stored run: {error}"
+
+
+def _may_be_kept(part: Part, steps: StepRange | None) -> pl.Expr:
+    """Return whether a row is of some steps, or of no step; the table of steps is always needed as a whole."""
+    if steps is None or part.first_step is None or part.table == STEPS.name:
+        return pl.lit(value=True)
+    return pl.col("step").is_null() | pl.col("step").is_between(steps.start, steps.stop, closed="left")
 
 
 def _typed(rows: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:

@@ -74,6 +74,15 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def more_than_memory(cls, spans: int, need_bytes: int, have_bytes: int) -> Self:
+        """Return the error for spans that cannot be in memory at once."""
+        return cls(
+            f"the run has about {spans:,} spans, which need at least {size_text(need_bytes)} of memory; this machine "
+            f"has {size_text(have_bytes)}",
+            f"read some steps, as with --steps 0:10, or try it anyway with --limit spans={spans}",
+        )
+
+    @classmethod
     def too_large_to_analyze(
         cls, path: str | os.PathLike[str], spans: int, need_bytes: int, have_bytes: int
     ) -> Self:

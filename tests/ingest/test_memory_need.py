@@ -4,7 +4,7 @@ import pytest
 
 from places import DATA
 from stagescope.api import read
-from stagescope.ingest.recording import memory_need
+from stagescope.ingest import memory_need
 from stagescope.vocabulary.errors import InputError
 
 RECORDINGS = DATA / "recordings" / "v1"
