@@ -17,13 +17,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import polars as pl
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from planted_runs import Shape, random_times, run
+from planted_runs import Ends, Shape, Times, ends_of, random_times, run
 from recorded_runs import write_recordings
 from stagescope.record.format import SUFFIX
 
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--command", default="report")
     options = parser.parse_args()
-    _generate(options.directory, options.ranks, options.steps)
+    generate(options.directory, options.ranks, options.steps)
     size_bytes = sum(file.stat().st_size for file in options.directory.glob(f"*{SUFFIX}"))
     print(f"{options.ranks} ranks x {options.steps} steps, {size_bytes / 1e9:.1f} GB")
     head = (
@@ -71,16 +72,14 @@ def main() -> None:
         print("".join(f"{cell:>12}" for cell in cells), flush=True)
 
 
-def _generate(directory: Path, ranks: int, steps: int) -> None:
-    """Write the recordings that are not there, a few pipelines at a time."""
-    for first in range(0, ranks, RANKS_AT_ONCE):
-        count = min(RANKS_AT_ONCE, ranks - first)
-        if (directory / f"rank-{first + count - 1:05}{SUFFIX}").exists():
-            continue
-        shape = Shape(pipelines=count // STAGES, stages=STAGES, microbatches=MICROBATCHES, steps=steps)
-        part = run(
-            replace(random_times(shape), reduces=True)
-        )  # with equal times, all enter a reduction together
+def generate(directory: Path, ranks: int, steps: int) -> None:
+    """Write the recordings that are not there, a few pipelines at a time, which share steps and reductions."""
+    starts = range(0, ranks, RANKS_AT_ONCE)
+    if all((directory / f"rank-{first:05}{SUFFIX}").exists() for first in (*starts, ranks - 1)):
+        return
+    whole = reduce(Ends.latest, (ends_of(_times(first, ranks, steps)) for first in starts))
+    for first in starts:
+        part = run(_times(first, ranks, steps), whole)
         shifted = part.spans.with_columns(pl.col("rank") + first, pl.col("peer") + first)
         write_recordings(
             part.with_spans(shifted),
@@ -90,6 +89,13 @@ def _generate(directory: Path, ranks: int, steps: int) -> None:
             seed=first,
             world_size=ranks,
         )
+
+
+def _times(first: int, ranks: int, steps: int) -> Times:
+    """Return the times of some pipelines of the run, which reduce gradients together."""
+    count = min(RANKS_AT_ONCE, ranks - first)
+    shape = Shape(pipelines=count // STAGES, stages=STAGES, microbatches=MICROBATCHES, steps=steps)
+    return replace(random_times(shape, seed=first), reduces=True)
 
 
 def _measure(command: list[str]) -> tuple[float, float, int, int]:

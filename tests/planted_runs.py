@@ -45,6 +45,21 @@ class Times:
     errors_ns: dict[str, int | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Ends:
+    """When the pipelines of a run end each step, in ns since its start, and when the last rank of a stage does.
+
+    `step_ns` has one value per step, `reduced_ns` is step x stage. Those of a whole run are the `latest` of its parts.
+    """
+
+    step_ns: np.ndarray
+    reduced_ns: np.ndarray
+
+    def latest(self, other: Ends) -> Ends:
+        """Return the later of both."""
+        return Ends(np.maximum(self.step_ns, other.step_ns), np.maximum(self.reduced_ns, other.reduced_ns))
+
+
 def random_times(shape: Shape, seed: int = 0) -> Times:
     """Return random times: log-normal for actions and whole steps, exponential above a floor for messages."""
     rng = np.random.default_rng(seed)
@@ -68,12 +83,20 @@ def orders(shape: Shape) -> list[list[tuple[int, int]]]:
     return found
 
 
-def run(times: Times) -> Timeline:
-    """Return the timeline that the times give."""
+def ends_of(times: Times) -> Ends:
+    """Return when the pipelines of these times end their steps."""
+    start, end, free = (np.zeros(times.action_ns.shape, dtype=np.int64) for _ in range(3))
+    _place(times, start, end, free)
+    return Ends(end.max(axis=(0, 1, 3, 4)), end.max(axis=(0, 1, 4)))
+
+
+def run(times: Times, whole: Ends | None = None) -> Timeline:
+    """Return the timeline that the times give; `whole` is for pipelines that are only some of those of a run."""
     shape = times.shape
     start, end, free = (np.zeros(times.action_ns.shape, dtype=np.int64) for _ in range(3))
     _place(times, start, end, free)
-    length = end.max(axis=(0, 1, 3, 4)) + PAUSE_NS
+    whole = whole or Ends(end.max(axis=(0, 1, 3, 4)), end.max(axis=(0, 1, 4)))
+    length = whole.step_ns + PAUSE_NS
     reduced = end.max(axis=(0, 4))  # pipeline x step x stage: where a rank enters the reduction
     if times.reduces:
         length = length + PAUSE_NS
@@ -84,7 +107,8 @@ def run(times: Times) -> Timeline:
         *_messages(times, start + base, end + base, free + base),
     ]
     if times.reduces:
-        frames.append(_reductions(shape, reduced + begin.reshape(1, -1, 1)))
+        after = begin.reshape(1, -1, 1)
+        frames.append(_reductions(shape, reduced + after, whole.reduced_ns + after))
     spans = pl.concat(
         [frame.with_columns(pl.col("start_ns", "end_ns").cast(pl.Int64)) for frame in frames], how="diagonal"
     )
@@ -207,10 +231,10 @@ def _messages(times: Times, start: np.ndarray, end: np.ndarray, free: np.ndarray
     return [receives, sends]
 
 
-def _reductions(shape: Shape, entered: np.ndarray) -> pl.DataFrame:
+def _reductions(shape: Shape, entered: np.ndarray, last: np.ndarray) -> pl.DataFrame:
     """Return one reduction per rank and step, which is over 1 ms after the last replica entered it."""
     pipeline, step, stage = (axis.ravel() for axis in np.indices(entered.shape))
-    over = np.broadcast_to(entered.max(axis=0, keepdims=True) + 1_000_000, entered.shape)
+    over = np.broadcast_to(last + 1_000_000, entered.shape)
     return pl.DataFrame(
         {
             "rank": pipeline * shape.stages + stage,
