@@ -1,6 +1,6 @@
 """The error of aligned timestamps, and whether the guaranteed bounds hold, on runs with known clocks.
 
-    python benchmarks/align_accuracy.py [--seeds 30] [--first 70000] [SCENARIO ...]
+    python benchmarks/align_accuracy.py [--seeds 30] [--first 70000] [--most-of-pair 64] [SCENARIO ...]
 
 Each scenario is planted with as many seeds (tests/planted_clocks.py), and its table row is printed when it is done.
 `worst` is the largest error of any timestamp in any run, except within 0.3 s of a clock adjustment, where a timestamp
@@ -22,7 +22,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from planted_clocks import ClockStep, Plan, Planted, plant, uncovered
-from stagescope.clocks import Aligned, align_clocks
+from stagescope.clocks import Aligned, align_clocks, thinning
 
 AROUND_STEP_NS = 300_000_000
 HEAD = ("scenario", "worst us", "median us", "outside", "interval us", "found")
@@ -88,7 +88,10 @@ def main() -> None:
     parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS))
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--first", type=int, default=70_000)
+    parser.add_argument("--most-of-pair", type=int, help="thin the observations of a pair to about this many")
     asked = parser.parse_args()
+    if asked.most_of_pair:
+        thinning.OF_RUN, thinning.LEAST_OF_PAIR = 0, asked.most_of_pair
     print(_row(HEAD))
     print(_row(["---"] * len(HEAD)))
     for name in asked.scenarios:

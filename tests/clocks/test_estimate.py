@@ -62,3 +62,24 @@ def test_half_of_a_path_asymmetry_remains():
 def test_without_observations_nothing_is_corrected():
     _, found_ns = corrections(messages(lambda _: 0).where(np.array([], int)))
     assert found_ns.tolist() == [0, 0, 0]
+
+
+def test_a_ring_of_clocks_is_solved_exactly_where_iterations_do_not_converge():
+    clocks, per_way = 220, 120
+    rng = np.random.default_rng(2)
+    true_ns = rng.uniform(-1e6, 1e6, clocks)
+    true_ns[0] = 0.0
+    rows = []
+    for one in range(clocks):
+        for source, target in ((one, (one + 1) % clocks), ((one + 1) % clocks, one)):
+            sent_ns = np.sort(rng.uniform(0, 10 * SECOND_NS, per_way))
+            delay_ns = 20_000 + rng.exponential(20_000, per_way) + true_ns[target] - true_ns[source]
+            rows += [
+                (source, target, *each) for each in zip(sent_ns.tolist(), delay_ns.tolist(), strict=True)
+            ]
+    budget = np.full(clocks, 2e-4)
+    grid = grid_of(np.linspace(0, 10 * SECOND_NS, 20), budget, ())
+    fitted = fit(evidence_from_rows(rows), grid, np.arange(clocks) == 0, trusted=True)
+    found_ns = fitted.at(grid, np.arange(clocks), np.full(clocks, 5 * SECOND_NS))
+    assert fitted.is_direct
+    assert np.abs(found_ns + true_ns).max() < 30_000

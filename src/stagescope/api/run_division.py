@@ -76,7 +76,7 @@ def divide_run(
         .filter(pl.col("clock") > 1)["group"]
     )
     names_peers = any(len(process.facts.peers) for process in decisions.processes)
-    part_of_run = PartOfRun(wide, names_peers)
+    part_of_run = PartOfRun(wide, names_peers, len(clocks.clocks))
     parts = [
         RunPart(
             decisions.of(processes),

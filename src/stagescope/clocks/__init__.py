@@ -10,7 +10,6 @@ assumptions and the method.
 """
 
 from stagescope.clocks.alignment import (
-    MAX_PPM,
     Aligned,
     ClocksOfRun,
     SolvedClocks,
@@ -21,6 +20,7 @@ from stagescope.clocks.alignment import (
     timestamps_of,
     with_corrections,
 )
+from stagescope.clocks.grid import MAX_PPM
 from stagescope.clocks.observations import Observed, PartOfRun, observe
 from stagescope.clocks.report import (
     ClockAdjustment,

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.clocks.correction import correction_of
+from stagescope.clocks.grid import MAX_PPM
 from stagescope.clocks.groups import shift_groups
 from stagescope.clocks.observations import gather_observations, observe
 from stagescope.clocks.prepared import prepare
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from stagescope.clocks.solution import Solution
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
-
-MAX_PPM = 200.0
-"""The largest drift between two clocks that the bounds allow for: quartz oscillators are within 100 ppm of their
-nominal rate, mostly within 50."""
 
 SLEWED = 2.0
 """Where slews were removed, or rates changed without an explanation, the estimated error is larger by this factor: when

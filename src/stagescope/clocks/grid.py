@@ -17,6 +17,9 @@ import numpy as np
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
 
+MAX_PPM = 200.0
+"""The largest drift between two clocks that the bounds allow for: quartz oscillators are within 100 ppm of their
+nominal rate, mostly within 50."""
 MOST_NODES = 40_000
 """Knots times clocks; the least-squares fit and the shortest paths are linear in it."""
 MOST_KNOTS = 512

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from stagescope.clocks.collectives import (
@@ -20,6 +21,7 @@ from stagescope.clocks.collectives import (
     collective_observations,
     match_calls,
 )
+from stagescope.clocks.thinning import most_of_pair, thinned
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
@@ -27,6 +29,7 @@ from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stagescope.clocks.evidence import Ints
     from stagescope.model import Timeline
 
 ROWS = ("rank", "start_ns", "end_ns")
@@ -91,11 +94,13 @@ class Gathered(NamedTuple):
 class PartOfRun(NamedTuple):
     """What is known of a whole run when one part of it is looked at.
 
-    `groups` are those of collectives on several clocks, and `names_peers` whether any transfer names its peer.
+    `groups` are those of collectives on several clocks, `names_peers` is whether any transfer names its peer, and
+    `clocks` the number of clocks.
     """
 
     groups: pl.Series
     names_peers: bool
+    clocks: int
 
 
 def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = None) -> Observed:
@@ -111,9 +116,10 @@ def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = N
     )
     actions = _between_clocks(_actions(timeline.spans, pipelines, clocks, joined), clocks)
     actions = actions.with_columns(PAIR).join(joined, on=["one", "other"], how="anti").drop("one", "other")
+    most = most_of_pair(clocks["clock"].n_unique() if part is None else part.clocks)
     return Observed(
-        messages,
-        actions,
+        thinned(messages, most),
+        thinned(actions, most),
         calls_of(timeline.spans, None if part is None else part.groups),
         _reductions_of(timeline),
     )
@@ -139,7 +145,10 @@ def gather_observations(
     numbered = collective_observations(collectives, host_timed, messaging).select(
         pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()
     )
-    every = pl.concat([messages, actions, numbered, _reductions(reductions, clocks)])
+    together = thinned(
+        pl.concat([numbered, _reductions(reductions, clocks)]), most_of_pair(clocks["clock"].n_unique())
+    )
+    every = pl.concat([messages, actions, together])
     return Gathered(
         every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True), collectives
     )
@@ -271,23 +280,53 @@ def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     )
     # All leave at about the same time, so the shortest stay is that of the last to enter, on whichever clock.
     stay_ns = pl.col("left_ns") - pl.col("entered_ns")
-    members = members.sort("clock").with_columns(
-        place=pl.int_range(pl.len()).over(key),
-        size=pl.len().over(key),
-        waited=stay_ns - stay_ns.min().over(key) <= LATE_NS,
+    members = members.sort(*group, "occurrence", "clock").with_columns(
+        waited=stay_ns - stay_ns.min().over(key) <= LATE_NS
     )
-    sources = members.select(
-        *key, "place", "size", "waited", source="clock", source_rank="entered_rank", sent_ns="entered_ns"
+    ends = ("clock", "entered_ns", "left_ns", "entered_rank", "left_rank", "step", "waited")
+    parts = [
+        _compared(own.select(key).to_struct().rle_id().to_numpy(), own.select(ends))
+        for own in members.partition_by(group[1:], maintain_order=True)
+    ]
+    return pl.concat([pl.DataFrame(schema=OBSERVATION_SCHEMA), *parts])
+
+
+def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
+    """Return the observations of the reductions of one stage; `call` is the number of that of each member.
+
+    The members of a call are next to each other, in the order of their clocks. Those of large calls form a ring, in
+    which any two are connected through others. As in large collectives, the long delays of a pair of clocks are
+    omitted if it has short ones.
+    """
+    size = np.bincount(call)[call]
+    first = (np.cumsum(np.bincount(call)) - np.bincount(call))[call]
+    rows = np.arange(len(call))
+    sources, targets = [], []
+    for number in range(1, MOST_REDUCERS + 1):
+        near = number if number <= MOST_REDUCERS // 2 else number - MOST_REDUCERS - 1
+        distance = np.where(size <= MOST_REDUCERS, number, near)
+        there = rows[distance < size]
+        sources.append(there)
+        targets.append((first + (rows - first + distance) % size)[there])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    clock, waited = (members[name].to_numpy() for name in ("clock", "waited"))
+    pair = clock[source].astype(np.int64) * (int(clock.max(initial=0)) + 1) + clock[target]
+    has_short = np.unique(pair[waited[source]])
+    kept = waited[source] | (size[source] <= MOST_REDUCERS) | ~np.isin(pair, has_short)
+    by, to = members[source[kept]], members[target[kept]]
+    return pl.DataFrame(
+        {
+            "kind": pl.repeat("reduction", by.height, eager=True),
+            "source": by["clock"],
+            "target": to["clock"],
+            "source_rank": by["entered_rank"],
+            "target_rank": to["left_rank"],
+            "step": by["step"],
+            "microbatch": pl.repeat(None, by.height, dtype=pl.Int32, eager=True),
+            "sent_ns": by["entered_ns"],
+            "received_ns": to["left_ns"],
+            "waited": by["waited"],
+            "stay_ns": pl.repeat(None, by.height, dtype=pl.Int64, eager=True),
+        },
+        schema=OBSERVATION_SCHEMA,
     )
-    targets = members.select(*key, "place", target="clock", target_rank="left_rank", received_ns="left_ns")
-    pairs = sources.join(targets, on=key, nulls_equal=True, suffix="_of_target")
-    distance = (pl.col("place_of_target") - pl.col("place")) % pl.col("size")
-    # Neighbors in a ring of clocks; any two are still connected through others.
-    near = (pl.col("size") <= MOST_REDUCERS) | (distance <= MOST_REDUCERS // 2)
-    near |= distance >= pl.col("size") - MOST_REDUCERS // 2
-    pairs = pairs.filter((pl.col("source") != pl.col("target")) & near).with_columns(
-        kind=pl.lit("reduction"),
-        microbatch=pl.lit(None, pl.Int32),
-        stay_ns=pl.lit(None),
-    )
-    return pairs.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())

@@ -37,7 +37,7 @@ def shape_errors(system: System, windows: Windows, times_ns: Floats, grid: Grid)
     residuals = rng.standard_normal((len(windows.weight), SAMPLES)) * np.sqrt(windows.weight)[:, None]
     prior = rng.standard_normal((system.prior.shape[0], SAMPLES))
     prior[len(prior) - len(windows.constant_ns) :] = 0.0
-    samples = system.solved(np.asarray(system.design.T @ residuals + system.prior.T @ prior))
+    samples = system.solved(np.asarray(system.design.T @ residuals + system.prior.T @ prior))[0]
     count, clocks = len(times_ns), system.clocks
     shape = samples[: count * clocks].reshape(count, clocks, SAMPLES)
     for number, adjustment in enumerate(grid.adjustments):

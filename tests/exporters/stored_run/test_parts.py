@@ -13,6 +13,7 @@ from polars.testing import assert_frame_equal
 from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import read, run_division, store, storing_parts
+from stagescope.clocks import thinning
 from stagescope.exporters.stored_run import write_stored_run
 from stagescope.model import TABLES
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
@@ -74,6 +75,16 @@ def test_the_number_of_parts_changes_nothing(recordings, spans_of_part, count, m
     assert parts == count
     assert_as_in_memory(recordings, stored, tmp_path)
     assert len(read(stored.path).alignment.machines) == 8
+
+
+def test_thinned_observations_of_clocks_are_those_of_memory(recordings, monkeypatch, tmp_path):
+    monkeypatch.setattr(thinning, "OF_RUN", 0)
+    monkeypatch.setattr(thinning, "LEAST_OF_PAIR", 12)
+    _, stored = stored_by_parts(recordings, tmp_path / "run", monkeypatch, 1)
+    assert_as_in_memory(recordings, stored, tmp_path)
+    counts = [machine.observation_count for machine in read(stored.path).alignment.machines]
+    monkeypatch.undo()
+    assert sum(counts) < sum(machine.observation_count for machine in read(recordings).alignment.machines)
 
 
 @pytest.mark.parametrize("where", [{"workers": 2}, {"cluster": "local:2"}], ids=["processes", "dask"])
