@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-dev test-lowest audit test-exhaustive fuzz compatibility compatibility-trainings check format docs bench gpu-check golden web clean
+.PHONY: help demo demo-live test test-dev test-lowest audit test-exhaustive fuzz compatibility compatibility-trainings check format docs bench gpu-check golden web clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-23s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,9 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt
 
 demo: $(DEMO_READY) ## train a small 4-rank pipeline on this machine, record it, and explain its bubble (writes demo/)
 	@$(BIN)/stagescope demo --force -o demo
+
+demo-live: $(DEMO_READY) ## follow a real training: slow a rank, pause recording, hang a rank, each named (writes demo-live/)
+	@$(BIN)/python -m tools.demo_live demo-live
 
 # loadfile keeps the tests of a file in one process, because some files share a training run.
 # addopts in pyproject.toml has -ra, which lists every failed and skipped test with its reason.
@@ -123,5 +126,5 @@ web: ## check, test and build the browser viewer into src/stagescope/viewer/asse
 	@cd web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 
 clean: ## remove what make made here: the environment, the demo's output, caches
-	@rm -rf demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf demo demo-live dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@if [ -f $(VENV)/.stagescope-install ]; then rm -rf $(VENV); fi

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from live_ranks import LiveRanks
-from running_server import PATIENCE_S
+from running_server import PATIENCE_S, assets_in, serving
 from stagescope import api
 from stagescope.api.live_training import LiveTraining, is_running, without_rows
 from stagescope.vocabulary.errors import InputError
@@ -105,6 +105,16 @@ def test_files_of_versions_are_removed(training, ranks):
     assert len(list(folder.iterdir())) <= 4
     training.close()
     assert not folder.exists()
+
+
+def test_version_whose_page_is_being_loaded_is_kept(training, ranks, tmp_path):
+    with serving(training, assets_in(tmp_path / "assets")) as visitor:
+        visitor.enter()
+        visitor.version = visitor.ask("/")[1]["location"].split("/")[2]
+        shown = set()
+        until(lambda: shown.add(training.current.version) or len(shown) > 5, ranks)
+        assert visitor.ask(f"/run/{visitor.version}/")[0] == 200
+        assert visitor.json("meta")["version"] == visitor.version
 
 
 def test_training_that_ended_is_over(training, ranks):

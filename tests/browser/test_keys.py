@@ -41,6 +41,7 @@ FLAGS = {
 OF_TEST = {
     "/", "Control+f", "n", "Shift+N", "ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "m", "i", "p", "h", "Shift+H",
     "Shift+G", "Shift+S", "l", "?", "Control+k", "Control+Shift+P", "f", "z", "Backspace", "PageDown", "PageUp",
+    "Shift+F",
 }  # fmt: skip
 
 
@@ -51,6 +52,13 @@ def test_every_key_of_the_viewer_has_a_test():
         "Shift+?"
     }  # what ? arrives as on some keyboards
     assert keys == {*MOVES, *FLAGS, *OF_TEST}
+
+
+def test_a_run_that_is_over_cannot_be_followed(shown):
+    # That of a running training is in tests/viewer/server/test_live_page.py.
+    shown.press("Shift+F")
+    assert shown.of("toast.value.text") == "no training is running"
+    assert not shown.of("live.isFollowing.value")
 
 
 def test_keys_move_the_picture(shown):

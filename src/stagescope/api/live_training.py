@@ -85,6 +85,8 @@ class LiveTraining(VersionedRun):
     Raises InputError if nothing can be read or shown yet.
     """
 
+    is_followed = True
+
     def __init__(self, *directories: str | os.PathLike[str]) -> None:
         """Read what there is."""
         self._directories = directories
@@ -133,12 +135,13 @@ class LiveTraining(VersionedRun):
             measure = began_s >= measure_not_before_s
             with self._reporting():
                 update = self._watcher.update(measure=measure, latest_only=True)
-                measured_s = time.monotonic()
+                now_s = time.monotonic()
                 if measure and update.steps:
-                    measure_not_before_s = measured_s + (measured_s - began_s) / MEASURING_SHARE
+                    # Of the processor, not of the clock: other programs may have it for most of the time.
+                    measure_not_before_s = now_s + (time.process_time() - began_cpu_s) / MEASURING_SHARE
                 self._show_if_new()
-                if update.steps or update.alarms or measured_s - published_s > STATUS_S:
-                    published_s = measured_s
+                if update.steps or update.alarms or now_s - published_s > STATUS_S:
+                    published_s = now_s
                     self._publish(update)
             used_s = time.process_time() - began_cpu_s
             rest_s = used_s / MOST_PROCESSOR - (time.monotonic() - began_s)
@@ -192,12 +195,12 @@ class LiveTraining(VersionedRun):
         """Analyze the last complete steps again and again, with rests."""
         rest_s = 0.0
         while not self._ended.wait(max(LEAST_BETWEEN_ANALYSES_S, rest_s)):
-            began_s = time.monotonic()
+            began_s = time.process_time()
             with self._reporting():
                 found = self._last_steps()
                 if found is not None:
                     self._analyzed = analyze_steps(*found)
-            rest_s = (time.monotonic() - began_s) * (1 / ANALYZING_SHARE - 1)
+            rest_s = (time.process_time() - began_s) * (1 / ANALYZING_SHARE - 1)
 
     def _last_steps(self) -> tuple[Timeline, int, int] | None:
         """Return the last complete steps that are not analyzed yet, None without."""

@@ -115,7 +115,7 @@ def test_page_follows_a_training_and_stays_where_the_user_is(visit, recordings):
         place, newest = page.evaluate(CLOCK_VIEW), page.evaluate(NEWEST)
         wait(page, f"window.stagescopeViewer.meta.steps.at(-1).step >= {newest} + 2")
         assert page.evaluate(CLOCK_VIEW) == place
-        page.get_by_role("button", name=FOLLOW, exact=True).click()
+        page.keyboard.press("Shift+F")
         wait(page, "window.stagescopeViewer.camera.view.value.end >= window.stagescopeViewer.meta.end")
         assert pressed(page) == "true"
 

@@ -54,8 +54,11 @@ export const COMMANDS: Command[] = [
     title: "Follow a running training",
     keys: ["Shift+F"],
     run: (v) => {
-      v.live.isFollowing.value = v.live.connection.peek() !== "none" && !v.live.isFollowing.peek();
-      v.notify(v.live.isFollowing.peek() ? "following" : "not following");
+      const { training, isFollowing } = v.live;
+      if (training.peek()) isFollowing.value = !isFollowing.peek();
+      v.notify(
+        isFollowing.peek() ? "following" : training.peek() ? "not following" : "no training is running",
+      );
     },
   },
   {

@@ -112,20 +112,22 @@ function Ranks({ viewer, training }: { viewer: Viewer; training: Training }) {
         </div>
       )}
       {training.missing_ranks.length > 0 && <p>{TEXTS.noRecording(training.missing_ranks.join(", "))}</p>}
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">rank</th>
-            <th scope="col">step</th>
-            <th scope="col">condition, last action</th>
-          </tr>
-        </thead>
-        <tbody>
-          {training.ranks.map((rank) => (
-            <RankRow key={rank.rank} viewer={viewer} rank={rank} />
-          ))}
-        </tbody>
-      </table>
+      <div class="live-ranks-list" tabIndex={0} role="region" aria-label={TEXTS.ranks}>
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">rank</th>
+              <th scope="col">step</th>
+              <th scope="col">condition, last action</th>
+            </tr>
+          </thead>
+          <tbody>
+            {training.ranks.map((rank) => (
+              <RankRow key={rank.rank} viewer={viewer} rank={rank} />
+            ))}
+          </tbody>
+        </table>
+      </div>
       {hidden > 0 && <p class="quiet">{TEXTS.moreRanks(countText(hidden))}</p>}
     </div>
   );

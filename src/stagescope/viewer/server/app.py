@@ -131,14 +131,18 @@ def _answer(
 
 
 async def _newest(live: VersionedRun, _: Request) -> Response:
-    return RedirectResponse(f"/run/{live.current.version}/", 303)
+    version = live.current.version
+    live.version(version)  # kept until the page has asked for its data
+    return RedirectResponse(f"/run/{version}/", 303)
 
 
 async def _page(live: VersionedRun, request: Request) -> Response:
-    """Return the page of the newest version; older addresses redirect there, and browsers keep the fragment."""
+    """Return the page of a version that is kept; others redirect to the newest, and browsers keep the fragment."""
     live.look()
-    if request.path_params["version"] != live.current.version:
+    version = request.path_params["version"]
+    if version != live.current.version and not (live.is_followed and live.version(version)):
         return await _newest(live, request)
+    live.version(version)
     return Response(PAGE, media_type="text/html")
 
 
