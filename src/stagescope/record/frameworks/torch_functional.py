@@ -4,16 +4,16 @@ A function of torch.distributed._functional_collectives issues its collective in
 it when it is used, with ``wait_tensor`` of that module. They are numbered with the other collectives of their groups
 (collectives.py). For code that torch.compile has generated see torch_operators.py.
 
-Not seen are collectives that C++ issues by itself: in the backward of a function that autograd differentiates
-(DTensor's own backward calls the functions), in the C++ code of ``cpp_wrapper`` and AOTInductor, and in kernels that
-communicate (``symm_mem``).
+Not seen are collectives that C++ issues by itself: in the C++ code of ``cpp_wrapper`` and AOTInductor, and in kernels
+that communicate (``symm_mem``).
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from stagescope.record.frameworks.collectives import (
     ASYNCHRONOUS,
@@ -28,7 +28,7 @@ from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_functional import FRAMEWORK, FUNCTIONAL, OPERATIONS, PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from types import ModuleType
 
     from stagescope.record.calls import Call
@@ -48,7 +48,18 @@ def instrument(module: ModuleType, recorder: Recorder, patches: Patches) -> None
 
 
 class Handle:
-    """Takes the place of the handle that torch keeps in C++ for the memory of a result."""
+    """Takes the place of the handle that torch keeps in C++ for the memory of a result.
+
+    A result that may be dropped without a wait is given: another one may have its memory afterwards.
+    """
+
+    def __init__(self, result: Any = None) -> None:
+        self._result = None if result is None else ref(result)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the result does not exist any more."""
+        return self._result is not None and self._result() is None
 
 
 class Instrumentation:
@@ -65,6 +76,11 @@ class Instrumentation:
         """Return whether a call is part of another one, or is traced instead of executed."""
         del arguments
         return self.is_inside or is_traced()
+
+    def is_compiling(self, arguments: tuple[Any, ...]) -> bool:
+        """Return whether a call is traced instead of executed."""
+        del arguments
+        return is_traced()
 
     def collective(self, call: Call) -> Observation:
         """Observe a function that issues a collective and returns a tensor or several."""
@@ -95,7 +111,8 @@ class Instrumentation:
 
     def observe_wait(self, tensor: Any) -> Observation:
         """Observe a call that waits for a result or another view of its memory."""
-        return self.collectives.works.observe_wait(self._handles.pop(memory_of(tensor), None))
+        handle = self._handles.pop(memory_of(tensor), None)
+        return self.collectives.works.observe_wait(None if handle is None or handle.is_dropped else handle)
 
     def observe(self, issue: Issue, waiting_in: Callable[[Any], Any]) -> Observation:
         """Observe a call that issues a collective.
@@ -105,29 +122,38 @@ class Instrumentation:
         operation, tensors, owner, root = issue
         if owner is None:
             return (yield)
-        size_bytes = size_of(tensors)
-        if operation == "all_gather":
-            size_bytes *= self.collectives.group_of(owner).size
+        size_bytes = self.size_of(operation, tensors, owner)
         root = root if operation == "broadcast" else None
         observation = self.collectives.observe(operation + ASYNCHRONOUS, owner, (Size(size_bytes),), root)
         next(observation, None)  # one that is only counted ends here
-        self.is_inside = True
         try:
-            result = yield
+            with self.inside():
+                result = yield
         except BaseException:  # re-raised
             observation.close()
             raise
-        finally:
-            self.is_inside = False
         with suppress(StopIteration):
-            observation.send(self._handle_of(waiting_in(first_of(result))))
+            waiting = waiting_in(first_of(result))  # None if it has been waited for
+            observation.send(None if waiting is None else self.expect(waiting))
         return result
 
-    def _handle_of(self, waiting: Any) -> Handle | None:
-        """Return the handle for the result of a collective; None if that has been waited for."""
-        if waiting is None:
-            return None
-        handle = self._handles[memory_of(waiting)] = Handle()
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Ignore the calls of other functions and operators in the ``with`` block: they are parts of this one."""
+        self.is_inside = True
+        try:
+            yield
+        finally:
+            self.is_inside = False
+
+    def size_of(self, operation: str, tensors: Any, owner: Any) -> int:
+        """Return the size of a collective in bytes: that of its input or of its output, whichever is larger."""
+        is_larger = operation == "all_gather"
+        return size_of(tensors) * (self.collectives.group_of(owner).size if is_larger else 1)
+
+    def expect(self, waiting: Any, *, is_dropped: bool = False) -> Handle:
+        """Return the handle whose wait is that for a tensor; if it `is_dropped` without one, there is no wait."""
+        handle = self._handles[memory_of(waiting)] = Handle(waiting if is_dropped else None)
         if len(self._handles) > MOST_UNDER_WAY:
             del self._handles[next(iter(self._handles))]
         return handle

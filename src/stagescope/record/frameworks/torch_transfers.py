@@ -108,22 +108,30 @@ class PlainTransfers:
 
     def observe(self, call: Call) -> Observation:
         """Observe ``send``, ``recv`` or ``recv_anysource`` of a ProcessGroup, which return a handle."""
-        recorder = self.recorder
-        group = self._collectives.group_of(call.owner)
         kind = SEND if call.name == "send" else RECV
         tensors, *peer, tag = (*call.arguments[1:], *call.keywords.values())
-        size_bytes = size_of(tensors)
-        start_ns = now_ns()
+        issue = self.begin(kind, call.owner, tensors, tag)
         work = yield
-        transfer = Transfer(
-            kind, group, peer[0] if peer else NONE, self._numbers.known_tag(group, tag), size_bytes,
-            recorder.step, start_ns, now_ns(),
+        self.end(issue, peer[0] if peer else NONE, work)
+
+    def begin(self, kind: int, owner: Any, tensors: Any, tag: int) -> Transfer:
+        """Return a transfer in a process group that is being issued."""
+        group = self._collectives.group_of(owner)
+        return Transfer(
+            kind, group, NONE, self._numbers.known_tag(group, tag), size_of(tensors), self.recorder.step, now_ns(), 0
         )  # fmt: skip
-        number = self._numbers.number(transfer, transfer.peer) if peer else NONE
-        if self._coalesced is not None:
-            self._coalesced.append((transfer, number))
-        else:
-            self._expect(work, [(transfer, number)])
+
+    def end(self, issue: Transfer, peer: int, work: object) -> int:
+        """Note the handle of a transfer that was issued, and its peer in the group; `NONE` if it is yet unknown.
+
+        Returns the number of what waits for the handle.
+        """
+        transfer = issue._replace(peer=peer, end_ns=now_ns())
+        number = NONE if peer == NONE else self._numbers.number(transfer, peer)
+        if self._coalesced is None:
+            return self._expect(work, [(transfer, number)])
+        self._coalesced.append((transfer, number))
+        return NONE
 
     def begin_coalescing(self) -> None:
         """Wait for the transfers that are issued from now on by one handle."""
@@ -138,7 +146,7 @@ class PlainTransfers:
     def close(self) -> None:
         """Record all transfers that were never waited for."""
         for batch in list(self._under_way):
-            self._give_up(batch)
+            self.give_up(batch)
 
     def _begin_in_child(self) -> None:
         """Discard the transfers of the process from which this one was forked."""
@@ -150,18 +158,20 @@ class PlainTransfers:
         if self.recorder.step != NONE:
             self._early.clear()
 
-    def _expect(self, work: object, transfers: list[tuple[Transfer, int]]) -> None:
-        """Record transfers at the end of the wait for their handle."""
+    def _expect(self, work: object, transfers: list[tuple[Transfer, int]]) -> int:
+        """Record transfers at the end of the wait for their handle; return their number until then."""
         batch = next(self._batches)
         self._under_way[batch] = transfers
         if work is None:
-            self._give_up(batch)
-            return
+            self.give_up(batch)
+            return batch
         self.works.watch(work, partial(self._waited, batch, weakref.ref(work)))
         if len(self._under_way) > MOST_UNDER_WAY:
-            self._give_up(next(iter(self._under_way)))
+            self.give_up(next(iter(self._under_way)))
+        return batch
 
-    def _give_up(self, batch: int) -> None:
+    def give_up(self, batch: int) -> None:
+        """Record transfers without a wait for them."""
         for transfer, number in self._under_way.pop(batch, ()):
             self._emit(transfer, number, NONE, NONE)
 

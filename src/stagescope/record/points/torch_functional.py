@@ -34,7 +34,7 @@ OPERATIONS = {
 }
 """The functions, and the collective that each one is. Versions of torch have some of them, and some call others."""
 
-NAMESPACE = "_c10d_functional"
+NAMESPACE, DIFFERENTIABLE_NAMESPACE = "_c10d_functional", "_c10d_functional_autograd"
 OPERATORS = {
     "all_reduce": "all_reduce",
     "all_reduce_": "all_reduce",
@@ -53,6 +53,16 @@ OPERATORS = {
 """The operators of ``torch.ops._c10d_functional`` that compiled code calls, and the collective that each one is. Their
 last argument is the group, by name or, from torch 2.13 on, itself; the first one is a tensor or several.
 """
+
+DIFFERENTIABLE = {
+    "all_gather_into_tensor": "reduce_scatter",
+    "reduce_scatter_tensor": "all_gather",
+    "all_to_all_single": "all_to_all",
+}
+"""The operators of ``torch.ops._c10d_functional_autograd``, and the collective that each one issues in its backward."""
+
+TRANSFERS = ("isend", "irecv", "batch_p2p_ops")
+"""The operators that move a tensor between two ranks, or several (torch 2.12 to 2.15)."""
 
 WAIT = "wait_tensor"
 """The operator with which compiled code waits for the result of another one."""
