@@ -24,6 +24,7 @@ import { watchFreshness } from "./freshness";
 import { followKernels } from "./kernel_windows";
 import { listenToKeys } from "./keys";
 import { NO_RESULTS, type Results, readResults, waitedFor } from "./results";
+import { savePicture } from "./save";
 import { isDark } from "./theme";
 
 interface AppProps {
@@ -47,6 +48,7 @@ export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
     focusSearch: () => searchBox.current?.select(),
     openComparison: () => otherRun.current?.click(),
     print: () => window.print(),
+    save: (format) => void savePicture(viewer, painter, results.layers, chunks, format),
     reload,
   };
   useEffect(() => listenToKeys(viewer, page), [viewer]);

@@ -7,7 +7,7 @@ import type { IdleIntervals } from "../model/idle";
 import type { Kernels } from "../model/kernels";
 import type { Spans, Tile } from "../model/spans";
 import type { TimeUnit } from "../model/time";
-import type { Textures } from "./textures";
+import type { TextureStyles } from "./textures";
 import type { Inks } from "./theme";
 
 export const AXIS_HEIGHT = 34;
@@ -38,7 +38,7 @@ export interface Scene {
   pen: CanvasRenderingContext2D;
   viewer: Viewer;
   inks: Inks;
-  textures: Textures;
+  textures: TextureStyles;
   view: View;
   width: number;
   height: number;

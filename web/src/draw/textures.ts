@@ -3,11 +3,12 @@
 import { contrast } from "../layout/colors";
 import type { Texture } from "../model/meta";
 
-const TILE = 6;
+/** Width and height of a tile. */
+export const TILE = 6;
 const LIGHT_BELOW_CONTRAST = 3;
 
 /** Pen moves in a tile of 6 x 6, as in exporters/pictures/legend.py. */
-const STROKES: Record<Texture, [number, number, number, number][]> = {
+export const STROKES: Record<Texture, [number, number, number, number][]> = {
   plain: [],
   rising: [
     [-1, 7, 7, -1],
@@ -27,7 +28,19 @@ const STROKES: Record<Texture, [number, number, number, number][]> = {
   bars: [[3, -1, 3, 7]],
 };
 
-export class Textures {
+/** What the painters need of textures: a style to fill with, null where there is none. */
+export interface TextureStyles {
+  overlay(texture: Texture, color: string): CanvasPattern | null;
+  hatch(texture: Texture, color: string): CanvasPattern | null;
+}
+
+/** The stroke of an overlay: its color and width. */
+export function overlayStroke(texture: Texture, color: string): [string, number] {
+  const isLight = contrast(color, "#ffffff") < LIGHT_BELOW_CONTRAST;
+  return [isLight ? "rgba(26,26,26,.22)" : "rgba(255,255,255,.3)", texture === "dots" ? 1.6 : 1];
+}
+
+export class Textures implements TextureStyles {
   private readonly made = new Map<string, CanvasPattern | null>();
 
   constructor(private readonly ratio: number) {}
@@ -35,20 +48,16 @@ export class Textures {
   /** Faint strokes to be laid over a block of `color`; null where the kind is plain. */
   overlay(texture: Texture, color: string): CanvasPattern | null {
     if (texture === "plain") return null;
-    const isLight = contrast(color, "#ffffff") < LIGHT_BELOW_CONTRAST;
-    return this.pattern(
-      texture,
-      isLight ? "rgba(26,26,26,.22)" : "rgba(255,255,255,.3)",
-      texture === "dots" ? 1.6 : 1,
-    );
+    return this.strokes(texture, ...overlayStroke(texture, color));
   }
 
   /** Opaque strokes that fill idle time; no span has such a look. */
   hatch(texture: Texture, color: string): CanvasPattern | null {
-    return this.pattern(texture, color, 1);
+    return this.strokes(texture, color, 1);
   }
 
-  private pattern(texture: Texture, color: string, lineWidth: number): CanvasPattern | null {
+  /** Strokes of any color and width. */
+  strokes(texture: Texture, color: string, lineWidth: number): CanvasPattern | null {
     const key = `${texture} ${color}`;
     let pattern = this.made.get(key);
     if (pattern === undefined) {

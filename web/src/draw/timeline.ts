@@ -10,7 +10,7 @@ import { BlockPainter } from "./blocks";
 import { drawKernels } from "./kernels";
 import * as overlays from "./overlays";
 import { AXIS_HEIGHT, type DrawnRow, type Layers, type Scene, x } from "./scene";
-import { Textures } from "./textures";
+import { type TextureStyles, Textures } from "./textures";
 import { DARK, type Inks, LIGHT } from "./theme";
 
 const TICK_DISTANCE = 90;
@@ -54,8 +54,21 @@ export class TimelinePainter {
       this.textures = new Textures(ratio);
     }
     const pen = canvas.getContext("2d", { alpha: false })!;
+    this.paint(pen, { ...size, ratio }, isDark ? DARK : LIGHT, layers, this.textures);
+  }
+
+  /** Draw everything with a pen; `size` has the width and height of the rows, and the pixels per unit. */
+  paint(
+    pen: CanvasRenderingContext2D,
+    size: { width: number; height: number; ratio: number },
+    inks: Inks,
+    layers: Layers,
+    textures: TextureStyles,
+  ): void {
+    const { width, ratio } = size;
+    const height = size.height + AXIS_HEIGHT;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const scene = this.scene(pen, width, height, ratio, isDark ? DARK : LIGHT, layers);
+    const scene = { ...this.scene(pen, width, height, ratio, inks, layers), textures };
     pen.fillStyle = scene.inks.paper;
     pen.fillRect(0, 0, width, height);
     drawTracks(scene);
@@ -86,7 +99,7 @@ export class TimelinePainter {
     ratio: number,
     inks: Inks,
     layers: Layers,
-  ): Scene {
+  ): Omit<Scene, "textures"> {
     const { viewer } = this;
     const view = viewer.camera.view.value;
     const rows = this.drawnRows(height);
@@ -100,7 +113,6 @@ export class TimelinePainter {
       pen,
       viewer,
       inks,
-      textures: this.textures,
       view,
       width,
       height,

@@ -3,6 +3,7 @@
 import { IDEAL_PLACES, THEMES } from "../layout/hash";
 import { GROUPINGS, SORTINGS } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
+import { TEXTS } from "./texts";
 
 export interface Command {
   title: string;
@@ -12,12 +13,17 @@ export interface Command {
   section: "Move" | "Find" | "Look" | "Rows" | "Page";
 }
 
+export const PICTURE_FORMATS = ["svg", "png", "pdf"] as const;
+export type PictureFormat = (typeof PICTURE_FORMATS)[number];
+
 /** Actions of the page as a whole. */
 export interface PageActions {
   copyLink(): void;
   focusSearch(): void;
   openComparison(): void;
   print(): void;
+  /** Save what is in view as a picture. */
+  save(format: PictureFormat): void;
   /** Show the newest data, at the same place. */
   reload(): void;
 }
@@ -192,6 +198,14 @@ export const COMMANDS: Command[] = [
   },
   { section: "Page", title: "Copy a link to this view", keys: ["l"], run: (_, page) => page.copyLink() },
   { section: "Page", title: "Compare with another run", keys: [], run: (_, page) => page.openComparison() },
+  ...PICTURE_FORMATS.map(
+    (format): Command => ({
+      section: "Page",
+      title: TEXTS.savePicture(format.toUpperCase()),
+      keys: [],
+      run: (_, page) => page.save(format),
+    }),
+  ),
   { section: "Page", title: "Print", keys: [], run: (_, page) => page.print() },
   {
     section: "Page",

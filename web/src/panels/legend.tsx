@@ -1,7 +1,8 @@
 /** Kinds with color, texture and letter; a click hides or shows one. */
 
 import { deltaColor, FULL_DELTA } from "../draw/blocks";
-import { chunkColor, contrast, textColor, waitNamed } from "../layout/colors";
+import { chunkColor, contrast, textColor } from "../layout/colors";
+import { kindText, legendKinds, legendNotes, legendWaits, waitText } from "../layout/legend";
 import type { Viewer } from "../layout/viewer";
 import type { Comparison } from "../model/compare";
 import { isAction, type Kind, LANES, type Wait } from "../model/meta";
@@ -9,17 +10,12 @@ import { fixed } from "../model/time";
 import { TEXTS } from "./texts";
 
 export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: number }) {
-  const waits = (viewer.meta.idle_waits ?? []).map((name) => waitNamed(viewer.meta, name));
+  const waits = legendWaits(viewer);
   const flags = viewer.display.flags.value;
-  const shown = viewer.meta.kinds.filter(
-    (kind) =>
-      kind.lane === LANES[0] ||
-      (kind.lane === LANES[1] && flags.has("comm")) ||
-      (kind.lane === LANES[2] && flags.has("host")),
-  );
+  const notes = legendNotes(viewer, chunkCount);
   return (
     <ul class="legend" aria-label="Legend">
-      {shown.map((kind) => (
+      {legendKinds(viewer).map((kind) => (
         <li key={kind.code}>
           <button
             type="button"
@@ -28,11 +24,15 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
             onClick={() => viewer.display.toggleKind(kind.code)}
           >
             <Swatch kind={kind} shades={isAction(kind) ? chunkCount : 1} />
-            {kind.name.replaceAll("_", " ")}
+            {kindText(kind)}
           </button>
         </li>
       ))}
-      {chunkCount > 1 && <li class="note">chunks 0 to {chunkCount - 1}: dark to light</li>}
+      {notes.map((note) => (
+        <li class="note" key={note}>
+          {note}
+        </li>
+      ))}
       {viewer.comparison.value && <Delta comparison={viewer.comparison.value} />}
       {flags.has("waits") && hasWaits(viewer) && (
         <li class="note">
@@ -40,16 +40,7 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
           waits for a transfer
         </li>
       )}
-      {viewer.display.ideal.value !== "off" &&
-        viewer.meta.sections.includes("ideal") &&
-        !viewer.comparison.value && (
-          <li class="note">
-            {viewer.display.ideal.value === "under"
-              ? "upper half: measured, lower half: ideal"
-              : "dashed: ideal"}
-          </li>
-        )}
-      {flags.has("idle") && waits.length > 0 && (
+      {waits.length > 0 && (
         <li>
           <ul class="causes" aria-label="Idle intervals">
             <li class="note">idle, waiting for:</li>
@@ -63,14 +54,15 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
   );
 }
 
-function WaitKey({ wait: { name, color, texture, label } }: { wait: Wait }) {
+function WaitKey({ wait }: { wait: Wait }) {
+  const { color, texture, label } = wait;
   return (
     <li class="note" title={`idle, waiting for ${label}`}>
       <svg class="swatch" viewBox="0 0 22 12" aria-hidden="true">
         <rect width="22" height="12" fill="none" stroke={color} />
         <path d={TEXTURE_PATHS[texture]} stroke={color} fill="none" />
       </svg>
-      {name === "nothing" ? "end of the step" : name.replaceAll("_", " ")}
+      {waitText(wait)}
     </li>
   );
 }

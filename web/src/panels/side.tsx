@@ -11,7 +11,7 @@ import type { Changes, Diagnostic, Ledger, Understood, Verdict } from "../model/
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import { Account } from "./account";
-import type { PageActions } from "./commands";
+import { type PageActions, PICTURE_FORMATS } from "./commands";
 import { Details, type WaitedFor } from "./details";
 import { LiveSections } from "./live";
 import { ComparisonStatistics, HeatMap, SelectionStatistics } from "./statistics";
@@ -71,6 +71,19 @@ export function Side({ viewer, page, changes, verdict, understood, ledger, analy
       )}
       <Section title="View">
         <ViewChoices viewer={viewer} />
+        <p class="save-picture">
+          {TEXTS.picture}{" "}
+          {PICTURE_FORMATS.map((format) => (
+            <button
+              type="button"
+              key={format}
+              aria-label={TEXTS.savePicture(format.toUpperCase())}
+              onClick={() => page.save(format)}
+            >
+              {format.toUpperCase()}
+            </button>
+          ))}
+        </p>
       </Section>
       <Section title="Compare" isClosed={!broughtOther(viewer)}>
         <ComparisonStatistics viewer={viewer} onOpen={page.openComparison} />

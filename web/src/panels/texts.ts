@@ -63,5 +63,7 @@ export const TEXTS = {
   noTrend: "No step was measured yet.",
   compareStep: (step: string) => `Compare step ${step} with step`,
   compare: "Compare",
+  savePicture: (format: string) => `Save the picture as ${format}`,
+  picture: "save the picture as",
   noSuchStep: (step: string) => `This run has no step ${step}.`,
 } as const;

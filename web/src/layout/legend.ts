@@ -1,0 +1,39 @@
+/** What the legend lists: kinds and waits of the layers that are shown, and notes. */
+
+import { type Kind, LANES, type Wait } from "../model/meta";
+import { waitNamed } from "./colors";
+import type { Viewer } from "./viewer";
+
+/** Kinds of the lanes that are shown, hidden ones too. */
+export function legendKinds(viewer: Viewer): Kind[] {
+  const flags = viewer.display.flags.value;
+  return viewer.meta.kinds.filter(
+    (kind) =>
+      kind.lane === LANES[0] ||
+      (kind.lane === LANES[1] && flags.has("comm")) ||
+      (kind.lane === LANES[2] && flags.has("host")),
+  );
+}
+
+/** What idle intervals wait for, if they are shown. */
+export function legendWaits(viewer: Viewer): Wait[] {
+  if (!viewer.display.flags.value.has("idle")) return [];
+  return (viewer.meta.idle_waits ?? []).map((name) => waitNamed(viewer.meta, name));
+}
+
+export function waitText(wait: Wait): string {
+  return wait.name === "nothing" ? "end of the step" : wait.name.replaceAll("_", " ");
+}
+
+export function kindText(kind: Kind): string {
+  return kind.name.replaceAll("_", " ");
+}
+
+/** How chunks of a model and the ideal schedule are drawn; none where they are not. */
+export function legendNotes(viewer: Viewer, chunkCount: number): string[] {
+  const notes = chunkCount > 1 ? [`chunks 0 to ${chunkCount - 1}: dark to light`] : [];
+  const ideal = viewer.display.ideal.value;
+  if (ideal !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value)
+    notes.push(ideal === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal");
+  return notes;
+}
