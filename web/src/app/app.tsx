@@ -3,10 +3,8 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { TimelinePainter } from "../draw/timeline";
-import { compareWith } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
-import { compareRuns } from "../model/compare";
-import { EmbeddedSource, openPage } from "../model/embedded";
+import type { EmbeddedSource } from "../model/embedded";
 import type { Diagnostic, Meta } from "../model/meta";
 import type { PageActions } from "../panels/commands";
 import { Help, Palette } from "../panels/dialogs";
@@ -23,6 +21,7 @@ import { followServer } from "./following";
 import { watchFreshness } from "./freshness";
 import { followKernels } from "./kernel_windows";
 import { listenToKeys } from "./keys";
+import { type FileInputs, OpenedFiles } from "./opened_files";
 import { NO_RESULTS, type Results, readResults, waitedFor } from "./results";
 import { savePicture } from "./save";
 import { isDark } from "./theme";
@@ -34,11 +33,13 @@ interface AppProps {
   /** Copy text; false if the browser does not allow it. */
   copy: (text: string) => Promise<boolean>;
   reload: () => void;
+  /** Show another run instead. */
+  open: (source: EmbeddedSource) => Promise<void>;
 }
 
-export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
+export function App({ viewer, chunkCount, copyLink, copy, reload, open }: AppProps) {
   const searchBox = useRef<HTMLInputElement>(null);
-  const otherRun = useRef<HTMLInputElement>(null);
+  const files = useRef<FileInputs>(null);
   const [results, setResults] = useState<Results>(NO_RESULTS);
   const kinds = viewer.meta.kinds.map((kind) => kind.code).join();
   const chunks = viewer.meta.ranks.stages.reduce((most, own) => Math.max(most, own.length), chunkCount);
@@ -46,7 +47,8 @@ export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
   const page: PageActions = {
     copyLink,
     focusSearch: () => searchBox.current?.select(),
-    openComparison: () => otherRun.current?.click(),
+    openComparison: () => files.current?.compare(),
+    openRun: () => files.current?.open(),
     print: () => window.print(),
     save: (format) => void savePicture(viewer, painter, results.layers, chunks, format),
     reload,
@@ -116,14 +118,7 @@ export function App({ viewer, chunkCount, copyLink, copy, reload }: AppProps) {
       <p class="sr-only" role="status" aria-live="polite">
         {viewer.announcement.value}
       </p>
-      <input
-        ref={otherRun}
-        type="file"
-        accept=".html,text/html"
-        hidden
-        aria-label="Page of another run"
-        onChange={(event) => void openOther(viewer, event.currentTarget.files?.[0])}
-      />
+      <OpenedFiles inputs={files} viewer={viewer} open={open} />
     </div>
   );
 }
@@ -170,20 +165,4 @@ function Missing({ words, errors, where }: { words: string; errors: Diagnostic[]
 
 function wordsOf(problem: unknown): string {
   return problem instanceof Error ? problem.message : String(problem);
-}
-
-async function openOther(viewer: Viewer, file: File | undefined): Promise<void> {
-  if (!file) return;
-  viewer.problem.value = "";
-  try {
-    const own = viewer.source;
-    if (!(own instanceof EmbeddedSource))
-      throw new Error("Runs can be compared in a page only, not on the server.");
-    const other = await openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
-    const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
-    compareWith(viewer, comparison);
-    viewer.notify(`compared with ${comparison.title}`);
-  } catch (problem) {
-    viewer.problem.value = `This run cannot be compared. ${wordsOf(problem)}`;
-  }
 }

@@ -35,16 +35,17 @@ async function start(): Promise<void> {
   }
 }
 
-async function show(source: Source, meta: Meta, place: HTMLElement): Promise<void> {
+/** What has to end before another run is shown. */
+let end = new AbortController();
+
+async function show(source: Source, meta: Meta, place: HTMLElement, hash = location.hash): Promise<void> {
   const viewer = new Viewer(meta, source);
+  await restore(viewer, fromHash(hash));
+  end.abort();
+  end = new AbortController();
   window.stagescopeViewer = viewer;
   document.title = meta.document_title ?? meta.title;
-  let written = "";
-  let timer = 0;
-  const write = (): void => {
-    written = toHash(shownOf(viewer));
-    if (written !== location.hash.slice(1)) history.replaceState(null, "", `#${written}`);
-  };
+  const write = keepAddress(viewer, end.signal);
   const copyLink = (): void => {
     write();
     void copy(location.href).then((ok) =>
@@ -57,33 +58,57 @@ async function show(source: Source, meta: Meta, place: HTMLElement): Promise<voi
     write();
     location.reload();
   };
-  await restore(viewer, fromHash(location.hash));
-  effect(() => applyTheme(viewer.display.theme.value));
-  darkSystem.addEventListener("change", () => {
-    applyTheme(viewer.display.theme.peek());
-    viewer.revision.value += 1;
-  });
-  window.addEventListener("beforeprint", () => applyTheme("light"));
-  window.addEventListener("afterprint", () => applyTheme(viewer.display.theme.peek()));
-  effect(() => {
-    shownOf(viewer);
-    clearTimeout(timer);
-    timer = window.setTimeout(write, HASH_DELAY_MS);
-  });
-  window.addEventListener("hashchange", () => {
-    if (location.hash.slice(1) !== written) void restore(viewer, fromHash(location.hash));
-  });
+  followTheme(viewer, end.signal);
   place.textContent = "";
   render(
     <App
+      key={++shownCount}
       viewer={viewer}
       chunkCount={chunkCount(source, meta)}
       copyLink={copyLink}
       copy={copy}
       reload={reload}
+      open={async (other) => show(other, await other.meta(), place, "")}
     />,
     place,
   );
+}
+let shownCount = 0;
+
+/** Keep the address in step with what is shown, and the other way round; return a function that writes it at once. */
+function keepAddress(viewer: Viewer, signal: AbortSignal): () => void {
+  let written = "";
+  let timer = 0;
+  const write = (): void => {
+    written = toHash(shownOf(viewer));
+    if (written !== location.hash.slice(1)) history.replaceState(null, "", `#${written}`);
+  };
+  const stop = effect(() => {
+    shownOf(viewer);
+    clearTimeout(timer);
+    timer = window.setTimeout(write, HASH_DELAY_MS);
+  });
+  signal.addEventListener("abort", () => {
+    stop();
+    clearTimeout(timer);
+  });
+  const follow = (): void => {
+    if (location.hash.slice(1) !== written) void restore(viewer, fromHash(location.hash));
+  };
+  window.addEventListener("hashchange", follow, { signal });
+  return write;
+}
+
+function followTheme(viewer: Viewer, signal: AbortSignal): void {
+  const stop = effect(() => applyTheme(viewer.display.theme.value));
+  signal.addEventListener("abort", stop);
+  const change = (): void => {
+    applyTheme(viewer.display.theme.peek());
+    viewer.revision.value += 1;
+  };
+  darkSystem.addEventListener("change", change, { signal });
+  window.addEventListener("beforeprint", () => applyTheme("light"), { signal });
+  window.addEventListener("afterprint", () => applyTheme(viewer.display.theme.peek()), { signal });
 }
 
 /** Chunks of the rank that has most. */

@@ -21,6 +21,8 @@ export interface PageActions {
   copyLink(): void;
   focusSearch(): void;
   openComparison(): void;
+  /** Choose the page of a run to show instead of this one. */
+  openRun(): void;
   print(): void;
   /** Save what is in view as a picture. */
   save(format: PictureFormat): void;
@@ -197,6 +199,7 @@ export const COMMANDS: Command[] = [
     run: (v) => v.toggle("table"),
   },
   { section: "Page", title: "Copy a link to this view", keys: ["l"], run: (_, page) => page.copyLink() },
+  { section: "Page", title: TEXTS.openRun, keys: [], run: (_, page) => page.openRun() },
   { section: "Page", title: "Compare with another run", keys: [], run: (_, page) => page.openComparison() },
   ...PICTURE_FORMATS.map(
     (format): Command => ({

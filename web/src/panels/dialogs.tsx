@@ -7,10 +7,15 @@ import type { Viewer } from "../layout/viewer";
 import { COMMANDS, type Command, type PageActions } from "./commands";
 import { IconButton } from "./icons";
 
-function Dialog({ viewer, title, children }: { viewer: Viewer; title: string; children: ComponentChildren }) {
+interface DialogProps {
+  title: string;
+  onClose: () => void;
+  children: ComponentChildren;
+}
+
+export function Dialog({ title, onClose: close, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => dialog.current?.showModal(), []);
-  const close = (): void => void (viewer.display.dialog.value = "");
   return (
     <dialog
       ref={dialog}
@@ -51,7 +56,7 @@ const SEARCHES: [string, string][] = [
 export function Help({ viewer }: { viewer: Viewer }) {
   const sections = [...new Set(COMMANDS.map((command) => command.section))];
   return (
-    <Dialog viewer={viewer} title="Keys and gestures">
+    <Dialog title="Keys and gestures" onClose={() => (viewer.display.dialog.value = "")}>
       <div class="help">
         {sections.map((section) => (
           <section key={section}>
@@ -123,7 +128,7 @@ export function Palette({ viewer, page }: { viewer: Viewer; page: PageActions })
     event.preventDefault();
   };
   return (
-    <Dialog viewer={viewer} title="All commands">
+    <Dialog title="All commands" onClose={() => (viewer.display.dialog.value = "")}>
       <input
         class="palette-input"
         type="text"

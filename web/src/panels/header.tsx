@@ -7,6 +7,7 @@ import { hiddenCount } from "../layout/visible";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
 import { IconButton } from "./icons";
+import { TEXTS } from "./texts";
 
 interface HeaderProps {
   viewer: Viewer;
@@ -25,6 +26,7 @@ export function Header({ viewer, page, searchBox }: HeaderProps) {
       <div class="buttons" role="toolbar" aria-label="Viewer">
         <IconButton name="undo" title="Undo the last move (Z)" onClick={() => viewer.camera.undo()} />
         <IconButton name="fit" title="Show the whole run (0)" onClick={() => viewer.camera.fitAll()} />
+        <IconButton name="open" title={TEXTS.openRun} onClick={page.openRun} />
         <IconButton name="link" title="Copy a link to this view (L)" onClick={page.copyLink} />
         <IconButton
           name="table"

@@ -1,0 +1,137 @@
+/** Pages of other runs, chosen or dropped: shown instead of this one, or compared with it. Nothing in them is run. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { compareWith } from "../layout/compared";
+import type { Viewer } from "../layout/viewer";
+import { compareRuns } from "../model/compare";
+import { EmbeddedSource, openPage } from "../model/embedded";
+import { Dialog } from "../panels/dialogs";
+import { TEXTS } from "../panels/texts";
+
+export interface FileInputs {
+  open(): void;
+  compare(): void;
+}
+
+interface OpenedFilesProps {
+  inputs: { current: FileInputs | null };
+  viewer: Viewer;
+  open: (source: EmbeddedSource) => Promise<void>;
+}
+
+export function OpenedFiles({ inputs, viewer, open }: OpenedFilesProps) {
+  const [dropped, setDropped] = useState<File | null>(null);
+  const toOpen = useRef<HTMLInputElement>(null);
+  const toCompare = useRef<HTMLInputElement>(null);
+  inputs.current = {
+    open: () => toOpen.current?.click(),
+    compare: () => toCompare.current?.click(),
+  };
+  useEffect(() => listenToDrops(setDropped), [viewer]);
+  const show = (file: File | undefined): void => void showRun(viewer, file, open);
+  const compare = (file: File | undefined): void => void compareRun(viewer, file);
+  const choose = (act: (file: File) => void) => (): void => {
+    setDropped(null);
+    if (dropped) act(dropped);
+  };
+  return (
+    <>
+      <PageInput input={toOpen} label={TEXTS.pageOfRun} onFile={show} />
+      <PageInput input={toCompare} label={TEXTS.pageOfOtherRun} onFile={compare} />
+      {dropped && (
+        <Dialog title={TEXTS.openDropped} onClose={() => setDropped(null)}>
+          <p>{dropped.name}</p>
+          <p class="dialog-buttons">
+            <button type="button" autofocus onClick={choose(show)}>
+              {TEXTS.showInstead}
+            </button>
+            <button type="button" onClick={choose(compare)}>
+              {TEXTS.compareWithThis}
+            </button>
+          </p>
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+interface PageInputProps {
+  input: { current: HTMLInputElement | null };
+  label: string;
+  onFile: (file: File | undefined) => void;
+}
+
+function PageInput({ input, label, onFile }: PageInputProps) {
+  return (
+    <input
+      ref={input}
+      type="file"
+      accept=".html,text/html"
+      hidden
+      aria-label={label}
+      onChange={(event) => {
+        const [file] = event.currentTarget.files ?? [];
+        event.currentTarget.value = ""; // so that the same file can be chosen again
+        onFile(file);
+      }}
+    />
+  );
+}
+
+/** Call `use` with a file that is dropped anywhere; the browser would leave this page for it. */
+function listenToDrops(use: (file: File) => void): () => void {
+  const hasFile = (event: DragEvent): boolean => event.dataTransfer?.types.includes("Files") ?? false;
+  const over = (event: DragEvent): void => {
+    if (hasFile(event)) event.preventDefault();
+  };
+  const drop = (event: DragEvent): void => {
+    if (!hasFile(event)) return;
+    event.preventDefault();
+    const [file] = event.dataTransfer!.files;
+    if (file) use(file);
+  };
+  window.addEventListener("dragover", over);
+  window.addEventListener("drop", drop);
+  return () => {
+    window.removeEventListener("dragover", over);
+    window.removeEventListener("drop", drop);
+  };
+}
+
+async function showRun(
+  viewer: Viewer,
+  file: File | undefined,
+  open: (source: EmbeddedSource) => Promise<void>,
+): Promise<void> {
+  if (!file) return;
+  viewer.problem.value = "";
+  try {
+    await open(await sourceOf(file));
+  } catch (problem) {
+    viewer.problem.value = TEXTS.notOpened(wordsOf(problem));
+  }
+}
+
+async function compareRun(viewer: Viewer, file: File | undefined): Promise<void> {
+  if (!file) return;
+  viewer.problem.value = "";
+  try {
+    const own = viewer.source;
+    if (!(own instanceof EmbeddedSource)) throw new Error(TEXTS.onlyInPages);
+    const other = await sourceOf(file);
+    const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
+    compareWith(viewer, comparison);
+    viewer.notify(`compared with ${comparison.title}`);
+  } catch (problem) {
+    viewer.problem.value = TEXTS.notCompared(wordsOf(problem));
+  }
+}
+
+async function sourceOf(file: File): Promise<EmbeddedSource> {
+  return openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
+}
+
+function wordsOf(problem: unknown): string {
+  return problem instanceof Error ? problem.message : String(problem);
+}
