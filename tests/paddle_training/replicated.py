@@ -3,7 +3,8 @@
     python -m paddle.distributed.launch --nproc_per_node 2 --backend gloo replicated.py OUT WAY STEPS
 
 WAY is replicated (``paddle.DataParallel``), unused (the same, with parameters that get no gradient), sharded (sharding
-stage 2) or direct (the same without buffers). The last rank comes late to each backward.
+stage 2), direct (the same without buffers) or sliced (sharding stage 3, of the weights without the biases). The last
+rank comes late to each backward.
 """
 
 import json
@@ -17,6 +18,7 @@ from paddle import distributed, nn
 from paddle.distributed.fleet.meta_parallel.sharding import (
     group_sharded_optimizer_stage2,
     group_sharded_stage2,
+    group_sharded_stage3,
 )
 
 from stagescope import record
@@ -51,6 +53,11 @@ def sharded(model, optimizer):
 def wrapped(model, optimizer):
     if WAY in {"replicated", "unused"}:
         return paddle.DataParallel(model, find_unused_parameters=WAY == "unused"), optimizer
+    if WAY == "sliced":
+        with mends.sharding_on_a_cpu():
+            return group_sharded_stage3.GroupShardedStage3(
+                model, optimizer, group=distributed.new_group([0, 1]), device="cpu", segment_size=WIDTH
+            ), optimizer
     return sharded(model, optimizer)
 
 

@@ -80,6 +80,7 @@ FRAMEWORKS: dict[str, str] = {
     "paddle.distributed.fleet.utils.hybrid_parallel_util": PADDLE_DISTRIBUTED,
     "paddle.distributed.fleet.utils.tensor_fusion_helper": PADDLE_DISTRIBUTED,
     "paddle.distributed.fleet.meta_parallel.sharding.group_sharded_stage2": PADDLE_DISTRIBUTED,
+    "paddle.distributed.fleet.meta_parallel.sharding.group_sharded_stage3": PADDLE_DISTRIBUTED,
     "paddle.distributed.parallel": PADDLE_DISTRIBUTED,
     f"{PADDLE_OPTIMIZERS}.dygraph_sharding_optimizer": PADDLE_DISTRIBUTED,
     "paddle.base.executor": "stagescope.record.frameworks.paddle_static",

@@ -20,6 +20,7 @@ RANKS, STEPS, MICROBATCHES, LATE_NS = 2, 3, 2, 100_000_000
 ATTEMPTS = 3
 GLOO_ERROR = "Connection refused"
 LINEAR_BYTES = (16 * 16 + 16) * 4
+WEIGHT_BYTES = 4096  # Paddle aligns slices to 4096 bytes on a CPU
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -80,6 +81,19 @@ def test_each_reduce_of_sharding_stage_2_is_a_reduction_and_its_broadcasts_are_n
     assert late.max() >= LATE_NS / 2
 
 
-@pytest.mark.parametrize("way", ["replicated", "sharded"])
+def test_each_all_reduce_of_sharding_stage_3_is_a_reduction_and_its_gathering_is_not():
+    """Four weights are reduced in each backward, and all biases before the optimizer step."""
+    timeline, reductions = reductions_of("sliced")
+    inside = reductions.group_by("rank", "step").len().sort("rank", "step")
+    assert inside.rows() == [(r, s, 4 * MICROBATCHES + 1) for r in range(RANKS) for s in range(STEPS)]
+    assert set(reductions["name"].str.split(" ").list.first()) == {"all_reduce"}
+    weights = reductions.filter(stage=0)
+    assert (weights.height, set(weights["bytes"])) == (RANKS * STEPS * 4 * MICROBATCHES, {WEIGHT_BYTES})
+    waits = weights.filter(rank=0).select(pl.col("wait_end_ns") - pl.col("wait_start_ns")).to_series()
+    assert waits.max() >= LATE_NS / 2
+    assert "all_reduce" not in "".join(timeline.spans.filter(kind="collective")["name"])
+
+
+@pytest.mark.parametrize("way", ["replicated", "sharded", "sliced"])
 def test_losses_are_equal_to_the_bit_with_and_without_the_recorder(way):
     assert train(way)[1] == train(way, recorded=False)[1]

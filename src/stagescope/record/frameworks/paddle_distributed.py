@@ -23,7 +23,7 @@ from stagescope.record.frameworks.collectives import (
 )
 from stagescope.record.frameworks.groups import NAME_CHARACTERS, Group, ranks_text
 from stagescope.record.frameworks.paddle_facts import OwnStage
-from stagescope.record.frameworks.paddle_replicas import Replica
+from stagescope.record.frameworks.paddle_replicas import HookedReduction, Replica, sliced_parameters
 from stagescope.record.frameworks.paddle_transfers import size_of
 from stagescope.record.frameworks.process_groups import ProcessGroups
 from stagescope.record.frameworks.runs import IdentityMap
@@ -101,6 +101,16 @@ class Instrumentation(ProcessGroups):
         """Observe the construction of a GroupShardedStage2."""
         yield
         self._sharded.keep(call.owner._group.process_group, value=True)  # noqa: SLF001  # no public name
+
+    def slice(self, call: Call) -> Observation:
+        """Observe how a GroupShardedStage3 registers the hooks of its parameters that reduce their gradients."""
+        parameters = sliced_parameters(call.owner)
+        reduction, guard = HookedReduction(self.collectives), self.installation.guard(FRAMEWORK)
+        for parameter in parameters:
+            parameter._register_backward_hook(guard.callback(reduction.begin))  # noqa: SLF001  # no public name
+        yield
+        for parameter in parameters:
+            parameter._register_backward_hook(guard.callback(reduction.end))  # noqa: SLF001  # as above
 
     def replicate(self, call: Call) -> Observation:
         """Observe ``DataParallel.init_reducer``, after which the parameters have the hooks of the reducer."""

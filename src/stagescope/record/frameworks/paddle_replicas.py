@@ -1,4 +1,6 @@
-"""Gradient reductions of ``paddle.DataParallel``, whose C++ reducer issues them during the backward.
+"""Gradient reductions of Paddle in hooks of parameters: of ``paddle.DataParallel`` and of sharding stage 3.
+
+Those of ``paddle.DataParallel`` are issued by its C++ reducer during the backward.
 
 Nothing of them passes through Python. What is observed instead (paddle/fluid/distributed/collective/reducer.cc):
 
@@ -12,11 +14,15 @@ A backward that contains a reduction ends, as an action, where the wait for the 
 
 A backward reduces if ``EagerReducer.prepare_for_backward`` was called since the last one: by a forward outside of
 ``no_sync``.
+
+Sharding stage 3 (``GroupShardedStage3._get_allreduce_fn``) reduces each gradient in a backward hook of its parameter,
+by ``paddle.distributed.all_reduce``. Hooks that are registered before and after it show which collectives these are.
 """
 
 from __future__ import annotations
 
 import weakref
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -127,3 +133,28 @@ def reduced_parameters(model: Any) -> list[Any]:
             if parameter is not None and parameter.trainable and not getattr(parameter, "no_sync", False):
                 found.setdefault(id(parameter), parameter)
     return list(found.values())
+
+
+class HookedReduction:
+    """The reductions between two hooks of the parameters of one model."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+        self._reducing = ExitStack()
+
+    def begin(self, *arguments: Any) -> None:
+        """Treat collectives as gradient reductions from now on."""
+        del arguments
+        self._reducing.enter_context(self._collectives.reducing())
+
+    def end(self, *arguments: Any) -> None:
+        """Treat them as before."""
+        del arguments
+        self._reducing.close()
+
+
+def sliced_parameters(model: Any) -> list[Any]:
+    """Return the parameters whose gradients a GroupShardedStage3 reduces one by one."""
+    whole = {id(parameter) for parameter in model._unslice_params}  # noqa: SLF001  # no public name
+    every = model._layer.parameters(include_sublayers=True)  # noqa: SLF001  # no public name
+    return [parameter for parameter in every if parameter.trainable and id(parameter) not in whole]

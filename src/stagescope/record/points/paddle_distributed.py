@@ -15,6 +15,7 @@ GRADIENTS = "paddle.distributed.fleet.utils.hybrid_parallel_util"
 BUFFERS = "paddle.distributed.fleet.utils.tensor_fusion_helper"
 SHARDING = "paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer"
 SHARDED = "paddle.distributed.fleet.meta_parallel.sharding.group_sharded_stage2"
+SLICED = "paddle.distributed.fleet.meta_parallel.sharding.group_sharded_stage3"
 REPLICAS = "paddle.distributed.parallel"
 REDUCER = "paddle.base.libpaddle:EagerReducer"
 
@@ -92,6 +93,11 @@ PARTS = (
         SHARDED,
         _optional(f"{SHARDED}:GroupShardedStage2", "__init__", "shard"),
         _optional(f"{SHARDED}:GroupShardedStage2", "_dp_allreduce", "reduce"),
+    ),
+    _part(
+        SLICED,
+        _optional(f"{SLICED}:GroupShardedStage3", "_register_backward_hooks", "slice"),
+        _optional(f"{SLICED}:GroupShardedStage3", "_update_params", "reduce"),
     ),
     _part(
         REPLICAS,
