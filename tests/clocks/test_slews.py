@@ -171,6 +171,15 @@ def test_overlapping_slews_of_neighbors_are_within_their_bounds_or_have_none(nam
     assert uncovered(planted, align_clocks(planted.timeline).timeline).is_empty()
 
 
+def test_nothing_is_bounded_where_the_rate_of_the_only_pair_that_clears_a_clock_is_unknown():
+    """The second and the third clock are slewed until the end; from the pair of both, the reference seemed to be."""
+    slews = (ClockSlew(1, 0.8894, 1.0, 960.08), ClockSlew(2, 0.9116, 0.9412, 1_650.32))
+    planted = plant(Plan(seed=47_008, steps=12, slews=slews, wander_ppm=1.0))
+    aligned = align_clocks(planted.timeline)
+    assert uncovered(planted, aligned.timeline).is_empty()
+    assert not any(each.is_steady for each in aligned.clocks.machines)
+
+
 @pytest.mark.parametrize("drift_ppm", [300.0, 5_000.0])
 def test_nothing_is_bounded_where_clocks_drift_faster_than_assumed(drift_ppm):
     planted = plant(Plan(seed=1, steps=6, drift_ppm=drift_ppm))

@@ -85,7 +85,7 @@ def _judged(found: Prepared, max_ppm: float) -> Prepared:
         return found
     clocks = int(max(found.evidence.source.max(), found.evidence.target.max())) + 1
     rates = rate_changes(found.evidence, clocks)
-    unsteady = unsteady_clocks(found.evidence, rates, found.slews, found.zones, max_ppm)
+    unsteady = unsteady_clocks(found.evidence, rates, found.slews.keys(), found.zones, max_ppm)
     return replace(found, unsteady=unsteady, corners=tuple(rates.corners))
 
 

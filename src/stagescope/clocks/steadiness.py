@@ -14,7 +14,7 @@ import numpy as np
 from stagescope.clocks.grid import slewed_stretches
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Set as AbstractSet
 
     from stagescope.clocks.evidence import Bools, Evidence
     from stagescope.clocks.grid import Adjustment
@@ -42,21 +42,23 @@ def unsteady_groups(prepared: Prepared, solution: Solution) -> Bools:
 def unsteady_clocks(
     evidence: Evidence,
     rates: RateChanges,
-    slews: Collection[int],
+    slews: AbstractSet[int],
     zones: tuple[Adjustment, ...],
     max_ppm: float,
 ) -> frozenset[int]:
     """Return the clocks of all pairs that do not certainly drift from each other at a steady, permitted rate.
 
-    That is so if their rate clearly changes, if it is more than both may drift, or if it is unknown for a while
-    where one was slewed, outside of the zones around the changes that were removed.
+    That is so if their rate clearly changes, or if it is more than both may drift or unknown for a while, outside of
+    the zones around the changes that were removed. The latter counts where one clock was slewed or has a pair with one
+    that was: the other pairs of such a rival show that it was not slewed instead, as long as their rates are known.
     """
     found = {clock for change in rates.changes for clock in (change.one, change.other)}
     pairs: dict[tuple[int, int], list[Stretch]] = {}
     for stretch in rates.stretches:
         pairs.setdefault((stretch.one, stretch.other), []).append(stretch)
+    rivals = {clock for pair in pairs if not slews.isdisjoint(pair) for clock in pair}
     for (one, other), own in pairs.items():
-        if one not in slews and other not in slews:
+        if rivals.isdisjoint((one, other)):
             continue  # outliers may hide or tilt the rate of a pair, and are judged later
         if any(abs(stretch.rate) > MOST_CLOCKS * max_ppm * 1e-6 for stretch in own):
             found |= {one, other}
