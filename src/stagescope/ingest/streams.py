@@ -1,8 +1,9 @@
 """Read a file as a stream of bytes, decompressed if necessary.
 
-gzip (RFC 1952) and Zstandard (RFC 8878) are detected by their first bytes, not by the file name. A truncated or
-damaged file yields everything before the damage; `ByteStream.damage` then describes what was wrong. What a file expands
-to is limited: `unpacked`, `ratio` and `whole` of vocabulary/limits.py.
+gzip (RFC 1952) and Zstandard (RFC 8878) are detected by their first bytes, not by the file name. A byte order mark,
+with which editors on Windows begin UTF-8, is not part of the content; no binary format begins with its bytes. A
+truncated or damaged file yields everything before the damage; `ByteStream.damage` then describes what was wrong. What a
+file expands to is limited: `unpacked`, `ratio` and `whole` of vocabulary/limits.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_WINDOW_BITS = 31
 """zlib's `wbits` value for a gzip header with a window of 32 KiB."""
 
@@ -66,6 +68,8 @@ class ByteStream:
         self.path = path
         self.damage: str | None = None
         """Why the stream ended early; None while no damage was found."""
+        self.mark_bytes = 0
+        """Length of the byte order mark that was skipped, once a byte has been read."""
         try:
             self._file: IO[bytes] = open_regular(path)
             magic = self._file.read(len(ZSTD_MAGIC))
@@ -75,7 +79,7 @@ class ByteStream:
         except OSError as reason:
             raise InputError.cannot_read(path, reason) from None
         self._is_packed = magic.startswith((GZIP_MAGIC, ZSTD_MAGIC))
-        self._blocks = self._within_limits(self._unpacked(magic))
+        self._blocks = self._without_mark(self._within_limits(self._unpacked(magic)))
         self._rest = memoryview(b"")
 
     def read(self, size_bytes: int = -1) -> bytes:
@@ -133,6 +137,17 @@ class ByteStream:
             if self._is_packed and unpacked > allowed:
                 raise beyond("ratio", self.path)
             yield block
+
+    def _without_mark(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        begin = b""
+        for block in blocks:
+            begin += block
+            if len(begin) >= len(BYTE_ORDER_MARK):
+                break
+        content = begin.removeprefix(BYTE_ORDER_MARK)
+        self.mark_bytes = len(begin) - len(content)
+        yield content
+        yield from blocks
 
     def _unpacked(self, magic: bytes) -> Iterator[bytes]:
         try:

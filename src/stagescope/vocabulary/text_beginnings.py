@@ -35,7 +35,7 @@ def text_hint(head: bytes) -> str | None:
     encoding = text_encoding(head)
     if encoding is not None:
         return f"convert it to UTF-8, as with: iconv -f {encoding} -t UTF-8 OLD > NEW"
-    line = head.decode("utf-8-sig", errors="replace").lstrip().splitlines()[:1]
+    line = head.decode(errors="replace").lstrip().splitlines()[:1]
     header = line[0] if line else ""
     for separator, name in SEPARATORS.items():
         if {field.strip().strip('"').lower() for field in header.split(separator)} >= COLUMNS:

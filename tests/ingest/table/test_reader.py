@@ -166,7 +166,6 @@ def test_an_invalid_table_next_to_a_valid_one_is_an_error_in_diagnostics(write):
     [
         ("spans.csv", b"rank,lane,kind", True),
         ("spans.txt", b'"rank","lane"', True),
-        ("spans", b"\xef\xbb\xbfrank,lane", True),
         ("windows.csv", b"start_ns\r\n", True),
         ("loss.csv", b"epoch,loss\n", True),
         ("loss.txt", b"epoch,loss\n", False),

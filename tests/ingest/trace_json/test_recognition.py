@@ -12,7 +12,6 @@ from stagescope.ingest.trace_json.recognition import is_chrome_trace, is_torch_t
     ("head", "chrome", "torch"),
     [
         (b'{\n  "schemaVersion": 1,\n  "deviceProperties": [], "distributedInfo": {', True, True),
-        (b'\xef\xbb\xbf{"traceEvents": [{"ph": "X", "args": {"External id": 1', True, True),
         (b'{"traceEvents":[{"ph":"X","cat":"user_annotation","name":"PP:0F0"', True, True),
         (b'{"traceEvents": [{"ph": "X", "name": "F_0"', True, False),
         (b' [\n{"name": "F_0", "ph": "B"', True, False),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-BEGINS = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"resourceSpans"\s*:')
+BEGINS = re.compile(rb'\s*\{\s*"resourceSpans"\s*:')
 MOST_NAMES = 5
 LANES = {kind.name: kind.lane for kind in KINDS}
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PARQUET_MAGIC = b"PAR1"
 SECOND = "_duplicated_0"
 """What Polars appends to the name of a column that the header has a second time."""
-HEADER_BEGINS = re.compile(rb'(\xef\xbb\xbf)?("?)[A-Za-z_]\w*\2\r?(,|\n|$)')
+HEADER_BEGINS = re.compile(rb'("?)[A-Za-z_]\w*\1\r?(,|\n|$)')
 Load = Callable[["Path"], tuple[pl.DataFrame, list[Diagnostic]]]
 REQUIRED = tuple(column.name for column in SPANS.columns if not column.nullable)
 

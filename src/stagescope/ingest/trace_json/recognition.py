@@ -26,7 +26,7 @@ OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
 
 def is_chrome_trace(head: bytes) -> bool:
     """Return whether a file is a Chrome trace that was written by neither Paddle nor stagescope."""
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    text = head.lstrip()
     if PADDLE in head or head.startswith(OURS):
         return False
     if text.startswith(b"["):
@@ -39,7 +39,7 @@ def longer_head(path: Path, head: bytes) -> bytes:
 
     Tools add metadata before the events: 23 KB in traces of multi-node runs, whose process groups list all ranks.
     """
-    if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") or b'"traceEvents"' in head:
+    if not head.lstrip().startswith(b"{") or b'"traceEvents"' in head:
         return head
     with open_stream(path) as stream:
         longer = stream.read(MOST_HEAD_BYTES)
@@ -64,5 +64,5 @@ def is_merged_torch_trace(path: Path, head: bytes) -> bool:
 
 def looks_like_events(head: bytes) -> bool:
     """Return whether a file may be a Chrome trace of any writer, from its beginning."""
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    text = head.lstrip()
     return text.startswith((b"{", b"["))

@@ -123,7 +123,8 @@ class EventStream(Generic[Event]):
 
     def _open_list(self, stream: ByteStream) -> bytes:
         """Return the bytes read after the opening bracket of the list of events; record the fields before it."""
-        buffer = self._next(stream).removeprefix(b"\xef\xbb\xbf").lstrip()
+        buffer = self._next(stream).lstrip()
+        self._read_bytes += stream.mark_bytes  # positions are those in the file
         if buffer.startswith(b"["):
             self._is_bare = True
             return buffer[1:].lstrip()
