@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("traces", nargs="+", type=Path)
     for path in parser.parse_args().traces:
-        trace = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+        trace = load_trace(path)
         actions, behind_ns = plant_actions(trace)
         found = read_actions(trace) if actions else {}
         differ = sum(found.get(number) != action for number, action in enumerate(actions))
@@ -46,6 +46,18 @@ def main() -> None:
         print(
             f"{path.name}: {len(actions)} actions compared, {differ} differ, device lag {lag_us:.1f} us (median)"
         )
+
+
+def load_trace(path: Path) -> Event:
+    """Return the trace in a file; ends the program with one sentence if there is none."""
+    try:
+        data = path.read_bytes()
+        trace = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    except (OSError, EOFError, ValueError) as reason:
+        raise SystemExit(f"{path}: cannot be read: {reason}") from None
+    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
+        raise SystemExit(f"{path}: not a trace of torch.profiler: it has no list `traceEvents`")
+    return trace
 
 
 def plant_actions(trace: Event) -> tuple[list[Interval], list[int]]:
