@@ -134,6 +134,11 @@ def test_an_address_in_use_is_an_error(recordings, capsys):
     assert f"cannot listen on port {port} of 127.0.0.1: Address already in use" in capsys.readouterr().err
 
 
+def test_a_name_that_no_machine_has_is_an_error():
+    with pytest.raises(UsageError), serve_metrics("a" * 300, 0, MetricsCollector()):
+        pass
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [("9877", ("127.0.0.1", 9877)), ("node-1:1", ("node-1", 1)), ("[::1]:9877", ("::1", 9877))],

@@ -110,3 +110,13 @@ def test_shows_a_bar_for_a_large_file(monkeypatch, tmp_path, size_bytes, shown):
         bar = FileBar(until, [tmp_path])
         bar.show(0, 1)
         assert (bar._update is not None) == shown
+
+
+@pytest.mark.parametrize(
+    "words", [["report"], ["hang"], ["watch", "--seconds", "0"], ["control", "--pause", "--wait", "0"]]
+)
+def test_a_name_that_is_longer_than_the_system_allows_is_one_sentence(words, capsys):
+    assert main([words[0], "a" * 5000, *words[1:]]) in (1, 2)
+    printed = capsys.readouterr().err
+    assert "File name too long" in printed or "does not exist" in printed
+    assert "Traceback" not in printed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 
@@ -63,3 +65,11 @@ def test_a_mistake_is_one_sentence(run, capsys):
     errors = capsys.readouterr().err
     assert "--pp cannot change" in errors
     assert "is a stored run already" in errors
+
+
+@pytest.mark.skipif(sys.platform in {"darwin", "win32"}, reason="their file systems have no such names")
+def test_a_name_that_is_not_text_is_refused(tmp_path, capsys):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    assert main(["store", str(RECORDINGS), "-o", path]) == 1
+    assert "its name is not valid UTF-8" in capsys.readouterr().err
+    assert not os.path.lexists(path)

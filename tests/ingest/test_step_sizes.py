@@ -5,7 +5,7 @@ import pytest
 
 from stagescope.api import read, store
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.limits import limit
+from stagescope.vocabulary.limits import LIMITS, limit
 
 COUNT = 20_000
 
@@ -53,3 +53,10 @@ def test_numbers_that_go_on_through_a_run_are_no_large_step(tmp_path):
     found = read(path)
     assert found.spans["microbatch"].n_unique() == COUNT > limit("microbatches")
     assert found.diagnostics.filter(code="values.impossible").is_empty()
+
+
+@pytest.mark.parametrize("value", [0, 2**31, 2**62])
+@pytest.mark.parametrize("name", [each.name for each in LIMITS])
+def test_any_limit_can_be_removed_or_be_larger_than_any_number(tmp_path, name, value):
+    path = write_run(tmp_path / "run.parquet")
+    assert read(path, limits={name: value}).spans.equals(read(path).spans)

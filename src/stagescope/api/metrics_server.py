@@ -69,7 +69,7 @@ def serve_metrics(host: str, port: int, collector: MetricsCollector) -> Iterator
     """Serve the metrics at ``/metrics`` until the block ends, and yield the port; 0 picks a free one.
 
     Any program that reaches the address can read them. Raises CommandError if prometheus_client is missing, or if the
-    address cannot be used.
+    address cannot be used, and UsageError if no machine has such a name.
     """
     try:
         from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - an optional library
@@ -82,6 +82,10 @@ def serve_metrics(host: str, port: int, collector: MetricsCollector) -> Iterator
     except OSError as reason:
         hint = "give another port, or 0 to pick a free one: --metrics 127.0.0.1:0"
         raise CommandError.cannot_listen(host, port, reason, hint) from reason
+    except UnicodeError:  # from the encoding of names of machines
+        raise UsageError.unusable_value(
+            "--metrics", f"{host}:{port}", "no name of a machine is like this"
+        ) from None
     try:
         yield int(server.server_port)
     finally:

@@ -145,6 +145,10 @@ def _source(file: Path) -> Source:
 def _make_place(directory: Path) -> None:
     """Create the directory, unless it is a stored run or empty. Raises OutputError for anything else."""
     try:
+        str(directory.absolute()).encode()
+    except UnicodeEncodeError:
+        raise OutputError.name_not_text(directory) from None
+    try:
         if directory.exists() and not directory.is_dir():
             raise OutputError.no_stored_run(directory)
         make_directory(directory)

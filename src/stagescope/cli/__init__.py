@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM = "stagescope"
+EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+MOST_CHARACTERS = 200
+"""Of a path in an error."""
 """The exit codes that shells report for a program terminated by SIGINT and by SIGPIPE."""
 
 
@@ -156,6 +159,10 @@ def _run(arguments: list[str]) -> int:
         return ended.exit_code
     except (StagescopeError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
         return _print_error(error)
+    except OSError as error:  # such as for a name that is longer than the system allows
+        if error.filename is None:  # of a pipe or a connection, and no fault of a file
+            raise
+        return _print_error(error)
     return code if isinstance(code, int) else 0
 
 
@@ -171,5 +178,8 @@ def _print_error(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         echo_click_error(error)
         return error.exit_code
+    if isinstance(error, OSError):
+        echo(f"{PROGRAM}: {str(error.filename)[:MOST_CHARACTERS]}: {error.strerror}", err=True)
+        return EXIT_FAILED
     echo(f"{PROGRAM}: interrupted", err=True)
     return EXIT_INTERRUPTED

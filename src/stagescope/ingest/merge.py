@@ -147,7 +147,7 @@ def conformed(timeline: Timeline) -> Timeline:
 
 def _with_possible_sizes(timeline: Timeline) -> Timeline:
     """Return the timeline without declared numbers of ranks that no run has: every missing rank would be listed."""
-    sizes = timeline.ranks["world_size"]
+    sizes = timeline.ranks["world_size"].cast(pl.Int64)  # a limit may be larger than its type allows
     wrong = sizes.filter((sizes < 1) | (sizes > limit("ranks")))
     if wrong.is_empty():
         return timeline

@@ -88,7 +88,7 @@ def connect(path: Path, mode: str, deadline: Deadline) -> tuple[sqlite3.Connecti
             connection.execute("PRAGMA writable_schema = ON")
             fault = TRUNCATED if is_truncated(path) else f"is damaged ({failure_text(reason)})"
             return connection, _schema(connection)._replace(fault=fault)
-    except FAILURES:
+    except BaseException:  # raised again: an open database would keep the file
         connection.close()
         raise
 

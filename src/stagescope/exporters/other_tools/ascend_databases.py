@@ -220,6 +220,9 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
         # In a read-only folder, SQLite cannot create the files that a database with a write-ahead log needs.
         connection.close()
         return sqlite3.connect(f"{address}?immutable=1", uri=True)
+    except BaseException:  # raised again: an open database would keep the file
+        connection.close()
+        raise
     return connection
 
 

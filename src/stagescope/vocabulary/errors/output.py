@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors.base import StagescopeError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from typing_extensions import Self
@@ -61,6 +61,12 @@ class OutputError(StagescopeError):
     def cannot_write(cls, path: str | os.PathLike[str], reason: OSError) -> Self:
         """Return the error for a file that the operating system refuses to write."""
         return cls(f"cannot write {path}: {reason.strerror or reason}")
+
+    @classmethod
+    def name_not_text(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a directory whose name is not valid text, which other programs could not open."""
+        shown = os.fsencode(path).decode("utf-8", "replace")
+        return cls(f"cannot write {shown}: its name is not valid UTF-8", "choose another name")
 
     @classmethod
     def no_original(cls, rank: int | None, source: str | None) -> Self:
