@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from stagescope import __version__
 from stagescope.api.reading import check_count, clock_json, clock_report, inputs_of, read, read_options
 from stagescope.api.stored_runs import stated
-from stagescope.api.storing_parts import FILES_AT_ONCE, StoreOptions, store_parts, survey_run
+from stagescope.api.storing_parts import FILES_AT_ONCE, StoreOptions, source_of, store_parts, survey_run
 from stagescope.execution import executor_for
 from stagescope.execution.spawning import core_count
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.stored_run import Stored, WriteOptions, locked, storing, write_stored_run
-from stagescope.exporters.stored_run.parquet import checksum_of
 from stagescope.ingest.recording.reader import READER as RECORDINGS
 from stagescope.ingest.stored_run import read_manifest
-from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest, Source
+from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest
 from stagescope.vocabulary.errors import InputError, OutputError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
@@ -30,10 +29,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from stagescope.api.reading import RunFacts
+    from stagescope.execution import Executor
     from stagescope.ingest import Inputs
     from stagescope.ingest.reader import ReadOptions
     from stagescope.ingest.recording.survey import Surveyed
-    from stagescope.model.stored_run import Part
+    from stagescope.model.stored_run import Part, Source
 
 LARGE_BYTES = 200_000_000
 """Files of less than this are stored by one process unless the caller asks for more."""
@@ -83,12 +83,12 @@ def store(
         _make_place(directory)
         count = _worker_count(files) if workers is None and cluster is None else workers
         with locked(directory), executor_for(count, cluster, on_notice) as executor:
-            sources = tuple(chain.from_iterable(executor.map(_sources, _in_batches(files))))
+            how = StoreOptions(executor, on_progress)
+            surveyed, known = _survey(inputs, options, how)
+            sources = _sources(files, known, executor)
             wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
             wanted = replace(wanted, parts=_parts_before(directory, wanted, force=force))
-            how = StoreOptions(executor, on_progress)
-            surveyed = _survey(inputs, options, how)
-            if surveyed is not None:
+            if surveyed is not None and surveyed.whole is None:
                 begin = partial(storing, directory, wanted, on_written)
                 return store_parts(surveyed, inputs, options, how, (begin, wanted))
             timeline = read(*paths, align=align, on_progress=on_progress, **facts)
@@ -97,12 +97,11 @@ def store(
             return write_stored_run(timeline, directory, replace(wanted, alignment=alignment), write)
 
 
-def _survey(inputs: Inputs, options: ReadOptions, how: StoreOptions) -> Surveyed | None:
-    """Return what is known of recordings that can be read in parts; None for other files and other recordings."""
+def _survey(inputs: Inputs, options: ReadOptions, how: StoreOptions) -> tuple[Surveyed | None, list[Source]]:
+    """Return what is known of recordings, and the files with their checksums; nothing for other inputs."""
     if set(inputs.files) != {RECORDINGS} or options.steps is not None:
-        return None
-    surveyed = survey_run(inputs.files[RECORDINGS], options, how)
-    return surveyed if surveyed.whole is None else None
+        return None, []
+    return survey_run(inputs.files[RECORDINGS], options, how)
 
 
 def _worker_count(files: list[Path]) -> int:
@@ -130,16 +129,17 @@ def _in_batches(files: list[Path]) -> Iterator[list[Path]]:
     return (files[place : place + FILES_AT_ONCE] for place in range(0, len(files), FILES_AT_ONCE))
 
 
-def _sources(files: list[Path]) -> list[Source]:
-    return [_source(file) for file in files]
+def _sources(files: list[Path], known: list[Source], executor: Executor) -> tuple[Source, ...]:
+    """Return what the manifest states about all files, of which some are known."""
+    by_path = {source.path: source for source in known}
+    others = [file for file in files if str(file.resolve()) not in by_path]
+    found = chain.from_iterable(executor.map(_sources_of, _in_batches(others)))
+    by_path |= {source.path: source for source in found}
+    return tuple(by_path[path] for file in files if (path := str(file.resolve())) in by_path)
 
 
-def _source(file: Path) -> Source:
-    try:
-        facts = file.stat()
-        return Source(str(file.resolve()), facts.st_size, facts.st_mtime_ns, checksum_of(file))
-    except OSError as reason:
-        raise InputError.cannot_read(file, reason) from reason
+def _sources_of(files: list[Path]) -> list[Source]:
+    return [source_of(file) for file in files]
 
 
 def _make_place(directory: Path) -> None:

@@ -8,6 +8,7 @@ part, the whole run is in memory.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,12 +28,14 @@ from stagescope.api.run_parts import (
     timestamps_of_part,
 )
 from stagescope.clocks import MAX_PPM, ClockReport, solve_clocks
+from stagescope.exporters.stored_run.parquet import checksum_of
 from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
 from stagescope.ingest.recording.survey import (
     Files,
+    Survey,
     Surveyed,
     batches,
     copies_in,
@@ -43,8 +46,9 @@ from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.model import SPANS
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.pipelines import find_pipelines
-from stagescope.model.stored_run import PARTITIONED
+from stagescope.model.stored_run import PARTITIONED, Source
 from stagescope.model.validate import conform
+from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS
 from stagescope.vocabulary.limits import require
 
@@ -101,14 +105,34 @@ class _Progress:
             self.report(files, self.files)
 
 
-def survey_run(paths: Sequence[Path], options: ReadOptions, how: StoreOptions) -> Surveyed:
-    """Return what is known and decided about the recordings of a run. Raises InputError as read_recordings does."""
+def source_of(file: Path) -> Source:
+    """Return what a manifest states about a file that a run is stored from. Raises InputError."""
+    try:
+        facts = file.stat()
+        return Source(str(file.resolve()), facts.st_size, facts.st_mtime_ns, checksum_of(file))
+    except OSError as reason:
+        raise InputError.cannot_read(file, reason) from reason
+
+
+def _surveyed_files(files: Files) -> tuple[Survey, list[Source]]:
+    """Return what is known of some files, one after the other, so that each is fetched from its disk once for both."""
+    return survey(files), [source_of(path) for path in files.paths if os.path.lexists(path)]
+
+
+def survey_run(
+    paths: Sequence[Path], options: ReadOptions, how: StoreOptions
+) -> tuple[Surveyed, list[Source]]:
+    """Return what is known and decided about the recordings of a run, and the files with their checksums.
+
+    Raises InputError as read_recordings does.
+    """
     progress = _Progress(len(paths), how.on_progress)
     progress.add(0.0)
     files = list(batches(paths, FILES_AT_ONCE))
-    surveys = []
-    for each, found in zip(files, how.executor.map(survey, files), strict=True):
+    surveys, sources = [], []
+    for each, (found, own) in zip(files, how.executor.map(_surveyed_files, files), strict=True):
         surveys.append(found)
+        sources += own
         progress.add(SHARES[0] * len(each.paths) / len(paths))
     copies, notes = copies_in(surveys)
     if copies:
@@ -116,7 +140,7 @@ def survey_run(paths: Sequence[Path], options: ReadOptions, how: StoreOptions) -
         without = [Files(files[place].paths, copies.intersection(files[place].paths)) for place in again]
         for place, found in zip(again, how.executor.map(survey, without), strict=True):
             surveys[place] = found
-    return decide_surveyed(surveys, (copies, notes), options)
+    return decide_surveyed(surveys, (copies, notes), options), sources
 
 
 def store_parts(

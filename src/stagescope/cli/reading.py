@@ -181,7 +181,10 @@ class FileBar:
     def _begin(self, file_count: int) -> Callable[[int], object]:
         from rich.progress import Progress
 
-        bar = self._shown.enter_context(Progress(console=error_console(), transient=True))
+        # The time left is an estimate from the last five minutes: a file of a large run may take a second.
+        bar = self._shown.enter_context(
+            Progress(console=error_console(), transient=True, speed_estimate_period=300.0)
+        )
         files = f"{file_count} files" if file_count > 1 else "1 file"
         task = bar.add_task(f"{self._verb} {files}", total=file_count)
         return lambda done: bar.update(task, completed=done)

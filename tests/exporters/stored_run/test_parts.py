@@ -196,6 +196,22 @@ def test_storing_in_parts_goes_on_where_it_was_interrupted(recordings, monkeypat
     assert_as_in_memory(recordings, resumed, tmp_path)
 
 
+def test_checksums_are_part_of_the_first_pass_and_of_its_progress(recordings, monkeypatch, tmp_path):
+    events: list[object] = []
+    source_of = storing_parts.source_of
+
+    def noted(file):
+        events.append(file)
+        return source_of(file)
+
+    monkeypatch.setattr(storing_parts, "source_of", noted)
+    stored = store(recordings, out=tmp_path / "run", on_progress=lambda done, _: events.append(done))
+    files = sorted(recordings.iterdir())
+    assert events[0] == 0
+    assert [event for event in events if not isinstance(event, int)] == files
+    assert [source.path for source in stored.manifest.sources] == [str(file) for file in files]
+
+
 def test_progress_counts_files_up_to_all_of_them(recordings, tmp_path):
     seen: list[tuple[int, int]] = []
     store(recordings, out=tmp_path / "run", on_progress=lambda *counts: seen.append(counts))
