@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FIRST_AFTER_S = 2.0
 """Without a span for this long, the state is reported; again after twice that time, and so on."""
 AT_LEAST_EVERY_S = 30.0
+SAME_EVERY_S = 600.0
+"""An unchanged state is looked at as often, but written so seldom: in a hang of days, thousands of equal states would
+take the place of the spans that `--keep` keeps."""
 
 
 class StateReports:
@@ -34,6 +37,8 @@ class StateReports:
         self._step = NONE
         self._step_since_ns = 0
         self._pause_s = FIRST_AFTER_S
+        self._written: dict[str, object] = {}
+        self._written_s = 0.0
 
     def notice(self) -> None:
         """Read a request that is there already. Called before the thread of the writer starts."""
@@ -58,6 +63,12 @@ class StateReports:
         wants_stacks = answer is not None and self._control.wants_stacks
         state = process_state(recorder, all_threads=wants_stacks)
         state |= {"is_recorded": recorder.enabled, "step_since_ns": self._step_since_ns}
+        content = {name: value for name, value in state.items() if name != "time_ns"}
+        # How long a step that is not recorded has lasted is only known from the last report.
+        is_same = recorder.enabled and content == self._written
+        if answer is None and is_same and now_s - self._written_s < SAME_EVERY_S:
+            return
+        self._written, self._written_s = content, now_s
         if answer is not None:
             state["control"] = answer
             self._recording.keeps_without_spans = (
