@@ -27,7 +27,8 @@ ENOUGH_STEPS = 60
 
 AFTER_PAUSE = 5
 
-START_S, STEPS_S, ALARM_S, HANG_S, END_S = 60.0, 40.0, 40.0, 40.0, 30.0
+START_S, STEPS_S, ALARM_S, HANG_S, END_S = 120.0, 120.0, 120.0, 90.0, 60.0
+"""Limits for a machine that does much else; on one that does not, the demo takes a minute in all."""
 
 
 def main(directory: Path) -> int:

@@ -23,6 +23,7 @@ from polars.exceptions import PolarsError
 from stagescope.analysis.watching.progress import measure_progress
 from stagescope.analysis.watching.step_values import within_steps
 from stagescope.analysis.watching.trends import Trends, trend_json
+from stagescope.api.settled_steps import SettledSteps
 from stagescope.api.watching import Watcher
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.ingest.recording.latest import read_process_states
@@ -40,18 +41,16 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping
 
+    from stagescope.analysis.watching.progress import Progress
     from stagescope.api.watching import Update
     from stagescope.model import Timeline
     from stagescope.viewer.tiles.run import RunView
 
-SHOWN_SPANS = 100_000
-"""About so many spans are shown, and at least the last four steps: reading them takes a quarter of a second."""
-
-MOST_BYTES = 24 * 2**20
-"""Of all spans in memory: 300,000."""
+MOST_BYTES = 10 * 2**20
+"""Of all spans in memory: 130,000."""
 
 ANALYZED_SPANS, MOST_ANALYZED_STEPS = 20_000, 8
-"""The last complete steps of which the page has the analysis."""
+"""The last complete steps of which the page has the analysis; steps with more spans are not analyzed."""
 
 LOOK_S = 0.25
 """How often files are looked at. Processes write twice a second."""
@@ -59,7 +58,7 @@ LOOK_S = 0.25
 MOST_PROCESSOR = 0.8
 """Share of a processor that all threads together may use: reading rests until they have used no more."""
 
-MEASURING_SHARE, ANALYZING_SHARE = 0.25, 0.2
+MEASURING_SHARE, ANALYZING_SHARE = 0.15, 0.2
 """Shares of the time for measuring steps, and for the analysis."""
 
 LEAST_BETWEEN_ANALYSES_S = 3.0
@@ -90,7 +89,7 @@ class LiveTraining(VersionedRun):
     def __init__(self, *directories: str | os.PathLike[str]) -> None:
         """Read what there is."""
         self._directories = directories
-        self._watcher = Watcher(*directories, shown_spans=SHOWN_SPANS, most_bytes=MOST_BYTES)
+        self._watcher = Watcher(*directories, most_bytes=MOST_BYTES)
         self._trends = Trends()
         # Another server may have made versions of the same training: a page that is still open has their names.
         self._name, self._made = secrets.token_hex(6), 0
@@ -100,7 +99,9 @@ class LiveTraining(VersionedRun):
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._complete: Timeline | None = None
+        self._steps = SettledSteps()
+        self._restarts = 0
+        self._progress: Mapping[int, Progress] = {}
         update = self._watcher.update(latest_only=True)
         while update.has_more:
             update = self._watcher.update(latest_only=True)
@@ -147,27 +148,27 @@ class LiveTraining(VersionedRun):
             rest_s = used_s / MOST_PROCESSOR - (time.monotonic() - began_s)
 
     def _show_if_new(self) -> None:
-        """Publish what is in memory as a version of the run, if anything was read since the last one."""
+        """Publish the last steps as a version of the run, if anything was read since the last one."""
         if self._watcher.position != self._position:
             self.show(self._view())
 
     def _view(self) -> RunView:
-        """Return everything in memory as a run: the analyzed steps as they were analyzed, and all others."""
+        """Return the last steps as a run: the analyzed ones as they were analyzed, and all others."""
         self._position = self._watcher.position
-        timeline = self._watcher.shown()
-        if timeline is None:
+        if self._watcher.restarts > self._restarts:
+            self._restarts, self._steps, self._analyzed = self._watcher.restarts, SettledSteps(), None
+        recent = self._watcher.recent(self._steps.last)
+        if recent is None:
             raise InputError.no_recordings(self._directories[0])
+        timeline = self._steps.take(recent, self._watcher.complete_step)
+        self._progress = measure_progress(timeline)
         analyzed, extras = self._analyzed, AnalysisLayers()
-        complete = self._watcher.complete_step
-        self._complete = within_steps(timeline, 0, complete)
-        if analyzed is not None and analyzed.first >= self._watcher.first_step:
+        if analyzed is not None and analyzed.first >= self._steps.first:
             timeline = with_analyzed(timeline, analyzed.timeline)
             extras = analyzed.extras
         elif analyzed is not None:  # its steps are no longer shown
             extras = AnalysisLayers(objects=without_rows(analyzed.extras.objects))
-        bubbles = step_bubbles(
-            timeline.spans.filter(pl.col("step") <= complete), find_pipelines(timeline.spans, timeline.ranks)
-        )
+        bubbles = step_bubbles(self._steps.spans, find_pipelines(timeline.spans, timeline.ranks))
         self._made += 1
         folder = Path(self._folder.name) / f"{self._name}-{self._made}"
         folder.mkdir()
@@ -182,10 +183,8 @@ class LiveTraining(VersionedRun):
         self._skipped += update.skipped
         with self._lock:
             self._trends.add(update.steps, update.stages, update.data_rates)
-        timeline = self._watcher.shown()
-        progress = {} if timeline is None else measure_progress(timeline)
         status = LiveStatus(
-            update.processes, progress, self._watcher.alarms, self._trends.count, self._skipped,
+            update.processes, self._progress, self._watcher.alarms, self._trends.count, self._skipped,
             update.dropped_spans, update.clock_error_ns,
         )  # fmt: skip
         self.training = status_json(status)
@@ -203,13 +202,13 @@ class LiveTraining(VersionedRun):
             rest_s = (time.process_time() - began_s) * (1 / ANALYZING_SHARE - 1)
 
     def _last_steps(self) -> tuple[Timeline, int, int] | None:
-        """Return the last complete steps that are not analyzed yet, None without."""
-        timeline = self._complete
-        steps = [] if timeline is None else sorted(set(timeline.spans["step"].drop_nulls()))
-        if timeline is None or not steps or (self._analyzed is not None and self._analyzed.last == steps[-1]):
+        """Return the last complete steps that are not analyzed yet, None without, or if they are too large."""
+        settled = self._steps.timeline
+        steps = [] if settled is None else sorted(set(settled.spans["step"].drop_nulls()))
+        if settled is None or not steps or (self._analyzed is not None and self._analyzed.last == steps[-1]):
             return None
-        count = min(MOST_ANALYZED_STEPS, max(1, ANALYZED_SPANS * len(steps) // timeline.spans.height))
-        return timeline, steps[-count:][0], steps[-1]
+        count = min(MOST_ANALYZED_STEPS, ANALYZED_SPANS * len(steps) // settled.spans.height)
+        return (settled, steps[-count:][0], steps[-1]) if count else None
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:

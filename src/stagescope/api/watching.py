@@ -39,9 +39,6 @@ they have so many spans."""
 MOST_AT_ONCE = 50_000
 """Spans of new steps that are measured at once, if only the latest are wanted."""
 
-FEWEST_SHOWN = 4
-"""Steps that are shown, however many spans they have."""
-
 REPORTED = ("error", "warning")
 STILL_RUNNING = "recording.no_end"
 """The diagnostic of a recording that has not ended, as none has while it is watched."""
@@ -49,8 +46,8 @@ STILL_RUNNING = "recording.no_end"
 DROPPED_SPANS = "spans.dropped"
 
 FEW_RANKS = 16
-STATES_EVERY_S = 5.0
-"""How often the states of many processes are read: each is in the last megabyte of a file."""
+STATES_EVERY_S, FEW_STATES_EVERY_S = 5.0, 0.5
+"""How often the states of many and of few processes are read: each is in the last megabyte of a file."""
 
 
 class NewSteps(NamedTuple):
@@ -124,8 +121,7 @@ class Watcher:
     QUANTITIES. `least_change` is the smallest change of level that is an alarm, relative to the value; 0 for none. A
     rank has stopped if it has recorded nothing for `quiet_after_s` seconds and three times its longest earlier pause.
 
-    With `shown_spans`, about so many spans stay in memory for `shown`, also those of steps that were measured; of all
-    spans and counters, at most `most_bytes` do.
+    Of all spans and counters, at most `most_bytes` are in memory.
 
     Raises UsageError for a malformed alert.
     """
@@ -136,7 +132,6 @@ class Watcher:
         alerts: Iterable[str] = (),
         least_change: float = LEAST_CHANGE,
         quiet_after_s: float = QUIET_AFTER_S,
-        shown_spans: int = 0,
         most_bytes: int = MOST_BYTES,
     ) -> None:
         """Watch the training that writes to these directories."""
@@ -144,7 +139,6 @@ class Watcher:
         self.alarms = Alarms(conditions, least_change)
         self._directories = directories
         self._quiet_after_s = quiet_after_s
-        self._shown_spans = shown_spans
         self._follower = Follower(directories, most_bytes)
         self._last_step = self._complete_step = -1
         self._restarts = 0
@@ -158,11 +152,10 @@ class Watcher:
         self._clock_error_ns: int | None = None
         self._new: Timeline | None = None
         self._rates: Mapping[int, DataRate] = {}
-        self._shown: tuple[int, Timeline] | None = None
 
     @property
     def position(self) -> int:
-        """How many bytes of the recordings were read so far; `shown` changes with it."""
+        """How many bytes of the recordings were read so far; `recent` changes with it."""
         return self._follower.position
 
     @property
@@ -171,13 +164,19 @@ class Watcher:
         return self._complete_step
 
     @property
-    def first_step(self) -> int:
-        """The first step that is completely in memory."""
-        return self._follower.first_step
+    def restarts(self) -> int:
+        """How often the process of a rank was replaced by another one."""
+        return self._restarts
 
-    def shown(self) -> Timeline | None:
-        """Return what is in memory on one clock, also of steps that are not complete; None without any recording."""
-        return self._aligned() if self._follower.has_processes else None
+    def recent(self, after_step: int) -> Timeline | None:
+        """Return what is in memory on one clock, also of steps that are not complete; None without any recording.
+
+        Of steps up to `after_step`, at most a part is there.
+        """
+        if not self._follower.has_processes:
+            return None
+        timeline = merge_timelines([self._follower.timeline(after_step)])
+        return place_stages(align_timeline(timeline), Layout())
 
     def update(self, *, measure: bool = True, latest_only: bool = False) -> Update:
         """Return what has happened since the last update.
@@ -199,8 +198,7 @@ class Watcher:
         steps, skipped, diagnostics = (
             self._new_steps(complete, latest_only=latest_only) if measure else NOTHING_NEW
         )
-        if measure or latest_only:
-            self._forget(complete)
+        self._forget(complete, latest_only=latest_only)
         changed: dict[int, Alarm] = {}
         for values in steps:
             changed |= {alarm.number: alarm for alarm in self.alarms.add(values)}
@@ -212,24 +210,15 @@ class Watcher:
             clock_error_ns=self._clock_error_ns, timeline=self._new,
         )  # fmt: skip
 
-    def _aligned(self) -> Timeline:
-        """Return what is in memory on one clock."""
-        if self._shown is None or self._shown[0] != self._follower.position:
-            timeline = merge_timelines([self._follower.timeline()])
-            self._shown = self._follower.position, place_stages(align_timeline(timeline), Layout())
-        return self._shown[1]
-
     def _new_steps(self, complete: int, *, latest_only: bool) -> NewSteps:
         """Return the values of complete steps, how many could not be measured, and new diagnostics."""
         first_kept = self._follower.first_step
-        latest = (
-            max(self._window, MOST_AT_ONCE // self._spans_per_step) if self._spans_per_step else self._window
-        )
-        first = max(self._last_step + 1, first_kept, complete - latest + 1 if latest_only else 0)
+        first = max(self._last_step + 1, first_kept, complete - self._latest + 1 if latest_only else 0)
         if complete < first:
             return NOTHING_NEW
         begin = max(first_kept, min(first - 1, complete - self._window + 1))
-        timeline = self._aligned()
+        timeline = merge_timelines([self._follower.timeline()])
+        timeline = place_stages(align_timeline(timeline), Layout())
         self._note_state(timeline)
         chosen = within_steps(timeline, begin, complete + 1)
         found, self._rates = measure_steps(chosen, first, complete)
@@ -241,11 +230,18 @@ class Watcher:
         self._window = max(1, min(FEWEST_STEPS, ENOUGH_SPANS // self._spans_per_step))
         return NewSteps(tuple(found), max(0, skipped), self._new_diagnostics(timeline))
 
-    def _forget(self, complete: int) -> None:
-        """Forget the steps that are neither needed for the next ones nor shown."""
+    @property
+    def _latest(self) -> int:
+        """How many steps are measured at once, if only the latest are wanted."""
+        return (
+            max(self._window, MOST_AT_ONCE // self._spans_per_step) if self._spans_per_step else self._window
+        )
+
+    def _forget(self, complete: int, *, latest_only: bool) -> None:
+        """Forget the steps that are not needed for the next ones."""
         if self._spans_per_step:
-            shown = max(FEWEST_SHOWN, self._shown_spans // self._spans_per_step) if self._shown_spans else 0
-            self._follower.forget_before(complete - max(self._window, shown))
+            needed = complete - self._latest if latest_only else self._last_step
+            self._follower.forget_before(needed - self._window)
 
     def _note_state(self, timeline: Timeline) -> None:
         self._stages = dict(timeline.ranks.drop_nulls("pp").select("rank", "pp").iter_rows())
@@ -268,7 +264,8 @@ class Watcher:
     def _states(self) -> HangReport:
         known = self._processes
         many = known is not None and len(known.states) > FEW_RANKS
-        if known is None or not many or time.monotonic() - self._read_s > STATES_EVERY_S:
+        fresh_s = STATES_EVERY_S if many else FEW_STATES_EVERY_S
+        if known is None or time.monotonic() - self._read_s > fresh_s:
             known = find_hang(read_process_states(self._directories), self._quiet_after_s)
             self._processes, self._read_s = known, time.monotonic()
         return known

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stagescope.cli.arenas import share_arenas
 from stagescope.cli.console import echo, error_console
 from stagescope.cli.reading import FileBar, align_option, reading_options
 
@@ -53,6 +54,7 @@ def command(
     """
     from stagescope import api
 
+    share_arenas()
     with ExitStack() as shown:
         bars: dict[str, Any] = {"on_progress": FileBar(shown, paths).show, "on_tiles": TileBar(shown).show}
         viewer = api.prepare_viewer(

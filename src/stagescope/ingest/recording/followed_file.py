@@ -120,11 +120,14 @@ class FollowedFile:
                 self._stepped_bytes -= len(payload)
                 self.forgotten_step = max(self.forgotten_step, last_step)
 
-    def part(self) -> Part:
-        """Return what is in memory, in the form of a whole file."""
+    def part(self, after_step: int = -1) -> Part:
+        """Return what is in memory, in the form of a whole file, without frames that end up to `after_step`."""
         found = replace(self._contents, checksum=self._checksum.digest())
         found.header, found.wrong_facts = checked_header(dict(found.header))
-        payloads = {kind: [memoryview(data) for _, data in kept] for kind, kept in self._frames.items()}
+        payloads = {
+            kind: [memoryview(data) for last, data in kept if last > after_step or kind not in STEPPED]
+            for kind, kept in self._frames.items()
+        }
         take_records(found, payloads)
         if found.end is not None:
             found.end = {**found.end, "spans": len(found.spans)}

@@ -135,9 +135,12 @@ class Follower:
             kept = (step, self._share_bytes) if id(file) in followed else (ALL_STEPS, 0)
             file.forget_before(*kept)
 
-    def timeline(self) -> Timeline:
-        """Return what is in memory of the last attempt. Raises InputError if that is no recording of a known rank."""
-        parts = [file.part() for file in self._followed()]
+    def timeline(self, after_step: int = -1) -> Timeline:
+        """Return what is in memory of the last attempt; of steps up to `after_step`, at most a part.
+
+        Raises InputError if that is no recording of a known rank.
+        """
+        parts = [file.part(after_step) for file in self._followed()]
         if not parts:
             raise InputError.no_recordings(self._directories[0])
         parts, copies = without_copies(parts)
