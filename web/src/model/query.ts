@@ -22,6 +22,8 @@ const COLUMNS: Record<string, string> = {
   peer: "peer",
   pair: "pair",
 };
+const PATTERN = /^\/(.+)\/$/;
+const NOT_REGULAR = /\(\?(?:[=!]|<[=!])|\\[1-9]/;
 const WORD = /"[^"]*"|\S+/g;
 const TERM = /^([a-z-]+)(:|=|>=|<=|>|<)(.+)$/i;
 
@@ -99,13 +101,27 @@ function isNamed(kind: Kind, part: string): boolean {
   return part.length > 1 && kind.name.startsWith(part.toLowerCase());
 }
 
+/** Names that contain a text, or match a regular expression in slashes, in any case. */
 function nameHas(part: string, spans: Spans): Match {
+  const pattern = PATTERN.exec(part);
+  const expression = pattern && expressionOf(pattern[1]!);
   if (!spans.table.has("name")) return () => false;
   const sought = part.toLowerCase();
-  const words = spans.table.words("name");
-  const hit = Uint8Array.from(words, (word) => (word.toLowerCase().includes(sought) ? 1 : 0));
+  const isHit = (word: string): boolean => expression?.test(word) ?? word.toLowerCase().includes(sought);
+  const hit = Uint8Array.from(spans.table.words("name"), (word) => (isHit(word) ? 1 : 0));
   const name = spans.table.ints("name");
   return (place) => name[place]! >= 0 && hit[name[place]!] === 1;
+}
+
+/** Throws QueryError for what is no expression, or has what the server's language of expressions does not have. */
+function expressionOf(pattern: string): RegExp {
+  if (NOT_REGULAR.test(pattern))
+    throw new QueryError(`"/${pattern}/" looks around or refers back, which is not supported.`);
+  try {
+    return new RegExp(pattern, "i");
+  } catch {
+    throw new QueryError(`"/${pattern}/" is not a regular expression.`);
+  }
 }
 
 function laneIs(value: string, spans: Spans): Match {

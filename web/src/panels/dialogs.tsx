@@ -51,6 +51,7 @@ const SEARCHES: [string, string][] = [
   ["mb:0-3,7", "numbers and ranges"],
   ["F0.3", "forward of stage 0, micro-batch 3"],
   ["allreduce", "part of a name"],
+  ["/^gpt.*mlp$/", "names that match a regular expression"],
 ];
 
 export function Help({ viewer }: { viewer: Viewer }) {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from stagescope.viewer.tiles.records import FACTS, LANE_COUNT, SPAN, none_of
 from stagescope.vocabulary.kinds import ACTION_KINDS, KINDS, LANES
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     Test = Callable[["Seen"], Mask]
     NumberTest = Callable[[npt.NDArray[Any]], Mask]
 
+PATTERN = re.compile(r"^/(.+)/$")
+NOT_REGULAR = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
 WORD = re.compile(r'"[^"]*"|\S+')
 TERM = re.compile(r"^([a-z-]+)(:|=|>=|<=|>|<)(.+)$", re.IGNORECASE)
 LABEL = re.compile(r"^([A-Za-z])(?:(\d{1,9})\.)?(\d{1,9})$")
@@ -146,8 +149,12 @@ class _Compiler:
         return lambda seen: np.isin(seen.found.records["kind"], codes) | named(seen)
 
     def _name_has(self, part: str) -> Test:
-        sought = part.lower()
-        hits = [code for code, name in enumerate(self._names) if sought in name.lower()]
+        """Return the test of names that contain a text, or match a regular expression in slashes, in any case."""
+        pattern, sought = PATTERN.match(part), part.lower()
+        if pattern is None:
+            hits = [code for code, name in enumerate(self._names) if sought in name.lower()]
+        else:
+            hits = _matches(pattern[1], self._names)
         if not hits:
             return lambda seen: np.zeros(len(seen.found.place), np.bool_)
         return self._fact("name", lambda codes: np.isin(codes, hits))
@@ -176,6 +183,20 @@ class _Compiler:
             return np.asarray((seen.facts[name] != empty) & test(seen.facts[name]))
 
         return check
+
+
+def _matches(pattern: str, names: Sequence[str]) -> list[int]:
+    """Return the places of the names that match a regular expression, in any case; the time is linear in their length.
+
+    Raises QueryError for what is no expression, or has what the page's language of expressions alone has.
+    """
+    if NOT_REGULAR.search(pattern):
+        raise QueryError(f'"/{pattern}/" looks around or refers back, which is not supported.')
+    try:
+        found = pl.Series(names, dtype=pl.String).str.contains(f"(?i){pattern}")
+    except pl.exceptions.ComputeError:
+        raise QueryError(f'"/{pattern}/" is not a regular expression.') from None
+    return found.arg_true().to_list()
 
 
 def _field(name: str, test: NumberTest) -> Test:
