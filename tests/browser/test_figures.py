@@ -252,3 +252,27 @@ def test_the_longest_idle_intervals_and_the_furthest_from_the_ideal_are_listed_a
     ]
     assert [abs(each) for each in later] == sorted(map(abs, later), reverse=True)
     assert len(later) == run.spans.filter(pl.col("kind").is_in(["forward", "backward"])).height
+
+
+def test_the_matrix_of_transfers_is_that_of_the_report(shown, run):
+    transfers = build_explained_report(run).transfers
+    shown.page.locator("summary", has_text="Transfers between ranks").click()
+    panel = shown.page.locator("details.section", has_text="Transfers between ranks")
+    canvas = panel.locator("canvas")
+    canvas.scroll_into_view_if_needed()
+    side = canvas.bounding_box()["width"] / 4
+    sent = {
+        (source, target): count
+        for source, target, count in transfers.select("source", "target", "messages").rows()
+    }
+    for source, target in ((0, 1), (2, 1), (3, 0)):
+        canvas.hover(position={"x": (target + 0.5) * side, "y": (source + 0.5) * side})
+        shown_count = f"{sent[source, target]}" if (source, target) in sent else "nothing"
+        panel.get_by_text(f"rank {source} to {target}: {shown_count}", exact=True).wait_for()
+    panel.get_by_role("button", name="bytes", exact=True).click()
+    rows = panel.locator("tbody tr").all_inner_texts()
+    assert len(rows) == min(transfers.height, 8)
+    largest = transfers.sort(
+        "bytes", "source", "target", descending=[True, False, False], nulls_last=True
+    ).row(0)
+    assert rows[0].split("\t")[:2] == [f"{largest[0]} → {largest[1]}", str(largest[2])]

@@ -33,10 +33,12 @@ from stagescope.analysis.kernels.communication import (
 )
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
 from stagescope.analysis.statistics.step_lengths import measure_step_lengths
+from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
 from stagescope.analysis.verdict import Verdict, give_verdict
 from stagescope.model.diagnostics import diagnostics_table
+from stagescope.model.messages import match_messages
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
@@ -83,8 +85,9 @@ class Report:
     totals; `ledger`, `iterations`, `collectives`, `idle`, `critical_path` and `slack` have rows for all steps that
     could be measured (`steps` has `in_totals`). These are computed on first use, once, and shared with every export.
 
-    `memory` and `data` come from counters, `kernel_communication` and `kernel_communication_kinds` from kernels; they
-    cover all steps, and are empty where none were recorded or read.
+    `transfers` sums the messages between ranks over all steps. `memory` and `data` come from counters,
+    `kernel_communication` and `kernel_communication_kinds` from kernels; they cover all steps, and are empty where none
+    were recorded or read.
 
     `timeline` is the run that was analyzed. `bubble` is the idle fraction of the windows; `bubble.definitions` has
     other definitions of it. `diagnostics` is everything needed to judge the numbers, errors first. `schedule` is what
@@ -224,6 +227,11 @@ class Report:
     @property
     def _counted_collectives(self) -> pl.DataFrame:
         return self.collectives.filter(pl.col("step").is_in(list(self.bubble.steps)))
+
+    @_saved_or
+    def transfers(self) -> pl.DataFrame:
+        """The table TRANSFER_TOTALS: what every rank sent to every other one, over all steps."""
+        return measure_transfers(match_messages(self.timeline.spans))
 
     @_saved_or
     def slowdowns(self) -> pl.DataFrame:

@@ -46,6 +46,7 @@ REPORT_TABLES: Mapping[str, tuple[str, str]] = {
     "findings": ("findings", "one finding"),
     "improvements": ("improvements", "one possible change, with the predicted step"),
     "collectives": ("collectives", "one collective call of a rank"),
+    "transfers": ("transfers", "one pair of ranks, with the messages from one to the other"),
     "late_ranks": ("late_ranks", "one rank that arrives late at collectives"),
     "slowdowns": ("slowdowns", "one kind of operation, with what its slowdown costs"),
     "kernel_communication": ("kernel_communication", "one action, with its exposed and hidden communication"),
@@ -59,9 +60,9 @@ def sql(run: Timeline | Report, query: str, *, limits: Mapping[str, int | str] |
     `query` is one statement that begins with SELECT, WITH or FROM, in the dialect of Polars (``polars.SQLContext``).
     The tables of a Timeline have their own names: spans, ranks, steps, clocks, diagnostics, counters, kernels. Those of
     its report are stages, ledger, iterations, losses, culprits, idle, outliers, critical_path, slack, findings,
-    improvements, collectives, late_ranks, slowdowns and kernel_communication, and report_steps and report_ranks for
-    `Report.steps` and `Report.ranks`; they are computed if the query names them. Times are integer nanoseconds,
-    enumerations are text.
+    improvements, collectives, transfers, late_ranks, slowdowns and kernel_communication, and report_steps and
+    report_ranks for `Report.steps` and `Report.ranks`; they are computed if the query names them. Times are integer
+    nanoseconds, enumerations are text.
 
     A query that takes longer than the limit `query`, 60 s, is given up, such as a recursive one without an end;
     ``limits={"query": 600}`` changes it, 0 removes it. Its thread then goes on until the process ends.

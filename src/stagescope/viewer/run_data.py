@@ -12,10 +12,12 @@ import polars as pl
 
 from stagescope import __version__
 from stagescope.analysis.statistics.stage_heat import measure_stage_heat
+from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.exporters.layers import AnalysisLayers
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.clock_groups import clock_groups
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units, is_simulated
 from stagescope.viewer.columns import encode_columns
@@ -100,6 +102,9 @@ def data_without_spans(
     heat = measure_stage_heat(timeline.spans, bubbles)
     if heat.height:
         tables["heat"] = encode_columns(heat)
+    transfers = measure_transfers(match_messages(timeline.spans))
+    if transfers.height:
+        tables["transfers"] = encode_columns(transfers)
     if in_page:
         try:
             tables |= _links_section(timeline, spans, ranks)

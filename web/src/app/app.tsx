@@ -104,6 +104,7 @@ export function App({ viewer, chunkCount, copyLink, copy, reload, open }: AppPro
       <Side
         viewer={viewer}
         page={page}
+        isDark={isDark(viewer.display.theme.value)}
         changes={results.changes}
         verdict={results.verdict}
         understood={results.understood}

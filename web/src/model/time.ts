@@ -87,3 +87,15 @@ export function parseDuration(text: string): number | null {
 function trimmed(text: string): string {
   return text.replace(/\.?0+$/, "");
 }
+
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/** A size in bytes with three digits and a unit, as the terminal prints it. */
+export function bytesText(bytes: number): string {
+  let unit = 0;
+  while (bytes >= 1024 && unit < SIZES.length - 1) {
+    bytes /= 1024;
+    unit++;
+  }
+  return `${unit ? fixed(bytes, bytes < 10 ? 2 : bytes < 100 ? 1 : 0) : bytes} ${SIZES[unit]}`;
+}

@@ -16,11 +16,13 @@ import { Details, type WaitedFor } from "./details";
 import { LiveSections } from "./live";
 import { ComparisonStatistics, HeatMap, SelectionStatistics } from "./statistics";
 import { TEXTS } from "./texts";
+import { Transfers } from "./transfers";
 import { UnderstoodAs, VerdictWords } from "./verdict";
 
 interface SideProps {
   viewer: Viewer;
   page: PageActions;
+  isDark: boolean;
   changes: Changes | null;
   verdict: Verdict | null;
   understood: Understood | null;
@@ -30,7 +32,17 @@ interface SideProps {
   slackOf: (span: Span) => number | null;
 }
 
-export function Side({ viewer, page, changes, verdict, understood, ledger, analyzed, ...of }: SideProps) {
+export function Side({
+  viewer,
+  page,
+  changes,
+  verdict,
+  understood,
+  ledger,
+  analyzed,
+  isDark,
+  ...of
+}: SideProps) {
   const { waitedFor, slackOf } = of;
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
@@ -67,6 +79,11 @@ export function Side({ viewer, page, changes, verdict, understood, ledger, analy
       {sections.includes("heat") && (
         <Section title="Stages by steps">
           <HeatMap viewer={viewer} />
+        </Section>
+      )}
+      {sections.includes("transfers") && (
+        <Section title={TEXTS.transfers} isClosed>
+          <Transfers viewer={viewer} isDark={isDark} />
         </Section>
       )}
       <Section title="View">

@@ -74,5 +74,20 @@ export const TEXTS = {
   notOpened: (reason: string) => `This run cannot be opened. ${reason}`,
   notCompared: (reason: string) => `This run cannot be compared. ${reason}`,
   onlyInPages: "Runs can be compared in a page only, not on the server.",
+  transfers: "Transfers between ranks",
+  whatIsShown: "What the colors show",
+  metrics: { messages: "messages", bytes: "bytes", transfer_ns: "time" },
+  pair: "ranks",
+  arrow: (source: string, target: string) => `${source} → ${target}`,
+  fromTo: (source: string, target: string) => `rank ${source} to ${target}`,
+  ranksFrom: (first: string, count: string) => `${first} and the next, ${count} in all`,
+  matrix:
+    "Matrix of transfers: a row for every sender, a column for every receiver; the table below has the largest",
+  matrixAxes: (first: string, last: string) =>
+    `from rank ${first} (top) to ${last}, to rank ${first} (left) to ${last}`,
+  matrixLegend: (largest: string) =>
+    `Strong: up to ${largest} from one rank to another. Point at a cell for its value.`,
+  nothingSent: "nothing",
+  unknown: "unknown",
   noSuchStep: (step: string) => `This run has no step ${step}.`,
 } as const;
