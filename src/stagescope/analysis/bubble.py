@@ -132,7 +132,7 @@ def _fractions(times: pl.DataFrame, key: str) -> dict[int, float]:
     """Return idle time over the whole, 0 without a length, by rank or step."""
     sums = times.group_by(key).agg(pl.col("idle_ns", "whole_ns").sum()).sort(key)
     fraction = pl.when(pl.col("whole_ns") > 0).then(pl.col("idle_ns") / pl.col("whole_ns")).otherwise(0.0)
-    return dict(sums.select(key, fraction.alias("fraction")).iter_rows())
+    return dict(zip(sums[key].to_list(), sums.select(fraction).to_series().to_list(), strict=True))
 
 
 def _of_windows(intermediates: Intermediates) -> pl.DataFrame:

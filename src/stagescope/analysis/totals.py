@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -85,7 +84,7 @@ class Totals(NamedTuple):
     @property
     def counted(self) -> tuple[int, ...]:
         """The steps in the totals."""
-        return tuple(self.steps.filter("in_totals")["step"])
+        return tuple(self.steps.filter("in_totals")["step"].to_list())
 
 
 def measure_totals(
@@ -185,10 +184,11 @@ def _slow_first_step(per_step: pl.DataFrame, spans: pl.DataFrame) -> list[Diagno
     begins_ns = pl.when(first).then(pl.min_horizontal("start_ns", pl.lit(recorded_ns))).otherwise("start_ns")
     until_next = pl.when(follows).then(pl.col("start_ns").shift(-1) - begins_ns)
     for what, lengths in (("step", pl.col("window_ns")), ("the iteration of step", until_next)):
-        first_ns, *others = per_step.select(lengths).to_series()
-        others = [each for each in others if each is not None]
+        every = per_step.select(lengths).to_series()
+        first_ns, others = every[0], every[1:].drop_nulls()
         if first_ns is not None and len(others) >= FEWEST_OTHER_STEPS:
-            slow = _slow_first(f"{what} {per_step['step'][0]}", first_ns, median(others))
+            usual_ns = float(others.median() or 0.0)  # type: ignore[arg-type]  # lengths are numbers
+            slow = _slow_first(f"{what} {per_step['step'][0]}", first_ns, usual_ns)
             if slow is not None:
                 return [slow]
     return []

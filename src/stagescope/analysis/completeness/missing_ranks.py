@@ -120,26 +120,28 @@ def _last_stage(table: pl.DataFrame) -> pl.DataFrame:
     `turns` marks backwards directly after the forward of the same micro-batch, `first_ns` is the first backward.
     """
     exchanging = pl.col("kind").cast(pl.String).is_in([FORWARD, *BACKWARDS])
-    own = ["pipeline", "step", "rank"]
+    # Actions are in the order of their ranks and steps: a shift within each is a shift of the table.
+    has_before = pl.col("place") > 0
     before = {
-        name: pl.col(name).shift(1).over(own, order_by="start_ns") for name in ("stage", "microbatch", "kind")
+        name: pl.when(has_before).then(pl.col(name).shift(1))
+        for name in ("stage", "microbatch", "kind", "end_ns")
     }
     same = (before["stage"] == pl.col("stage")) & (before["microbatch"] == pl.col("microbatch"))
     is_forward = pl.col("kind").cast(pl.String) == FORWARD
     is_last = pl.col("stage") == pl.col("stage").max().over("pipeline")
     held = table.select("pipeline", "rank", "stage").unique().filter(is_last)
-    # Only ranks that hold the last stage are put in order: of many stages, they are a small part of a large run.
+    # Ranks that hold the last stage are, of many stages, a small part of a large run.
     return (
         table.join(held.rename({"stage": "last"}), on=["pipeline", "rank"], maintain_order="left")
         .with_columns(
             turns=same & (before["kind"].cast(pl.String) == FORWARD) & ~is_forward,
             is_forward=is_forward,
-            ended_ns=pl.col("end_ns").shift(1).over(own, order_by="start_ns"),
+            ended_ns=before["end_ns"],
         )
         .filter(exchanging & (pl.col("stage") == pl.col("last")))
         .with_columns(
             turns=pl.col("turns").fill_null(value=False),
-            first_ns=pl.col("start_ns").filter(~pl.col("is_forward")).min().over("pipeline", "step"),
+            first_ns=pl.when(~pl.col("is_forward")).then("start_ns").min().over("pipeline", "step"),
         )
     )
 

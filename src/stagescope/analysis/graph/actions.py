@@ -263,8 +263,15 @@ def _unite_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDA
     partners = PARTNERS.empty()
     if actions["pair"].null_count() < actions.height:
         actions, partners, numbers = _with_pairs(actions)
-    place = pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step", "rank")
-    return actions.with_columns(place=place).select(ACTIONS.names), partners, numbers
+    return actions.with_columns(place=_places(actions)).select(ACTIONS.names), partners, numbers
+
+
+def _places(actions: pl.DataFrame) -> pl.Series:
+    """Return the number of each action within its pipeline, step and rank, by which the actions are sorted."""
+    turn = actions.select(pl.struct("pipeline", "step", "rank").rle_id()).to_series().to_numpy()
+    number = np.arange(actions.height)
+    first = np.flatnonzero(np.diff(turn.astype(np.int64), prepend=-1))
+    return pl.Series((number - first[turn]).astype(np.uint32))
 
 
 def _with_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:

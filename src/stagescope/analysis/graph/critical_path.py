@@ -198,10 +198,13 @@ def _table(parts: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     facts = table.select("pipeline", "step", "rank", "row", "kind", "stage", "microbatch")[parts["action"]]
     # The action itself comes after its waits, even if it has no length.
     is_wait = pl.col("part") != COMPUTE
-    in_order = (
-        pl.concat([parts, facts], how="horizontal")
-        .sort("pipeline", "step", "back", ~is_wait, "start_ns", descending=[False, False, True, False, False])
-        .with_columns(place=pl.int_range(pl.len(), dtype=pl.UInt32).over("pipeline", "step"))
+    in_order = pl.concat([parts, facts], how="horizontal").sort(
+        "pipeline", "step", "back", ~is_wait, "start_ns", descending=[False, False, True, False, False]
+    )
+    window = in_order.select(pl.struct("pipeline", "step").rle_id()).to_series().to_numpy()
+    first = np.flatnonzero(np.diff(window.astype(np.int64), prepend=-1))
+    in_order = in_order.with_columns(
+        place=pl.Series((np.arange(len(window)) - first[window]).astype(np.uint32))
     )
     sender = pl.when(pl.col("from_action") != NO_ACTION).then("from_action")
     senders = table["rank"].gather(in_order.select(sender.cast(pl.UInt32)).to_series())

@@ -60,7 +60,7 @@ class StepGroups:
 
     def step_of_action(self) -> Integers:
         """Return the row of `steps` of every action."""
-        lengths = np.diff([*self.first_of_step, self.actions])
+        lengths = np.diff(self.first_of_step, append=self.actions)
         return np.repeat(np.arange(len(lengths)), lengths)
 
 

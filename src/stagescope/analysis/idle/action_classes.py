@@ -161,16 +161,24 @@ def _with_peers(table: pl.DataFrame) -> pl.DataFrame:
     return (
         table.with_columns(copy=copies)
         .with_columns(peers=pl.len().over(same_work))
+        .pipe(_with_medians, same_work)
         .with_columns(
             peer_ns=pl.when(pl.col("peers") < FEWEST_PEERS)
             .then("balanced_ns")
             .when(pl.col("peers") == FEWEST_PEERS)
             .then(of_two)
-            .otherwise(pl.median("balanced_ns").over(same_work))
+            .otherwise(pl.col("median_ns"))
         )
         .with_columns(
             stage_ns=(pl.col("peer_ns") * pl.col("action_count")).sum().over(same_kind)
             / pl.sum("action_count").over(same_kind)
         )
-        .drop("copy")
+        .drop("copy", "median_ns")
     )
+
+
+def _with_medians(table: pl.DataFrame, same_work: list[str]) -> pl.DataFrame:
+    """Return the table with the median of the same work, which takes long, where more than two have it."""
+    many = table.filter(pl.col("peers") > FEWEST_PEERS)
+    medians = many.group_by(same_work).agg(median_ns=pl.median("balanced_ns"))
+    return table.join(medians, on=same_work, how="left", maintain_order="left", nulls_equal=True)

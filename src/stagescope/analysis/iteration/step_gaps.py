@@ -169,8 +169,13 @@ def _replicas(
 
     Without a common end before every next step, each rank is on its own.
     """
-    stages = actions.table.group_by("pipeline", "step", "rank", maintain_order=True).agg(
-        stages=pl.col("stage").unique().sort().cast(pl.String).str.join(" ")
+    stages = (
+        actions.table.group_by("pipeline", "step", "rank", "stage", maintain_order=True)
+        .agg()
+        .sort("pipeline", "step", "rank", "stage")
+        .group_by("pipeline", "step", "rank", maintain_order=True)
+        .agg(stages="stage")
+        .with_columns(pl.col("stages").cast(pl.List(pl.String)).list.join(" "))
     )
     own = np.arange(len(last))
     shared = (

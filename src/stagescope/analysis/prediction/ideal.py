@@ -208,12 +208,26 @@ def _lay(actions: Actions, simulation: Simulation, first_ns: NDArray[np.int64]) 
 def _order_distances(actions: Actions, laid: pl.DataFrame) -> pl.DataFrame:
     """Return per rank and step how many actions the schedule has at another place."""
     rank = ["pipeline", "step", "rank"]
-    place = pl.col("ideal_place")
-    placed = actions.table.select(rank).with_columns(laid["ideal_place"])
+    place = laid["ideal_place"]
+    overtaken = _is_overtaken(actions.table["place"].to_numpy() == 0, place)
     counts = (
-        placed.with_columns(overtaken=place < place.cum_max().shift(1).over(rank))
+        actions.table.select(*rank, overtaken=pl.Series(overtaken), unscheduled=place.is_null())
         .group_by(rank, maintain_order=True)
-        .agg(actions=pl.len(), overtaken=pl.col("overtaken").sum(), unscheduled=place.null_count())
+        .agg(pl.len().alias("actions"), pl.col("overtaken", "unscheduled").sum())
     )
     wrong = pl.col("overtaken") + pl.col("unscheduled")
     return counts.with_columns(distance_fraction=wrong / pl.col("actions")).select(ORDER_DISTANCE.names)
+
+
+def _is_overtaken(is_first: NDArray[np.bool_], ideal_place: pl.Series) -> NDArray[np.bool_]:
+    """Return which actions come after one of a later place, given which are the first of their rank and step.
+
+    An action after one that the schedule does not have is not counted.
+    """
+    place = ideal_place.cast(pl.Int64).fill_null(-1).to_numpy() + 1
+    # With an offset for each rank and step, larger than all places, one running maximum serves them all.
+    offset = (np.cumsum(is_first) - 1) * (int(place.max(initial=0)) + 1)
+    latest = np.maximum.accumulate(place + offset) - offset
+    overtaken = np.zeros(len(place), dtype=np.bool_)
+    overtaken[1:] = ~is_first[1:] & (place[1:] > 0) & (place[:-1] > 0) & (place[1:] < latest[:-1])
+    return overtaken

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.idle.usual_costs import find_usual_costs
+from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
 
@@ -106,22 +107,28 @@ def sample_actions(spans: pl.DataFrame) -> ActionSamples:
 
 
 def _samples(actions: pl.DataFrame, sampling: Sampling) -> pl.DataFrame:
-    key, duration = [*CLASS, "sample"], pl.col("duration_ns")
+    key = [*CLASS, "sample"]
     actions = actions.with_columns(sample=sampling.expression()).sort(key)
     # Rows of one class and sample are neighbors now, which numbers them without a join.
     is_new = pl.any_horizontal(pl.col(name) != pl.col(name).shift(1) for name in key).fill_null(value=False)
     number = actions.select(is_new.cum_sum().cast(pl.Int64)).to_series().to_numpy()
     classes = int(number[-1]) + 1 if len(number) else 0
-    usual = find_usual_costs(actions["duration_ns"].to_numpy().astype(np.float64), number, classes)
-    return (
-        actions.group_by(key, maintain_order=True)
-        .agg(
-            fast_ns=duration.quantile(FAST_QUANTILE, "linear"),
-            spread_ns=(duration - duration.median()).abs().mean(),
-            action_count=pl.len(),
-            total_ns=duration.sum(),
-        )
-        .with_columns(usual_ns=pl.Series(usual.mean_ns, dtype=pl.Float64))
+    duration_ns = actions["duration_ns"].to_numpy().astype(np.float64)
+    usual = find_usual_costs(duration_ns, number, classes)
+    grouped = GroupedValues(duration_ns, number, classes)
+    deviation_ns = np.abs(duration_ns - grouped.linear(0.5)[number])
+    totals = actions.group_by(key, maintain_order=True).agg(
+        action_count=pl.len(), total_ns=pl.col("duration_ns").sum()
+    )
+    return totals.select(
+        *key,
+        fast_ns=pl.Series(grouped.linear(FAST_QUANTILE), dtype=pl.Float64),
+        spread_ns=pl.Series(
+            np.bincount(number, deviation_ns, classes) / np.maximum(grouped.count, 1), dtype=pl.Float64
+        ),
+        action_count="action_count",
+        total_ns="total_ns",
+        usual_ns=pl.Series(usual.mean_ns, dtype=pl.Float64),
     )
 
 

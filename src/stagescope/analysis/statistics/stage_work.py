@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.statistics.estimates import estimate_means
+from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import ACTIONS_OF_A_PAIR
 from stagescope.model.tables import Column, Table
 
@@ -168,10 +169,11 @@ def _cube(
     table: pl.DataFrame, name: str, stages: pl.Series, classes: pl.DataFrame, size: tuple[int, int, int]
 ) -> Floats:
     """Return a column of the samples as stages x classes x samples, of the usual rank of each stage."""
-    merged = table.group_by("stage", "kind", "is_pair", "sample").agg(pl.col(name).quantile(0.5, "lower"))
+    stage, number = _place(table, stages, classes)
+    cell = np.ravel_multi_index((stage, number, table["sample"].to_numpy().astype(np.int64)), size)
+    present, group = np.unique(cell, return_inverse=True)
     cube = np.full(size, np.nan)
-    stage, number = _place(merged, stages, classes)
-    cube[stage, number, merged["sample"].to_numpy()] = merged[name].to_numpy()
+    cube.ravel()[present] = GroupedValues(table[name].to_numpy(), group, len(present)).lower_median()
     return cube
 
 
