@@ -180,6 +180,16 @@ def test_nothing_is_bounded_where_the_rate_of_the_only_pair_that_clears_a_clock_
     assert not any(each.is_steady for each in aligned.clocks.machines)
 
 
+def test_bounds_hold_where_a_slew_begins_before_messages_show_it():
+    slews = (ClockSlew(2, 0.2562, 0.6996, 1_311.51), ClockSlew(3, 0.0062, 0.46914, 23_988.97))
+    planted = plant(Plan(seed=62_054, steps=12, slews=slews))
+    aligned = align_clocks(planted.timeline)
+    assert uncovered(planted, aligned.timeline).is_empty()
+    # The first timestamp of the slewed clock was 1 ms off.
+    assert aligned.clocks.machines[3].error_lo_ns < -1_000_000
+    assert all(each.is_steady for each in aligned.clocks.machines)
+
+
 @pytest.mark.parametrize("drift_ppm", [300.0, 5_000.0])
 def test_nothing_is_bounded_where_clocks_drift_faster_than_assumed(drift_ppm):
     planted = plant(Plan(seed=1, steps=6, drift_ppm=drift_ppm))

@@ -17,7 +17,7 @@ from stagescope.clocks.prepared import prepare
 from stagescope.clocks.recorded_offsets import recorded_offset_observations
 from stagescope.clocks.report import ClockReport
 from stagescope.clocks.report_text import diagnostics_of, mismatch_notes
-from stagescope.clocks.slews import widened_for_unsure, with_slew
+from stagescope.clocks.slews import widened_at_ends, widened_for_unsure, with_slew
 from stagescope.clocks.solution import solve
 from stagescope.clocks.steadiness import unsteady_groups
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
@@ -166,6 +166,7 @@ def _corrections(
         with_slew(each, slews[clock]) if clock in slews else each for clock, each in enumerate(corrections)
     ]
     corrections = widened_for_unsure(corrections, slews, solution.reference, timestamps)
+    corrections = widened_at_ends(corrections, slews, solution.reference, timestamps)
     factors = _estimate_factors(solution, slews)
     corrections = [
         each.with_estimate(factors.get(reference, 1.0))

@@ -15,7 +15,7 @@ import numpy as np
 
 from stagescope.clocks.correction import LEAST_ERROR_NS, ROUNDING_NS, Correction
 from stagescope.clocks.grid import Adjustment
-from stagescope.clocks.rate_changes import LEAST_GAIN_NS, rate_changes
+from stagescope.clocks.rate_changes import LEAST_DELAYS, LEAST_GAIN_NS, LEAST_IN_PAIR, rate_changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,8 @@ fraction, or by no more than their errors."""
 SURE = 4.0
 PLAUSIBLE_RATE = 150e-6
 """Oscillators are within 100 ppm of their nominal rate, so that the rates of two rarely differ by more."""
+ENOUGH = 2 * LEAST_DELAYS
+"""Fewer delays of a pair next to an end of the run are in no line of their own."""
 STEADY_RATE = 5e-6
 """Rates that differ by less are the same: those of oscillators vary that much."""
 
@@ -58,19 +60,35 @@ class Slew:
     """By how much a clock is ahead of one of constant rate: linear between the moments `at_ns` of its raw timestamps.
 
     `rate` is the excess rate from each moment to the next; that of the last one applies after it, and the first before
-    it, too. `breaks` are the changes, one per moment but the first.
+    it, too. `breaks` are the changes, one per moment but the first. A change before the first or after the second of
+    the timestamps `shown_ns` would not have been found.
     """
 
     at_ns: Ints
     ahead_ns: Floats
     rate: Floats
     breaks: tuple[RateBreak, ...]
+    shown_ns: tuple[int, int] | None = None
 
     def ahead_at(self, timestamps_ns: Ints) -> Floats:
         """Return by how much the clock is ahead when it shows these timestamps."""
         place = np.maximum(np.searchsorted(self.at_ns, timestamps_ns, side="right") - 1, 0)
         since_ns = (timestamps_ns - self.at_ns[place]).astype(float)
         return np.asarray(self.ahead_ns[place] + self.rate[place] * since_ns)
+
+    def error_at_ends(self, first_ns: int, last_ns: int) -> tuple[Ints, Floats]:
+        """Return moments, and what is missing at each if the clock was not slewed at the ends of the run.
+
+        The error is linear between the moments. `first_ns` and `last_ns` are the first and the last timestamp.
+        """
+        from_ns, to_ns = self.shown_ns or (first_ns, last_ns)
+        from_ns, to_ns = max(first_ns, from_ns), min(last_ns, to_ns)
+        if len(self.at_ns) > 1:  # beyond the next change, the rate is another one
+            from_ns, to_ns = min(from_ns, int(self.at_ns[1])), max(to_ns, int(self.at_ns[-1]))
+        moments_ns = np.array([first_ns, max(first_ns, from_ns), min(last_ns, to_ns), last_ns], np.int64)
+        before_ns = self.rate[0] * (moments_ns[1] - moments_ns[0])
+        after_ns = self.rate[-1] * (moments_ns[3] - moments_ns[2])
+        return moments_ns, np.array([-before_ns, 0.0, 0.0, after_ns])
 
     def removed(self, timestamps_ns: Ints) -> Ints:
         """Return timestamps on the clock of constant rate."""
@@ -99,8 +117,25 @@ def find_slews(evidence: Evidence, coarse: Coarse, reference: Ints) -> dict[int,
         zero_ns = coarse.zero_ns + int(coarse.offset_ns[clock])
         slew = _slew(own, zero_ns, _extent(evidence, clock))
         if slew is not None:
-            found[clock] = slew
+            from_ns, to_ns = _shown(evidence, clock)
+            found[clock] = replace(slew, shown_ns=(int(from_ns) + zero_ns, int(to_ns) + zero_ns))
     return found
+
+
+def _shown(evidence: Evidence, clock: int) -> tuple[float, float]:
+    """Return between which moments so much of a clock was observed by all others that a change would be found."""
+    waited = evidence.where(evidence.waited)
+    ends_ns = []
+    for other in np.unique(
+        np.append(waited.source[waited.target == clock], waited.target[waited.source == clock])
+    ):
+        sent_ns = waited.sent_ns[(waited.source == clock) & (waited.target == other)]
+        received_ns = waited.received_ns[(waited.source == other) & (waited.target == clock)]
+        times_ns = np.sort(np.append(sent_ns, received_ns))
+        if len(times_ns) >= LEAST_IN_PAIR:
+            ends_ns.append((float(times_ns[ENOUGH]), float(times_ns[-1 - ENOUGH])))
+    from_ns, to_ns = zip(*ends_ns, strict=True) if ends_ns else ((0.0,), (np.inf,))
+    return max(from_ns), min(to_ns)
 
 
 def _extent(evidence: Evidence, clock: int) -> tuple[float, float]:
@@ -294,6 +329,24 @@ def widened_for_unsure(
         group = np.flatnonzero(reference[: len(corrections)] == reference[clock]).tolist()
         for each in group:
             corrections[each] = _widened_by(corrections[each], common_ns, ahead_ns)
+    return corrections
+
+
+def widened_at_ends(
+    corrections: list[Correction], slews: dict[int, Slew], reference: Ints, timestamps: list[Ints]
+) -> list[Correction]:
+    """Return the corrections with bounds that hold if a slew began or ended where too little was observed to show it.
+
+    All clocks of the group may be off by as much, because the messages of that clock were corrected wrongly, too.
+    """
+    for clock, slew in slews.items():
+        if clock >= len(timestamps) or not len(timestamps[clock]):
+            continue
+        moments_ns, error_ns = slew.error_at_ends(int(timestamps[clock][0]), int(timestamps[clock][-1]))
+        if error_ns.any():
+            common_ns = corrections[clock].at(moments_ns)
+            for each in np.flatnonzero(reference[: len(corrections)] == reference[clock]).tolist():
+                corrections[each] = _widened_by(corrections[each], common_ns, error_ns)
     return corrections
 
 
