@@ -1,9 +1,13 @@
 """The figures of the viewer are those of Python, and its details those of the table."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
 from stagescope.analysis import build_explained_report
+from stagescope.model.tables import COUNTERS
+from stagescope.model.validate import conform
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.run_data import shown_ranks
 from stagescope.viewer.span_data import viewer_spans
@@ -276,3 +280,33 @@ def test_the_matrix_of_transfers_is_that_of_the_report(shown, run):
         "bytes", "source", "target", descending=[True, False, False], nulls_last=True
     ).row(0)
     assert rows[0].split("\t")[:2] == [f"{largest[0]} → {largest[1]}", str(largest[2])]
+
+
+def test_counters_are_drawn_over_time(open_page, make_page, run):
+    base_ns, end_ns = run.spans["start_ns"].min(), run.spans["end_ns"].max()
+    times = range(base_ns, end_ns, (end_ns - base_ns) // 100)
+    rows = [
+        (rank, name, time, value(rank, i), unit)
+        for name, unit, value in (
+            ("allocated memory", "B", lambda rank, i: (10 + rank + i % 7) * 2.0**30),
+            ("GPU clock", "MHz", lambda rank, i: 1980.0 - 30 * rank - (i > 50) * 200),
+        )
+        for rank in (0, 1, 2, 3)
+        for i, time in enumerate(times)
+    ]
+    table = pl.DataFrame(rows, schema=["rank", "name", "time_ns", "value", "unit"], orient="row")
+    shown = open_page(make_page("counters", replace(run, counters=conform(table, COUNTERS))))
+    shown.page.locator("summary", has_text="Memory and other counters").click()
+    panel = shown.page.locator(".counters")
+    panel.get_by_text("rank 3: at most 19.0 GiB; all ranks: 10.0 GiB to 19.0 GiB (band)").wait_for()
+    shown.page.evaluate(f"() => window.stagescopeViewer.select({shown.id('forward', 1, 2)})")
+    panel.get_by_text("rank 1: at most 17.0 GiB; all ranks: 10.0 GiB to 19.0 GiB (band)").wait_for()
+    panel.get_by_label("Counter").select_option("GPU clock")
+    panel.get_by_text("rank 1: at most 1950 MHz; all ranks: 1690 MHz to 1980 MHz (band)").wait_for()
+    chart = panel.locator("svg")
+    box = chart.bounding_box()
+    chart.click(position={"x": 0.9 * box["width"], "y": 20})
+    shown.settle()
+    view = shown.of("camera.view.value")
+    middle = (view["start"] + view["end"]) / 2
+    assert middle == pytest.approx(0.9 * (end_ns - base_ns), rel=0.05)

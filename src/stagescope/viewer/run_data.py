@@ -21,6 +21,7 @@ from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units, is_simulated
 from stagescope.viewer.columns import encode_columns
+from stagescope.viewer.counter_data import counter_section
 from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, viewer_idle
 from stagescope.viewer.kernel_data import MOST_KERNELS, encode_kernels, omitted_kernels
 from stagescope.viewer.links import TooManyPairsError, find_pairs
@@ -105,6 +106,9 @@ def data_without_spans(
     transfers = measure_transfers(match_messages(timeline.spans))
     if transfers.height:
         tables["transfers"] = encode_columns(transfers)
+    counters = counter_section(timeline.counters, ranks, _least(spans["start"]))
+    if counters is not None:
+        tables["counters"] = counters
     if in_page:
         try:
             tables |= _links_section(timeline, spans, ranks)

@@ -12,6 +12,7 @@ import type { Span } from "../model/source";
 import { countText } from "../model/time";
 import { Account } from "./account";
 import { type PageActions, PICTURE_FORMATS } from "./commands";
+import { Counters } from "./counters";
 import { Details, type WaitedFor } from "./details";
 import { LiveSections } from "./live";
 import { ComparisonStatistics, HeatMap, SelectionStatistics } from "./statistics";
@@ -79,6 +80,11 @@ export function Side({
       {sections.includes("heat") && (
         <Section title="Stages by steps">
           <HeatMap viewer={viewer} />
+        </Section>
+      )}
+      {sections.includes("counters") && (
+        <Section title={TEXTS.counters} isClosed>
+          <Counters viewer={viewer} />
         </Section>
       )}
       {sections.includes("transfers") && (

@@ -74,6 +74,11 @@ export const TEXTS = {
   notOpened: (reason: string) => `This run cannot be opened. ${reason}`,
   notCompared: (reason: string) => `This run cannot be compared. ${reason}`,
   onlyInPages: "Runs can be compared in a page only, not on the server.",
+  counters: "Memory and other counters",
+  counter: "Counter",
+  counterRange: (rank: string, highest: string, low: string, high: string) =>
+    `rank ${rank}: at most ${highest}; all ranks: ${low} to ${high} (band). A click goes to that time.`,
+  thinned: "Of many values, the highest ones are shown.",
   transfers: "Transfers between ranks",
   whatIsShown: "What the colors show",
   metrics: { messages: "messages", bytes: "bytes", transfer_ns: "time" },
