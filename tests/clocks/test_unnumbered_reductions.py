@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
+import pytest
 
 from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import read
+from stagescope.clocks import observations, observe
+from stagescope.clocks.observations import gather_observations
 
 TOLERANCE_NS = 1_000_000
 """Only reductions of 1 ms connect the pipelines, whose ranks enter them some milliseconds apart."""
@@ -30,3 +33,27 @@ def test_ranks_that_wait_in_reductions_do_not_look_like_slewed_clocks(tmp_path):
     # The reference drifts as well: the other clocks are compared with its line.
     rate, offset = np.polyfit(planted[rank == 0] - planted[0], ahead_ns[rank == 0], 1)
     assert np.abs(ahead_ns - offset - rate * (planted - planted[0])).max() < TOLERANCE_NS
+
+
+@pytest.mark.parametrize(("most_long", "reach"), [(2_000, 8), (120, 3), (1, 1)])
+def test_of_many_machines_each_is_compared_with_those_next_to_it(most_long, reach, monkeypatch):
+    count, steps = 40, 30
+    monkeypatch.setattr(observations, "MOST_LONG", most_long)
+    truth = run(replace(random_times(Shape(count, 1, 2, steps, noise=0.05), 2), reduces=True))
+    numbers = {"rank": range(count), "clock": range(count)}
+    clocks = pl.DataFrame(numbers, schema={"rank": pl.Int32, "clock": pl.Int32})
+    bare = {name: pl.lit(None, pl.Int32) for name in ("tp", "cp")}
+    seen = observe(replace(truth, ranks=truth.ranks.with_columns(**bare)), clocks)
+    table = gather_observations([seen], truth.diagnostics, clocks).table.filter(kind="reduction")
+    apart = (pl.col("target") - pl.col("source")) % count
+    distance = pl.min_horizontal(apart, count - apart)
+    short, long = table.filter("waited"), table.filter(~pl.col("waited"))
+    assert (table["received_ns"] >= table["sent_ns"]).all()
+    assert short.select(distance.max()).item() == 8
+    assert short.height >= 16 * steps
+    assert long.select(distance.max()).item() == reach
+    pairs = ["source", "target"]
+    assert long.join(short, on=pairs, how="semi").is_empty()
+    # Every pair within reach is compared by short delays, or else by all of its delays.
+    assert pl.concat([short.filter(distance <= reach), long]).select(pairs).n_unique() == 2 * reach * count
+    assert long.height == steps * long.select(pairs).n_unique()

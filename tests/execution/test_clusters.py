@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from contextlib import ExitStack
 
 import pytest
 
+from dask_scheduler import dask_scheduler
 from execution_work import killed, killed_once, large, refused, squared
 from stagescope.execution import executor_for
 from stagescope.vocabulary.errors import CommandError, InputError
@@ -44,28 +41,9 @@ def test_a_cluster_gives_the_results_of_one_process(cluster, tmp_path):
 
 @pytest.fixture
 def scheduler():
-    """Return the process of a scheduler and its address; a worker is connected to it."""
     pytest.importorskip("distributed")
-    own = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with ExitStack() as running:
-        process = running.enter_context(
-            subprocess.Popen([*own, "--no-dashboard"], env=environment, stderr=subprocess.PIPE, text=True)
-        )
-        running.callback(process.kill)
-        address = next(line for line in process.stderr if "Scheduler at:" in line).split()[-1]
-        worker = [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_worker",
-            address,
-            "--nthreads",
-            "1",
-            "--no-dashboard",
-        ]
-        started = running.enter_context(subprocess.Popen(worker, env=environment, stderr=subprocess.DEVNULL))
-        running.callback(started.kill)
-        yield process, address
+    with dask_scheduler(workers=1) as running:
+        yield running
 
 
 def test_a_scheduler_that_is_killed_is_an_error_that_names_the_cluster(scheduler):

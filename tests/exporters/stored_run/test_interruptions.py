@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dask_scheduler import dask_scheduler
 from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import store
@@ -139,3 +140,18 @@ def test_a_worker_of_a_cluster_that_is_killed_is_named_and_changes_nothing(recor
     assert process.returncode == 0, errors
     assert files_of(out) == expected
     assert "is gone; what it worked on runs again on another one" in errors
+
+
+def test_a_scheduler_that_is_killed_is_an_error_after_which_the_store_goes_on(recordings, expected, tmp_path):
+    pytest.importorskip("distributed")
+    out = tmp_path / "run"
+    with dask_scheduler(workers=2) as (scheduler, address):
+        process = begun(recordings, out, "--cluster", address)
+        wait_until(lambda: (out / JOURNAL).is_file() or process.poll() is not None)
+        scheduler.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1, errors
+    assert f"the cluster {address} cannot be reached" in errors
+    assert "Traceback" not in errors
+    store(recordings, out=out)
+    assert files_of(out) == expected

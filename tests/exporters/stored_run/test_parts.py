@@ -87,11 +87,15 @@ def test_thinned_observations_of_clocks_are_those_of_memory(recordings, monkeypa
     assert sum(counts) < sum(machine.observation_count for machine in read(recordings).alignment.machines)
 
 
-@pytest.mark.parametrize("where", [{"workers": 2}, {"cluster": "local:2"}], ids=["processes", "dask"])
+@pytest.mark.parametrize(
+    "where",
+    [{"workers": 2}, {"cluster": "local:2"}, pytest.param({"cluster": "ray"}, marks=pytest.mark.exhaustive)],
+    ids=["processes", "dask", "ray"],
+)
 @pytest.mark.filterwarnings("default")  # of the libraries of a cluster
 def test_workers_that_store_parts_change_nothing(recordings, where, monkeypatch, tmp_path):
     if "cluster" in where:
-        pytest.importorskip("distributed")
+        pytest.importorskip("ray" if where["cluster"] == "ray" else "distributed")
     parts, stored = stored_by_parts(recordings, tmp_path / "run", monkeypatch, 1, **where)
     assert parts == 4
     assert_as_in_memory(recordings, stored, tmp_path)
