@@ -103,7 +103,9 @@ class Follower {
     live.training.value = state.training;
     this.setFollowed(true);
     const problem = state.problem ? `The newest files cannot be read: ${state.problem}` : "";
-    if (freshness.peek().problem !== problem) freshness.value = { ...FRESH, problem };
+    // An offer to reload stays, with its reason: the version shown is gone, or is of another run.
+    if (!freshness.peek().hasNewer && freshness.peek().problem !== problem)
+      freshness.value = { ...FRESH, problem };
     if (this.isFirst && state.training && !location.hash.includes("t=")) {
       live.isFollowing.value = state.training.outcome !== "is over";
       if (live.isFollowing.peek()) this.showEnd(firstLength(this.viewer.meta));

@@ -80,11 +80,10 @@ def make_app(
 
     Event streams end when `is_ending`.
     """
+    in_memory: dict[str, Handler] = {"api/meta": _meta, "api/section": _section}
     quick: dict[str, Handler] = {
-        "api/meta": _meta,
         "api/tile": _tile,
         "api/kernels": _kernels,
-        "api/section": _section,
         "api/details": _details,
         "api/links": _links,
     }
@@ -98,6 +97,7 @@ def make_app(
         Route("/events", event_stream(live, is_ending)),
         Route("/trend", functools.partial(_trend, live)),
     ]
+    routes += [Route(f"{RUN}{path}", _answer_at_once(live, handler)) for path, handler in in_memory.items()]
     for handlers, most in ((quick, QUICK_AT_ONCE), (slow, SLOW_AT_ONCE)):
         slot = asyncio.Semaphore(most)
         routes += [Route(f"{RUN}{path}", _answer(live, handler, slot)) for path, handler in handlers.items()]
@@ -107,6 +107,18 @@ def make_app(
 def _fixed(data: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_: Request) -> Response:
         return Response(data, media_type=media_type)
+
+    return answer
+
+
+def _answer_at_once(live: VersionedRun, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint of a handler whose response is in memory; it waits for no other request."""
+
+    async def answer(request: Request) -> Response:
+        run = live.version(request.path_params["version"])
+        if run is None:
+            raise GoneError
+        return handler(run, dict(request.query_params))
 
     return answer
 
