@@ -318,6 +318,18 @@ def test_a_manifest_cannot_lead_out_of_the_directory(path, recordings, tmp_path)
         read(stored.path)
 
 
+@pytest.mark.parametrize("name", ["rows", "size_bytes"])
+@pytest.mark.parametrize("number", [-1, 2**63, 2**70])
+def test_a_manifest_with_impossible_numbers_is_refused(name, number, recordings, tmp_path):
+    stored = store(recordings, out=tmp_path / "run")
+    manifest = tmp_path / "run" / MANIFEST
+    content = json.loads(manifest.read_text())
+    content["parts"][0][name] = number
+    manifest.write_text(manifest_text(content))
+    with pytest.raises(InputError, match="which is impossible"):
+        read(stored.path)
+
+
 def test_a_part_that_is_no_longer_listed_is_noticed(recordings, tmp_path):
     store(recordings, out=tmp_path / "run")
     manifest = tmp_path / "run" / MANIFEST

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PART_PATH = re.compile(r"([a-z]+)(\.parquet|/pipeline=-?\d{1,10}/step_range=-?\d{1,10}/part\.parquet)")
 """What stagescope writes; anything else could lead out of the directory."""
 
+MOST = 2**60
+"""No table has so many rows or bytes; sums of several still fit 64 bits."""
+
 
 def recognize_manifest(path: Path, head: bytes) -> bool:
     """Return whether a file is the manifest of a stored run."""
@@ -64,3 +67,6 @@ def _check(manifest: Manifest, path: Path) -> None:
             raise errors.damaged_manifest(
                 path, f"it lists {part.path!r}, which is not a file of a stored run"
             )
+        if not all(0 <= number < MOST for number in (part.rows, part.size_bytes)):
+            text = f"{part.path!r} has {part.rows} rows and {part.size_bytes} bytes, which is impossible"
+            raise errors.damaged_manifest(path, text)
