@@ -1,5 +1,7 @@
 """Mouse, wheel and touch on the picture, in a real browser."""
 
+import html
+
 import pytest
 
 from stagescope.analysis import build_report
@@ -235,3 +237,36 @@ def test_slow_step_is_marked_and_its_finding_leads_to_it(open_page, make_page):
     shown.page.get_by_role("button", name="Step 7 took").click()
     shown.settle()
     assert shown.of("camera.step.value.step") == 7
+
+
+def test_in_a_notebook_the_wheel_scrolls_and_ctrl_zooms(pool, run_page):
+    shown = pool.take({"viewport": {"width": 900, "height": 500}, "reduced_motion": "reduce"})
+    page = html.escape(run_page.read_text(encoding="utf-8"))
+    frame = f'<iframe sandbox="allow-scripts" style="width:100%;height:640px" srcdoc="{page}"></iframe>'
+    shown.page.set_content(f"<body>{frame}<p style='height:3000px'>further cells</p></body>")
+    inner = shown.page.frames[1]
+    inner.wait_for_function("() => window.stagescopeViewer && document.querySelector('.canvas-box canvas')")
+    view = "() => window.stagescopeViewer.camera.view.value.end - window.stagescopeViewer.camera.view.value.start"
+    inner.wait_for_timeout(200)
+    before = inner.evaluate(view)
+    inner.locator(".canvas-box canvas").hover(position={"x": 200, "y": 150})
+    shown.page.mouse.wheel(0, 120)
+    shown.page.wait_for_function("() => window.scrollY > 0")
+    assert inner.evaluate(view) == before
+    assert "Ctrl + wheel zooms" in inner.locator(".toast").inner_text()
+    shown.page.evaluate("() => window.scrollTo(0, 0)")
+    inner.locator(".canvas-box canvas").hover(position={"x": 200, "y": 150})
+    shown.page.keyboard.down("Control")
+    shown.page.mouse.wheel(0, -120)
+    shown.page.keyboard.up("Control")
+    inner.wait_for_function(f"(before) => ({view})() < before", arg=before)
+    assert shown.page.evaluate("() => window.scrollY") == 0
+    pool.give_back(shown)
+
+
+def test_the_selected_span_is_announced_with_its_duration(shown):
+    shown.page.evaluate(f"() => window.stagescopeViewer.select({shown.id('backward', 1, 4)})")
+    shown.settle()
+    status = shown.page.locator(".sr-only[role=status]").inner_text()
+    assert "micro-batch 4" in status
+    assert status.endswith("2.000 ms")

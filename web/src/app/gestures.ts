@@ -7,10 +7,13 @@ import { length, timeAt } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
 import type { Kernel } from "../model/kernels";
 import type { Span } from "../model/source";
+import { TEXTS } from "../panels/texts";
 
 /** A pointer that moves less than this between press and release is a click. */
 const CLICK_SLOP_PX = 4;
 const WHEEL_FACTOR = 0.0016;
+/** Whether the page is a part of another one, such as a notebook. */
+const IS_FRAMED = window.self !== window.top;
 /** Browsers report a touchpad pinch as a wheel with Ctrl, in steps about this much smaller. */
 const PINCH_WHEEL_GAIN = 5;
 const LINE_HEIGHT_PX = 16;
@@ -53,6 +56,7 @@ class Gestures {
   private readonly pointers = new Map<number, Point>();
   private drag: Drag | null = null;
   private pinch: Pinch | null = null;
+  private isHinted = false;
 
   constructor(
     private readonly canvas: HTMLCanvasElement,
@@ -60,6 +64,12 @@ class Gestures {
   ) {}
 
   wheel(event: WheelEvent): void {
+    if (IS_FRAMED && !(event.ctrlKey || event.shiftKey || event.altKey)) {
+      // In a notebook, the wheel scrolls the notebook.
+      if (!this.isHinted) this.viewer.notify(TEXTS.wheelInFrame);
+      this.isHinted = true;
+      return;
+    }
     event.preventDefault();
     const { width, height } = this.viewer.display.size.peek();
     const unit =

@@ -8,6 +8,7 @@ import type { Kernel, Kernels } from "../model/kernels";
 import type { Meta } from "../model/meta";
 import { FRESH, type Freshness, type Source, type Span } from "../model/source";
 import type { Spans } from "../model/spans";
+import { durationText } from "../model/time";
 import { divideRow, type Lanes, showsKernels } from "./bands";
 import { Camera } from "./camera";
 import { Display } from "./display";
@@ -182,7 +183,7 @@ export class Viewer {
     const span = await this.selection.select(id);
     if (!span) return;
     if (isCentered) this.showSpan(span);
-    this.announce(this.sentence(span));
+    this.announce(`${this.sentence(span)}, ${durationText(span.duration, this.meta.time_unit)}`);
     await this.selection.loadChain(span.id);
   }
 

@@ -74,6 +74,7 @@ export const TEXTS = {
   notOpened: (reason: string) => `This run cannot be opened. ${reason}`,
   notCompared: (reason: string) => `This run cannot be compared. ${reason}`,
   onlyInPages: "Runs can be compared in a page only, not on the server.",
+  wheelInFrame: "Ctrl + wheel zooms",
   counters: "Memory and other counters",
   counter: "Counter",
   counterRange: (rank: string, highest: string, low: string, high: string) =>
