@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tools.demo_live.session import DemoError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from typing_extensions import Self
 
 SIZE = {"width": 1280, "height": 800}
 PATIENCE_MS = 30_000
+SHORTEN = """(folder) => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const text = walker.currentNode;
+        if (text.data.includes(folder)) text.data = text.data.replaceAll(folder, '');
+    }
+}"""
+"""Paths relative to the working directory, as the session has them."""
 
 
 class Pictures:
@@ -53,6 +60,7 @@ class Pictures:
         if selector is not None:
             self._wait_for(selector)
         self._page.wait_for_timeout(500)
+        self._page.evaluate(SHORTEN, f"{Path.cwd()}/")
         self._page.screenshot(path=self._directory / f"{name}.png")
 
     def _wait_for(self, selector: str) -> None:

@@ -22,12 +22,13 @@ interface OpenedFilesProps {
 
 export function OpenedFiles({ inputs, viewer, open }: OpenedFilesProps) {
   const [dropped, setDropped] = useState<File | null>(null);
-  const toOpen = useRef<HTMLInputElement>(null);
-  const toCompare = useRef<HTMLInputElement>(null);
-  inputs.current = {
-    open: () => toOpen.current?.click(),
-    compare: () => toCompare.current?.click(),
+  const input = useRef<HTMLInputElement>(null);
+  const isToOpen = useRef(false);
+  const choosePage = (isOpening: boolean) => (): void => {
+    isToOpen.current = isOpening;
+    input.current?.click();
   };
+  inputs.current = { open: choosePage(true), compare: choosePage(false) };
   useEffect(() => listenToDrops(setDropped), [viewer]);
   const show = (file: File | undefined): void => void showRun(viewer, file, open);
   const compare = (file: File | undefined): void => void compareRun(viewer, file);
@@ -37,8 +38,19 @@ export function OpenedFiles({ inputs, viewer, open }: OpenedFilesProps) {
   };
   return (
     <>
-      <PageInput input={toOpen} label={TEXTS.pageOfRun} onFile={show} />
-      <PageInput input={toCompare} label={TEXTS.pageOfOtherRun} onFile={compare} />
+      <input
+        ref={input}
+        type="file"
+        accept=".html,text/html"
+        hidden
+        aria-label={TEXTS.pageOfOtherRun}
+        onChange={(event) => {
+          const [file] = event.currentTarget.files ?? [];
+          event.currentTarget.value = ""; // so that the same file can be chosen again
+          (isToOpen.current ? show : compare)(file);
+          isToOpen.current = false;
+        }}
+      />
       {dropped && (
         <Dialog title={TEXTS.openDropped} onClose={() => setDropped(null)}>
           <p>{dropped.name}</p>
@@ -53,29 +65,6 @@ export function OpenedFiles({ inputs, viewer, open }: OpenedFilesProps) {
         </Dialog>
       )}
     </>
-  );
-}
-
-interface PageInputProps {
-  input: { current: HTMLInputElement | null };
-  label: string;
-  onFile: (file: File | undefined) => void;
-}
-
-function PageInput({ input, label, onFile }: PageInputProps) {
-  return (
-    <input
-      ref={input}
-      type="file"
-      accept=".html,text/html"
-      hidden
-      aria-label={label}
-      onChange={(event) => {
-        const [file] = event.currentTarget.files ?? [];
-        event.currentTarget.value = ""; // so that the same file can be chosen again
-        onFile(file);
-      }}
-    />
   );
 }
 

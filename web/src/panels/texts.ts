@@ -66,7 +66,6 @@ export const TEXTS = {
   savePicture: (format: string) => `Save the picture as ${format}`,
   picture: "save the picture as",
   openRun: "Open the page of another run",
-  pageOfRun: "Page of a run",
   pageOfOtherRun: "Page of another run",
   openDropped: "Open a page",
   showInstead: "Show it instead of this run",
