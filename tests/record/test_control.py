@@ -245,6 +245,15 @@ def traced(tmp_path):
     record.stop()
 
 
+def test_kernels_are_named_after_a_recording_that_the_writer_has_yet_to_begin(tmp_path, traced, monkeypatch):
+    begun, path, flush = [], Recorder.path.fget, Recorder.flush
+    monkeypatch.setattr(Recorder, "path", property(lambda self: path(self) if begun else None))
+    monkeypatch.setattr(Recorder, "flush", lambda self: begun.append(flush(self)))
+    traced()
+    (trace,) = tmp_path.rglob("*.json.gz")
+    assert trace.name == "rank-00003.pt.trace.json.gz"
+
+
 def test_kernels_of_the_requested_steps_are_written_beside_the_recording(tmp_path, traced):
     recorded = traced()
     assert set(recorded.spans.filter(kind="forward")["step"]) == {2, 3}

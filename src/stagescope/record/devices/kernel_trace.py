@@ -93,7 +93,9 @@ class KernelTrace:
 
     def _path(self) -> str:
         """Return the path of the trace: one directory per request, which is read as a run of its own."""
-        recording = self._recorder.path or os.path.join(self._recorder.directory, "rank")
+        if self._recorder.path is None:
+            self._recorder.flush()  # the writer has not named the recording yet
+        recording = self._recorder.path or os.path.join(self._recorder.directory, f"process-{os.getpid()}")
         folder, name = os.path.split(recording)
         own = f"{KERNEL_FOLDER}{self._first}-{self._last}"
         return os.path.join(folder, own, f"{name.partition('.')[0]}.pt.trace.json.gz")
