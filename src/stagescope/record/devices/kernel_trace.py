@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
@@ -26,6 +27,10 @@ FACT = "kernels"
 NAME = "kernel trace"
 RANGES = "kineto"
 OTHER = BY_NAME["other"].code
+
+
+OWN: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Profilers of earlier requests, which exist until the garbage collector finds them."""
 
 
 class KernelTrace:
@@ -67,6 +72,7 @@ class KernelTrace:
             self._refuse(reason)
             return
         profiler = sys.modules["torch"].profiler.profile()
+        OWN.add(profiler)
         profiler.start()
         self._profiler = profiler
         self._mirror_before = self._recorder.mirror
@@ -115,6 +121,6 @@ def reason_against() -> str:
     if torch.autograd._profiler_enabled():  # noqa: SLF001  # there is no public function
         return "a profiler of the training is running"
     # Takes some 100 ms in a large process, once per request. isinstance() would ask objects that load modules then.
-    if any(issubclass(type(each), profile) for each in gc.get_objects()):
+    if any(issubclass(type(each), profile) and each not in OWN for each in gc.get_objects()):
         return "the training has a profiler of its own, and only one can run"
     return ""
