@@ -42,7 +42,7 @@ from stagescope.api.running import (
     hang_rows,
     hang_sentences,
 )
-from stagescope.api.saved_reports import load_report, save_report
+from stagescope.api.saved_reports import is_quick_to_analyze, load_report, report_of_stored_run, save_report
 from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
 from stagescope.api.storing import store
@@ -88,6 +88,7 @@ __all__ = [
     "hang_sentences",
     "inspect",
     "inspection_json",
+    "is_quick_to_analyze",
     "load_report",
     "open",
     "pp_chart_folder",
@@ -95,6 +96,7 @@ __all__ = [
     "read",
     "read_paddle_logs",
     "report_json",
+    "report_of_stored_run",
     "save_report",
     "simulate",
     "sorted_diagnostics",

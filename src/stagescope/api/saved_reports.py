@@ -29,7 +29,7 @@ from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import CHECKSUM_BYTES, manifest_checksum
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.errors import InputError, UsageError
+from stagescope.vocabulary.errors import InputError, OutputError, UsageError
 from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force
 from stagescope.vocabulary.steps import StepRange, wanted_steps
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 SPAN_BYTES = 650
 """Reading and analyzing a stored run takes up to this much memory per span at its peak (docs/performance.md)."""
+STORING_BYTES = 1_500_000_000
+"""Memory that storing a run may take in one process, so that only smaller runs are analyzed with it."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
 CODE = ("analysis", "model", "schedules", "vocabulary")
@@ -97,16 +99,31 @@ def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Re
 
     Raises InputError and UsageError as `read` does.
     """
-    options = read_options(**facts)
     with limits_in_force(checked_limits(facts.get("limits"))):
-        directory = stored_run_of(inputs_of(paths, is_mapped=options.mapping is not None))
-        if directory is None or "steps" in stated(facts):
-            return None
-        manifest = read_manifest(directory)
-        if any(manifest.facts.get(name) != value for name, value in stated(facts).items()):
-            return None
-        results = _results(directory, manifest)
-        return None if results is None else _restored(directory, manifest, results)
+        found = _stored_with(paths, facts)
+        results = None if found is None else _results(*found)
+        return None if found is None or results is None else _restored(*found, results)
+
+
+def report_of_stored_run(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Report | None:
+    """Return the report of a stored run as `load_report`, after the first call has analyzed the run and saved it.
+
+    None in the other cases of `load_report`, and if the directory cannot be written to.
+    """
+    found = load_report(*paths, **facts)
+    directory = None if found is not None else _unanalyzed(paths, facts)
+    if directory is None:
+        return found
+    try:
+        save_report(directory)
+    except OutputError:
+        return None
+    return load_report(*paths, **facts)
+
+
+def is_quick_to_analyze(manifest: Manifest) -> bool:
+    """Return whether analyzing a run takes no more memory than storing it."""
+    return manifest.span_count * SPAN_BYTES <= STORING_BYTES
 
 
 @cache
@@ -118,6 +135,25 @@ def code_version() -> str:
         for path in sorted((package / part).rglob("*.py")):
             sum_.update(path.read_bytes())
     return f"stagescope {__version__} {sum_.hexdigest()}"
+
+
+def _stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tuple[Path, Manifest] | None:
+    """Return the directory and manifest of the only input, if it is a run that was stored with these facts."""
+    options = read_options(**facts)
+    directory = stored_run_of(inputs_of(paths, is_mapped=options.mapping is not None))
+    if directory is None or "steps" in stated(facts):
+        return None
+    manifest = read_manifest(directory)
+    is_same = all(manifest.facts.get(name) == value for name, value in stated(facts).items())
+    return (directory, manifest) if is_same else None
+
+
+def _unanalyzed(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> Path | None:
+    """Return the directory of a stored run with aligned clocks that is whole, and so can have a report."""
+    found = _stored_with(paths, facts)
+    if found is None or not found[1].aligned:
+        return None
+    return found[0] if open_lazily(*found, None, None) is not None else None
 
 
 def _results(directory: Path, manifest: Manifest) -> Results | None:

@@ -109,7 +109,7 @@ def command(
         raise UsageError.one_of(("--markdown", "--json -"), ("both",))
     report = None
     if align and skipped is None and not asked.layers:
-        report = api.load_report(*paths, **facts)
+        report = api.report_of_stored_run(*paths, **facts)
     if report is None:
         report = api.analyze(read_paths(paths, facts, align=align), layers=asked.layers, skip_steps=skipped)
     else:

@@ -54,12 +54,9 @@ MANY_SPANS = 200_000
     help="Write on a cluster: local:4, tcp://HOST:8786, slurm or ray (docs/scale.md).",
 )
 @click.option(
-    "--no-analysis",
-    "analysis",
-    is_flag=True,
-    flag_value=False,
-    default=True,
-    help="Do not analyze the run for `stagescope report`.",
+    "--analysis/--no-analysis",
+    default=None,
+    help="Also analyze the run, or leave that to its first report; by default, only if it is not large.",
 )
 @align_option
 @reading_options
@@ -71,14 +68,14 @@ def command(
     cluster: str | None,
     *,
     align: bool,
-    analysis: bool,
+    analysis: bool | None,
     force: bool,
 ) -> int:
     """Store a run as Parquet files, partitioned by pipeline and steps, which every command reads.
 
-    The clocks are aligned, and the exit code is that of reading. The run is analyzed once, for `stagescope report`, if
-    this machine has enough memory. If storing is interrupted, the same command goes on
-    where it stopped; if DIR has the run already, only missing and damaged files are written.
+    The clocks are aligned, and the exit code is that of reading. The run is analyzed once, for `stagescope report`:
+    now, or if that takes more memory than storing it, when its report is printed first. If storing is interrupted, the
+    same command goes on where it stopped; if DIR has the run already, only missing and damaged files are written.
     """
     from stagescope import api
 
@@ -102,6 +99,8 @@ def command(
         f"stored {manifest.span_count} spans in {stored.path}: {size_text(manifest.size_bytes)}{per_span}, "
         f"{stored.written} files written{kept}"
     )
+    if analysis is None:
+        analysis = api.is_quick_to_analyze(manifest)
     if analysis and align:
         _analyze(stored)
     return exit_code(stored)

@@ -122,8 +122,8 @@ def test_a_damaged_index_is_not_used(name, run, capsys):
     assert load_report(run) is None
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().err == ""
-    assert save_report(run).is_new
     assert load_report(run) is not None
+    assert not save_report(run).is_new
 
 
 def test_a_table_with_other_columns_is_an_error(run):
@@ -177,6 +177,29 @@ def test_a_changed_source_is_reported(tmp_path, capsys):
     assert load_report(run) is None
     assert main(["report", str(run)]) == 0
     assert "changed after the run was stored" in "".join(capsys.readouterr())
+
+
+def test_the_first_report_of_a_large_run_saves_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(saved_reports, "STORING_BYTES", 1000)
+    run = tmp_path / "run"
+    assert main(["store", str(RECORDINGS), "-o", str(run)]) == 0
+    assert "analyzed" not in capsys.readouterr().out
+    assert load_report(run) is None
+    assert main(["report", str(run)]) == 0
+    first = capsys.readouterr()
+    assert load_report(run) is not None
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr() == first
+    assert main(["store", str(RECORDINGS), "-o", str(tmp_path / "other"), "--analysis"]) == 0
+    assert "analyzed all steps" in capsys.readouterr().out
+
+
+def test_a_report_is_printed_even_if_it_cannot_be_saved(run, capsys):
+    shutil.rmtree(run / "analysis")
+    with FileLock(run / "lock"):
+        assert main(["report", str(run)]) == 0
+    assert "stages x 8 micro-batches" in capsys.readouterr().out
+    assert load_report(run) is None
 
 
 def test_storing_analyzes_unless_it_is_asked_not_to(tmp_path, capsys):
