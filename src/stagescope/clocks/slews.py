@@ -123,7 +123,7 @@ def find_slews(evidence: Evidence, coarse: Coarse, reference: Ints) -> dict[int,
 
 
 def _shown(evidence: Evidence, clock: int) -> tuple[float, float]:
-    """Return between which moments so much of a clock was observed by all others that a change would be found."""
+    """Return between which moments so much of a clock was observed by another one that a change would be found."""
     waited = evidence.where(evidence.waited)
     ends_ns = []
     for other in np.unique(
@@ -134,8 +134,8 @@ def _shown(evidence: Evidence, clock: int) -> tuple[float, float]:
         times_ns = np.sort(np.append(sent_ns, received_ns))
         if len(times_ns) >= LEAST_IN_PAIR:
             ends_ns.append((float(times_ns[ENOUGH]), float(times_ns[-1 - ENOUGH])))
-    from_ns, to_ns = zip(*ends_ns, strict=True) if ends_ns else ((0.0,), (np.inf,))
-    return max(from_ns), min(to_ns)
+    from_ns, to_ns = zip(*ends_ns, strict=True)  # its changes were found in one of them
+    return min(from_ns), max(to_ns)
 
 
 def _extent(evidence: Evidence, clock: int) -> tuple[float, float]:
