@@ -43,7 +43,7 @@ def test_slow_rank_and_hung_rank_are_named_and_everything_ends(tmp_path):
     session = (directory / "session.txt").read_text(encoding="utf-8")
     assert done.returncode == 0, f"{done.stderr}{session}"
     assert re.search(r"alarm \d+: Rank 2 is \d+ % slower", session)
-    assert re.search(r"--pause\nranks 0-3 accepted .*", session)
+    assert re.search(r"--pause\n(?:\[watch\].*\n)*ranks 0-3 accepted .*", session)
     assert re.search(r"\nRank 1 holds up the training: it has been in forward", session)
     assert "[watch] The training is over: ranks 0-3 ended." in session
     assert running(str(directory)) == []

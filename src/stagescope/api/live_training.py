@@ -84,8 +84,6 @@ class LiveTraining(VersionedRun):
     Raises InputError if nothing can be read or shown yet.
     """
 
-    is_followed = True
-
     def __init__(self, *directories: str | os.PathLike[str]) -> None:
         """Read what there is."""
         self._directories = directories

@@ -149,10 +149,10 @@ async def _newest(live: VersionedRun, _: Request) -> Response:
 
 
 async def _page(live: VersionedRun, request: Request) -> Response:
-    """Return the page of a version that is kept; others redirect to the newest, and browsers keep the fragment."""
+    """Return the page of the newest version; older addresses redirect there, and browsers keep the fragment."""
     live.look()
     version = request.path_params["version"]
-    if version != live.current.version and not (live.is_followed and live.version(version)):
+    if version != live.current.version:
         return await _newest(live, request)
     live.version(version)
     return Response(PAGE, media_type="text/html")

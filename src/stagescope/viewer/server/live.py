@@ -48,9 +48,6 @@ class VersionedRun:
     the state of a training that is followed.
     """
 
-    is_followed = False
-    """Whether versions follow each other faster than a page is loaded."""
-
     def __init__(self, first: RunView, drop: Callable[[RunView], object] = lambda _: None) -> None:
         """Begin with a version; `drop` is called with each one that is no longer kept."""
         self._versions = {first.version: first}
