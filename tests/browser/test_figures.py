@@ -272,7 +272,7 @@ def test_the_matrix_of_transfers_is_that_of_the_report(shown, run):
     for source, target in ((0, 1), (2, 1), (3, 0)):
         canvas.hover(position={"x": (target + 0.5) * side, "y": (source + 0.5) * side})
         shown_count = f"{sent[source, target]}" if (source, target) in sent else "nothing"
-        panel.get_by_text(f"rank {source} to {target}: {shown_count}", exact=True).wait_for()
+        panel.get_by_text(f"rank {source} to rank {target}: {shown_count}", exact=True).wait_for()
     panel.get_by_role("button", name="bytes", exact=True).click()
     rows = panel.locator("tbody tr").all_inner_texts()
     assert len(rows) == min(transfers.height, 8)

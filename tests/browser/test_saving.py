@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import xml.etree.ElementTree as ET
 import zlib
 
@@ -9,6 +10,7 @@ import pypdfium2 as pdfium
 import pytest
 
 from pictures import difference_fraction
+from synthetic import Shape, pipeline_timeline
 
 pytestmark = pytest.mark.slow
 
@@ -98,3 +100,21 @@ def rendered(page):
     head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
     parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+COLOR = """async ([digits, right, bottom]) => {
+    const bytes = Uint8Array.from(atob(digits), (sign) => sign.charCodeAt(0));
+    const image = await createImageBitmap(new Blob([bytes], { type: 'image/png' }));
+    const pen = new OffscreenCanvas(image.width, image.height).getContext('2d');
+    pen.drawImage(image, 0, 0);
+    return [...pen.getImageData(image.width - right, image.height - bottom, 1, 1).data];
+}"""
+
+
+def test_rows_that_do_not_fit_end_above_the_legend(open_page, make_page, tmp_path):
+    page = make_page("many", pipeline_timeline(Shape(ranks=96, microbatches=4, steps=1)))
+    shown = open_page(page)
+    png = save(shown, "PNG", tmp_path)
+    digits = base64.b64encode(png.read_bytes()).decode()
+    for bottom in range(10, 90, 4):
+        assert shown.page.evaluate(COLOR, [digits, 60, bottom]) == [255, 255, 255, 255]

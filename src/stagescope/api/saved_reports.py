@@ -29,7 +29,7 @@ from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import CHECKSUM_BYTES, manifest_checksum
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.errors import InputError, OutputError, UsageError
+from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
 from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force
 from stagescope.vocabulary.steps import StepRange, wanted_steps
 
@@ -69,7 +69,8 @@ def save_report(directory: str | os.PathLike[str]) -> SavedReport:
     middle are analyzed as fit, and a warning in the diagnostics of the report states that.
 
     Raises InputError if the run cannot be read, or if not even one step fits into memory; OutputError if another
-    process is writing the run, or if the report cannot be written.
+    process is writing the run, or if the report cannot be written; CommandError if the libraries of the extra ``store``
+    are missing.
     """
     place = Path(directory)
     with locked(place):
@@ -106,17 +107,19 @@ def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Re
 
 
 def report_of_stored_run(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Report | None:
-    """Return the report of a stored run as `load_report`, after the first call has analyzed the run and saved it.
+    """Return the saved report of a stored run; if there is none yet, analyze the run and save its report first.
 
-    None in the other cases of `load_report`, and if the directory cannot be written to.
+    None in the other cases of `load_report`, and if the report cannot be saved: the directory cannot be written to, or
+    the libraries of the extra ``store`` are missing. Raises InputError as `save_report` does.
     """
     found = load_report(*paths, **facts)
     directory = None if found is not None else _unanalyzed(paths, facts)
     if directory is None:
         return found
     try:
-        save_report(directory)
-    except OutputError:
+        with limits_in_force(checked_limits(facts.get("limits"))):
+            save_report(directory)
+    except (OutputError, CommandError):
         return None
     return load_report(*paths, **facts)
 

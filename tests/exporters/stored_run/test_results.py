@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 
 import pytest
 from filelock import FileLock
@@ -200,6 +201,21 @@ def test_a_report_is_printed_even_if_it_cannot_be_saved(run, capsys):
         assert main(["report", str(run)]) == 0
     assert "stages x 8 micro-batches" in capsys.readouterr().out
     assert load_report(run) is None
+
+
+def test_a_report_needs_nothing_of_the_extra_for_storing(run, capsys, monkeypatch):
+    shutil.rmtree(run / "analysis")
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    assert main(["report", str(run)]) == 0
+    assert "stages x 8 micro-batches" in capsys.readouterr().out
+    assert load_report(run) is None
+
+
+def test_the_first_report_obeys_the_limits_of_the_caller(run, monkeypatch):
+    shutil.rmtree(run / "analysis")
+    monkeypatch.setattr(saved_reports, "memory_bytes", lambda: 1000)
+    assert main(["report", str(run)]) == 1
+    assert main(["report", str(run), "--limit", "spans=1000"]) == 0
 
 
 def test_storing_analyzes_unless_it_is_asked_not_to(tmp_path, capsys):

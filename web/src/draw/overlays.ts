@@ -10,6 +10,8 @@ const LEAST_IDLE_WIDTH = 2;
 /** Lower rows are tinted: a hatch would be noise. */
 const LEAST_HATCHED_HEIGHT = 14;
 const TINT = 0.28;
+/** Idle time takes the whole of lower rows: nothing would be left of it. */
+const LEAST_INSET_HEIGHT = 6;
 /** Rows further apart have a heading between them. */
 const MOST_ROW_GAP = 20;
 /** Of a micro-batch and its duration, in the middle of a row. */
@@ -28,6 +30,7 @@ export function drawIdle(scene: Scene): void {
   const shortest = (LEAST_IDLE_WIDTH * length(view)) / scene.width;
   for (const row of scene.rows) {
     const isHatched = row.mainHeight >= LEAST_HATCHED_HEIGHT;
+    const inset = row.mainHeight >= LEAST_INSET_HEIGHT ? 1 : 0;
     pen.globalAlpha = isHatched ? (filter ? 0.95 : 0.6) : filter ? 2 * TINT : TINT;
     const [from, to] = idle.within(row.row, view.start, view.end);
     for (let i = from; i < to; i++) {
@@ -37,7 +40,7 @@ export function drawIdle(scene: Scene): void {
       const left = Math.max(x(scene, start[i]!), -2);
       const right = Math.min(x(scene, start[i]! + duration[i]!), scene.width + 2);
       pen.fillStyle = isHatched && style.hatch ? style.hatch : style.color;
-      pen.fillRect(left, row.mainTop + 1, right - left - 0.75, row.mainHeight - 2);
+      pen.fillRect(left, row.mainTop + inset, right - left - 0.75, row.mainHeight - 2 * inset);
     }
   }
   pen.globalAlpha = 1;

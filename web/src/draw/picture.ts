@@ -51,7 +51,13 @@ export function pictureOf(
   pen.fillRect(0, 0, width, whole);
   drawText(pen, title, MARGIN, MARGIN + 14, `600 14px ${inks.fontFamily}`, inks.ink);
   pen.moveOrigin(MARGIN + LABELS_WIDTH, top);
+  // A canvas ends where its last row does; here, the legend follows.
+  pen.save();
+  pen.beginPath();
+  pen.rect(0, 0, size.width, AXIS_HEIGHT + height);
+  pen.clip();
   painter.paint(pen.canvasPen, { width: size.width, height, ratio: RATIO }, inks, layers, VECTOR_TEXTURES);
+  pen.restore();
   pen.moveOrigin(MARGIN, top);
   drawLabels(viewer, pen, height, inks);
   pen.moveOrigin(MARGIN, top + AXIS_HEIGHT + height + MARGIN);

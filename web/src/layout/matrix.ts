@@ -15,10 +15,8 @@ export interface Transfer {
 }
 
 export interface Matrix {
-  /** Ranks of the first row or column of each cell, rising. */
-  ranks: number[];
-  /** How many ranks share a row of cells. */
-  perCell: number;
+  /** The first and the last rank of each row or column of cells, rising. */
+  ranks: [number, number][];
   /** Sums by row (source) and column (target) of cells, row by row; NaN: unknown, 0: nothing. */
   cells: Float64Array;
   largest: number;
@@ -53,7 +51,11 @@ export function matrixOf(
     if (row !== undefined && column !== undefined) cells[row * count + column]! += transfer[metric];
   }
   const largest = cells.reduce((found, value) => (value > found ? value : found), 0);
-  return { ranks: sorted.filter((_, i) => i % perCell === 0), perCell, cells, largest };
+  const named = Array.from({ length: count }, (_, i): [number, number] => {
+    const own = sorted.slice(i * perCell, (i + 1) * perCell);
+    return [own[0]!, own[own.length - 1]!];
+  });
+  return { ranks: named, cells, largest };
 }
 
 /** The pairs with most of a metric, those with an unknown value last. */

@@ -84,8 +84,9 @@ export const TEXTS = {
   metrics: { messages: "messages", bytes: "bytes", transfer_ns: "time" },
   pair: "ranks",
   arrow: (source: string, target: string) => `${source} → ${target}`,
-  fromTo: (source: string, target: string) => `rank ${source} to ${target}`,
-  ranksFrom: (first: string, count: string) => `${first} and the next, ${count} in all`,
+  oneRank: (rank: string) => `rank ${rank}`,
+  severalRanks: (first: string, last: string) => `ranks ${first}-${last}`,
+  sent: (source: string, target: string, value: string) => `${source} to ${target}: ${value}`,
   matrix:
     "Matrix of transfers: a row for every sender, a column for every receiver; the table below has the largest",
   matrixAxes: (first: string, last: string) =>

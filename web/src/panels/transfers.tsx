@@ -113,8 +113,8 @@ function Cells({ matrix, isDark, onPoint, onLeave }: CellsProps) {
       );
     });
   }, [matrix, isDark]);
-  const first = matrix.ranks[0];
-  const last = matrix.ranks[matrix.ranks.length - 1];
+  const [first] = matrix.ranks[0]!;
+  const [, last] = matrix.ranks[matrix.ranks.length - 1]!;
   return (
     <figure class="matrix">
       <figcaption class="quiet">{TEXTS.matrixAxes(String(first), String(last))}</figcaption>
@@ -133,11 +133,10 @@ function Cells({ matrix, isDark, onPoint, onLeave }: CellsProps) {
 function cellText(matrix: Matrix, row: number, column: number, text: (value: number) => string): string {
   const value = matrix.cells[row * matrix.ranks.length + column]!;
   const named = (place: number): string => {
-    const first = matrix.ranks[place]!;
-    if (matrix.perCell === 1) return String(first);
-    return TEXTS.ranksFrom(String(first), String(matrix.perCell));
+    const [first, last] = matrix.ranks[place]!;
+    return first === last ? TEXTS.oneRank(String(first)) : TEXTS.severalRanks(String(first), String(last));
   };
-  return `${TEXTS.fromTo(named(row), named(column))}: ${value === 0 ? TEXTS.nothingSent : text(value)}`;
+  return TEXTS.sent(named(row), named(column), value === 0 ? TEXTS.nothingSent : text(value));
 }
 
 function valueText(viewer: Viewer, metric: Metric, value: number): string {

@@ -12,17 +12,22 @@ const transfer = (source: number, target: number, bytes: number): Transfer => ({
 const TRANSFERS = [transfer(0, 4, 5), transfer(4, 0, 7), transfer(8, 4, NaN)];
 
 it("has a row for every sender and a column for every receiver", () => {
-  const { ranks, perCell, cells, largest } = matrixOf(TRANSFERS, [8, 0, 4], "bytes", 10);
-  expect(ranks).toEqual([0, 4, 8]);
-  expect(perCell).toBe(1);
+  const { ranks, cells, largest } = matrixOf(TRANSFERS, [8, 0, 4], "bytes", 10);
+  expect(ranks).toEqual([
+    [0, 0],
+    [4, 4],
+    [8, 8],
+  ]);
   expect([...cells]).toEqual([0, 5, 0, 7, 0, 0, 0, NaN, 0]);
   expect(largest).toBe(7);
 });
 
 it("sums ranks that share a cell", () => {
-  const { ranks, perCell, cells } = matrixOf(TRANSFERS, [0, 4, 8], "messages", 2);
-  expect(ranks).toEqual([0, 8]);
-  expect(perCell).toBe(2);
+  const { ranks, cells } = matrixOf(TRANSFERS, [0, 4, 8], "messages", 2);
+  expect(ranks).toEqual([
+    [0, 4],
+    [8, 8],
+  ]);
   expect([...cells]).toEqual([2, 0, 1, 0]);
 });
 
