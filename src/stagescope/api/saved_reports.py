@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from stagescope.model.stored_run import Manifest, Results
 
 SPAN_BYTES = 650
-"""Reading and analyzing a stored run takes up to this much memory per span at its peak (docs/performance.md)."""
+"""What the analysis of a stored run may take per span: 420 were measured (docs/performance.md), with a margin for runs
+of fewer actions per span."""
 STORING_BYTES = 1_500_000_000
 """Memory that storing a run may take in one process, so that only smaller runs are analyzed with it."""
 MEMORY_SHARE = 0.75
