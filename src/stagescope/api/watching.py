@@ -188,7 +188,9 @@ class Watcher:
         Raises InputError if there is no recording, or if one cannot be read.
         """
         before = self._processes
-        processes = self._states()  # first: when all processes have ended, their last spans are there
+        processes = self._states(
+            latest_only=latest_only
+        )  # first: when all processes have ended, their last spans are there
         has_more = self._follower.read()
         if self._follower.restarts > self._restarts:
             self._restarts, self._last_step = self._follower.restarts, -1
@@ -261,10 +263,11 @@ class Watcher:
                 found.append(one)
         return tuple(found)
 
-    def _states(self) -> HangReport:
+    def _states(self, *, latest_only: bool) -> HangReport:
+        """Return the states of all processes; those of few processes are older only for a page that looks often."""
         known = self._processes
         many = known is not None and len(known.states) > FEW_RANKS
-        fresh_s = STATES_EVERY_S if many else FEW_STATES_EVERY_S
+        fresh_s = STATES_EVERY_S if many else FEW_STATES_EVERY_S if latest_only else 0.0
         if known is None or time.monotonic() - self._read_s > fresh_s:
             known = find_hang(read_process_states(self._directories), self._quiet_after_s)
             self._processes, self._read_s = known, time.monotonic()

@@ -118,6 +118,7 @@ def _answer_at_once(live: VersionedRun, handler: Handler) -> Callable[[Request],
         run = live.version(request.path_params["version"])
         if run is None:
             raise GoneError
+        live.has_arrived(run.version)
         return handler(run, dict(request.query_params))
 
     return answer
@@ -143,16 +144,14 @@ def _answer(
 
 
 async def _newest(live: VersionedRun, _: Request) -> Response:
-    version = live.current.version
-    live.version(version)  # kept until the page has asked for its data
-    return RedirectResponse(f"/run/{version}/", 303)
+    return RedirectResponse(f"/run/{live.expect()}/", 303)
 
 
 async def _page(live: VersionedRun, request: Request) -> Response:
-    """Return the page of the newest version; older addresses redirect there, and browsers keep the fragment."""
+    """Return the page of a version that is expected; other addresses redirect, and browsers keep the fragment."""
     live.look()
     version = request.path_params["version"]
-    if version != live.current.version:
+    if not live.is_expected(version):
         return await _newest(live, request)
     live.version(version)
     return Response(PAGE, media_type="text/html")

@@ -52,6 +52,7 @@ class VersionedRun:
         """Begin with a version; `drop` is called with each one that is no longer kept."""
         self._versions = {first.version: first}
         self._asked_s: dict[str, float] = {}
+        self._expected: set[str] = set()
         self._drop = drop
         self.current = first
         self.problem: str | None = None
@@ -69,6 +70,20 @@ class VersionedRun:
         if found is not None:
             self._asked_s[name] = time.monotonic()
         return found
+
+    def expect(self) -> str:
+        """Return the newest version, to which a page is sent: its address is valid until it has asked for its data."""
+        self._expected.add(self.current.version)
+        self.version(self.current.version)
+        return self.current.version
+
+    def is_expected(self, name: str) -> bool:
+        """Return whether the page of a version may be shown: the newest one, or one that a page was sent to."""
+        return name == self.current.version or (name in self._expected and self.version(name) is not None)
+
+    def has_arrived(self, name: str) -> None:
+        """Note that the page of a version has asked for its data: from then on its address leads to the newest one."""
+        self._expected.discard(name)
 
     def look(self) -> None:
         """Look for newer data, in the background."""
@@ -90,6 +105,7 @@ class VersionedRun:
         for each in older:
             if each.version not in self._versions:
                 self._asked_s.pop(each.version, None)
+                self._expected.discard(each.version)
                 self._drop(each)
 
 
