@@ -67,6 +67,20 @@ def test_a_stretch_with_a_possible_adjustment_is_unbounded():
     assert np.isfinite(pieces.upper_ns[: late.argmax() - 1]).all()
 
 
+def test_no_error_is_estimated_where_one_side_is_not_bounded():
+    solution, whole = pieces_from(lambda _: 0)
+    assert np.isfinite(whole.estimated_ns).all()
+    late = solution.grid.knots_ns > 50.0 * MILLISECOND_NS
+    upper_ns = np.where(late[:, None] & (np.arange(2) == 1), np.inf, solution.bounds.upper_ns)
+    bounds = replace(solution.bounds, upper_ns=upper_ns)
+    pieces = correction_of(
+        replace(solution, bounds=bounds), COARSE, 1, ZERO_NS + np.array([0, 99 * MILLISECOND_NS])
+    )
+    assert np.isfinite(pieces.lower_ns).all()
+    assert np.isinf(pieces.upper_ns).any()
+    assert np.isnan(pieces.estimated_ns).tolist() == np.isinf(pieces.upper_ns).tolist()
+
+
 def test_the_estimate_follows_the_drift_without_bounds():
     solution, whole = pieces_from(lambda at_ns: 1e-4 * at_ns)
     unbounded = replace(solution.grid, unbounded=(Adjustment(1, -np.inf, 50.0 * MILLISECOND_NS, 0.0),))

@@ -111,6 +111,28 @@ UNEXPLAINED = {
         seed=3_026,
         slews=(ClockSlew(0, 0.6688, 0.8375, 153.2), ClockSlew(1, 0.767, 0.7885, -3_182.0)),
     ),
+    # A part of what the reference did is removed with the slew of its neighbor.
+    "of the reference, just before a neighbor": Plan(
+        steps=12,
+        seed=62_000,
+        wander_ppm=1.0,
+        slews=(ClockSlew(0, 0.22842, 0.28634, -181.75), ClockSlew(1, 0.28556, 0.52601, -622.76)),
+    ),
+    "of the reference, at the end of the slew of a neighbor": Plan(
+        steps=12,
+        seed=62_022,
+        wander_ppm=1.0,
+        slews=(ClockSlew(0, 0.68283, 0.8076, -122.81), ClockSlew(1, 0.51491, 0.76102, -309.82)),
+    ),
+    # Lines do not show it; the residuals of the shortest windows do.
+    "for a short time": Plan(
+        steps=3,
+        seed=71_063,
+        drift_ppm=0.0,
+        wander_ppm=5.0,
+        collectives=1,
+        slews=(ClockSlew(0, 0.56163, 0.60938, 531.25),),
+    ),
 }
 
 
@@ -188,6 +210,33 @@ def test_bounds_hold_where_a_slew_begins_before_messages_show_it():
     # The first timestamp of the slewed clock was 1 ms off.
     assert aligned.clocks.machines[3].error_lo_ns < -1_000_000
     assert all(each.is_steady for each in aligned.clocks.machines)
+
+
+def test_bounds_hold_where_the_reference_is_slewed_before_messages_show_it():
+    slews = (
+        ClockSlew(0, 0.008526, 0.133226, 21_210.94),
+        ClockSlew(0, 0.666962, 0.906745, -313.79),
+        ClockSlew(2, 0.09536, 0.320285, -13_909.78),
+    )
+    steps = (ClockStep(1, 0.249546, -394_019),)
+    planted = plant(Plan(seed=71_001, steps=20, slews=slews, clock_steps=steps, drift_ppm=50.0))
+    # The common time begins with that of the reference, so that all that follows is 1.9 ms off.
+    aligned = align_clocks(planted.timeline)
+    assert uncovered(planted, aligned.timeline).is_empty()
+    assert all(each.is_steady for each in aligned.clocks.machines)
+
+
+def test_nothing_is_bounded_where_no_rate_of_a_pair_is_known():
+    """The reference is slewed at the same time as its neighbor, and seemed to be set: no line fits their delays."""
+    slews = (
+        ClockSlew(1, 0.547567, 1.0, -191.17),
+        ClockSlew(0, 0.082186, 0.219329, 23_495.46),
+        ClockSlew(1, 0.033166, 0.252193, -3_906.04),
+    )
+    planted = plant(Plan(seed=72_041, ranks=3, steps=3, slews=slews, drift_ppm=0.0, collectives=1))
+    aligned = align_clocks(planted.timeline)
+    assert uncovered(planted, aligned.timeline).is_empty()
+    assert not any(each.is_steady for each in aligned.clocks.machines)
 
 
 @pytest.mark.parametrize("drift_ppm", [300.0, 5_000.0])

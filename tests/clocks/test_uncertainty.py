@@ -10,7 +10,7 @@ from planted_clocks import ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks
 from stagescope.clocks.estimate import Fit
 from stagescope.clocks.grid import Adjustment, grid_of, slewed_stretches
-from stagescope.clocks.uncertainty import deviation_of_references, offset_errors
+from stagescope.clocks.uncertainty import birge_ratios, deviation_of_references, offset_errors
 from stagescope.clocks.windows import Windows
 
 FAST = (1.0, 1.0, 0.1, 0.02)
@@ -137,21 +137,42 @@ def test_no_error_is_estimated_where_a_side_is_not_bounded():
     assert [machine.estimated_error_ns is None for machine in apart.machines] == [True, False, True, True]
 
 
-@pytest.mark.parametrize(
-    ("gained_ns", "expected_ns"),
-    [((9e4, 9e4), 9e4), ((9e4, 0.0), 0.0), ((9e4, 5e4), 5e4), ((9e4, -9e4), 0.0)],
-)
-def test_a_reference_deviates_by_what_all_other_clocks_have_in_common(gained_ns, expected_ns):
+def deviation_ns(gained_ns, slewed=()):
+    """Return how far a reference may deviate before and after all other clocks gained this on it."""
     times_ns = np.linspace(0.0, 10e9, 41)
-    slewed = np.clip(times_ns - 4e9, 0.0, 1e9) / 1e9
+    passed = np.clip(times_ns - 4e9, 0.0, 1e9) / 1e9
     drift = np.array([0.0, 2e-5, -1e-5])
-    smooth_ns = times_ns[:, None] * drift + slewed[:, None] * np.array([0.0, *gained_ns])
+    smooth_ns = times_ns[:, None] * drift + passed[:, None] * np.array([0.0, *gained_ns])
     grid = grid_of(np.array([1e9, 9e9]), np.full(3, 2e-4), ())
     fitted, reference = Fit(times_ns, smooth_ns, np.zeros(0)), np.zeros(3, np.int64)
     error_ns = np.full((2, 3), 1_000.0)
-    found_ns = deviation_of_references(fitted, error_ns, grid, reference, has_corners=False)
-    assert found_ns[:, 0].tolist() == [0.0, 0.0]
-    assert found_ns[:, 1] == pytest.approx([0.0, expected_ns], abs=1.0)
-    open_ns = deviation_of_references(fitted, error_ns, grid, reference, has_corners=True)
-    assert open_ns[0, 1] == pytest.approx(3_600.0)
-    assert open_ns[1, 1] == pytest.approx(9e4 + 3_600 if expected_ns == 9e4 else expected_ns, abs=1.0)
+    return deviation_of_references(fitted, error_ns, grid, reference, np.array(slewed, np.int64))[:, 1]
+
+
+@pytest.mark.parametrize(
+    ("gained_ns", "expected_ns"),
+    [((9e4, 9e4), 9e4 + 3_600), ((9e4, 0.0), 0.0), ((9e4, 5e4), 5e4), ((9e4, -9e4), 0.0)],
+)
+def test_a_reference_deviates_by_what_all_other_clocks_may_have_in_common(gained_ns, expected_ns):
+    assert deviation_ns(gained_ns) == pytest.approx([3_600.0, expected_ns], abs=1.0)
+
+
+def test_a_clock_whose_slew_was_removed_does_not_show_that_its_reference_was_steady():
+    # A part of what the reference did was removed with it.
+    assert deviation_ns((9e4, 0.0), slewed=(2,)) == pytest.approx([3_600.0, 9e4 + 3_600], abs=1.0)
+    assert deviation_ns((9e4, 0.0), slewed=(1, 2)) == pytest.approx([3_600.0, 0.0], abs=1.0)
+
+
+def test_the_errors_of_a_pair_are_as_large_as_its_residuals_show():
+    pair = np.repeat([0, 1, 2], [5, 5, 2])
+    size_ns = np.where(pair == 0, 300.0, 1_000.0)
+    windows = Windows(
+        one=np.zeros(12, np.int64),
+        other=pair + 1,
+        at_ns=np.arange(12.0),
+        change_ns=size_ns * np.tile([1.0, -1.0], 6),
+        weight=np.full(12, 1 / 500.0**2),
+        constant=pair,
+        constant_ns=np.ones(3),
+    )
+    assert birge_ratios(windows, 3) == pytest.approx([1.0, 2 * np.sqrt(5 / 4), 1.0])

@@ -120,7 +120,7 @@ def correction_of(solution: Solution, coarse: Coarse, clock: int, timestamps_ns:
         rate,
         lower_ns - ROUNDING_NS * (budget > 0),
         upper_ns + ROUNDING_NS * (budget > 0),
-        estimated_ns,
+        np.where(np.isfinite(lower_ns) & np.isfinite(upper_ns), estimated_ns, np.nan),
     )
     return _monotonic(correction, timestamps_ns) if adjustments and len(timestamps_ns) else correction
 

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 from scipy.sparse.linalg import LinearOperator, cg, splu  # type: ignore[import-untyped]
 
 from stagescope.clocks.conflicts import tight
-from stagescope.clocks.uncertainty import offset_errors, shape_errors
+from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
 from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def fit(
         attempts.append((refined, problem, smoothness))
         is_most_variable = len(attempts) == 1
         if not is_most_variable and _misfit(windows_of(problem, refined, is_first=False)) <= MISFIT:
-            return _with_errors(refined, problem, smoothness)
-    return _with_errors(*attempts[0])
+            return _with_errors(refined, problem, smoothness, finest=attempts[0][1])
+    return _with_errors(*attempts[0], finest=attempts[0][1])
 
 
 def _abrupt(grid: Grid, corners: tuple[Corner, ...]) -> Floats:
@@ -172,9 +172,15 @@ def _refined(result: Fit, problem: Problem, smoothness: coo_array) -> Fit:
     return result
 
 
-def _with_errors(result: Fit, problem: Problem, smoothness: coo_array) -> Fit:
-    """Return the fit with its standard errors."""
+def _with_errors(result: Fit, problem: Problem, smoothness: coo_array, finest: Problem) -> Fit:
+    """Return the fit with its standard errors.
+
+    Where the shortest windows deviate from the fit by more than their variances allow, such as where a clock was slewed
+    by too little to be found, all windows of that pair are less certain by as much (Birge 1932).
+    """
     windows = windows_of(problem, result, is_first=False)
+    ratio = birge_ratios(windows_of(finest, result, is_first=False), len(windows.constant_ns))
+    windows = replace(windows, weight=windows.weight / ratio[windows.constant] ** 2)
     system = _system(windows, problem.grid, result, problem.anchored, smoothness)
     return replace(
         result,

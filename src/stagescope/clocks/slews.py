@@ -337,12 +337,15 @@ def widened_at_ends(
 ) -> list[Correction]:
     """Return the corrections with bounds that hold if a slew began or ended where too little was observed to show it.
 
-    All clocks of the group may be off by as much, because the messages of that clock were corrected wrongly, too.
+    All clocks of the group may be off by as much, because the messages of that clock were corrected wrongly, too. The
+    common time begins with that of the reference: if that one was not slewed at first, all that follows is off.
     """
     for clock, slew in slews.items():
         if clock >= len(timestamps) or not len(timestamps[clock]):
             continue
         moments_ns, error_ns = slew.error_at_ends(int(timestamps[clock][0]), int(timestamps[clock][-1]))
+        if clock == reference[clock]:
+            error_ns -= error_ns[0]
         if error_ns.any():
             common_ns = corrections[clock].at(moments_ns)
             for each in np.flatnonzero(reference[: len(corrections)] == reference[clock]).tolist():

@@ -288,10 +288,9 @@ def _solution(
     inside_ns = _feasible(x_ns, found, grid)
     standard_error_ns = fitted.standard_error_ns(grid)
     unexplained_ns = np.abs(inside_ns - x_ns)
-    if corners or any(each.is_rate for each in grid.adjustments):
-        unexplained_ns += deviation_of_references(
-            fitted, standard_error_ns, grid, reference, has_corners=bool(corners)
-        )
+    slewed = np.unique([each.clock for each in grid.adjustments if each.is_rate])
+    if corners or len(slewed):
+        unexplained_ns += deviation_of_references(fitted, standard_error_ns, grid, reference, slewed)
     jumps = dict(zip(grid.adjustments, np.abs(fitted.jumps_ns).tolist(), strict=True))
     attributed = tuple(
         AttributedAdjustment(tuple(sorted(each.adjustments, key=lambda adjustment: -jumps[adjustment])))

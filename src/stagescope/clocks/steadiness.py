@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stagescope.clocks.grid import slewed_stretches
+from stagescope.clocks.rate_changes import LEAST_IN_PAIR
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -53,7 +54,8 @@ def unsteady_clocks(
     that was: the other pairs of such a rival show that it was not slewed instead, as long as their rates are known.
     """
     found = {clock for change in rates.changes for clock in (change.one, change.other)}
-    pairs: dict[tuple[int, int], list[Stretch]] = {}
+    # A pair of which no rate is known at all is as unknown as one with a gap.
+    pairs: dict[tuple[int, int], list[Stretch]] = {pair: [] for pair in observed_pairs(evidence)}
     for stretch in rates.stretches:
         pairs.setdefault((stretch.one, stretch.other), []).append(stretch)
     rivals = {clock for pair in pairs if not slews.isdisjoint(pair) for clock in pair}
@@ -66,6 +68,14 @@ def unsteady_clocks(
         if _is_unknown(own, around, _observed(evidence, one, other)):
             found |= {one, other}
     return frozenset(found)
+
+
+def observed_pairs(evidence: Evidence) -> list[tuple[int, int]]:
+    """Return the pairs of clocks with enough observations for their rates to be examined."""
+    waited = evidence.where(evidence.waited)
+    ends = np.sort(np.stack([waited.source, waited.target], axis=1), axis=1)
+    pairs, counts = np.unique(ends, axis=0, return_counts=True)
+    return [(one, other) for one, other in pairs[counts >= LEAST_IN_PAIR].tolist()]
 
 
 def _observed(evidence: Evidence, one: int, other: int) -> tuple[float, float]:

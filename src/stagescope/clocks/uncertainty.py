@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 COVERING = 3.6
 """The estimated error is this many standard errors: 2.6 would cover 99 % of a normal distribution, but short runs and
 rates that vary are not as regular as the model. docs/clocks.md has the coverage."""
+LEAST_JUDGED = 4
+"""Windows of a pair that show how large their errors are: the residuals of fewer are large by chance."""
 SAMPLES = 24
 """Samples of the change over time, and of the offsets where there are too many clocks for a dense matrix."""
 MOST_DENSE = 1_200
@@ -44,6 +46,17 @@ def shape_errors(system: System, windows: Windows, times_ns: Floats, grid: Grid)
         after = times_ns >= (adjustment.from_ns + adjustment.to_ns) / 2
         shape[after, adjustment.clock] += samples[count * clocks + number]
     return np.asarray(np.sqrt(np.mean(shape**2, axis=2)))
+
+
+def birge_ratios(windows: Windows, pairs: int) -> Floats:
+    """Return by how much larger the errors of the windows of each pair are than their variances state, at least 1.
+
+    That is the root of the mean squared residual in units of the variance (Birge 1932). Pairs with few windows have 1.
+    """
+    counts = np.bincount(windows.constant, minlength=pairs)
+    squares = np.bincount(windows.constant, windows.change_ns**2 * windows.weight, pairs)
+    ratio = np.sqrt(np.maximum(1.0, squares / np.maximum(counts - 1, 1)))
+    return np.asarray(np.where(counts >= LEAST_JUDGED, ratio, 1.0))
 
 
 def offset_errors(windows: Windows, anchored: Bools) -> Floats:
@@ -80,14 +93,14 @@ def offset_errors(windows: Windows, anchored: Bools) -> Floats:
 
 
 def deviation_of_references(
-    fitted: Fit, standard_error_ns: Floats, grid: Grid, reference: Ints, *, has_corners: bool
+    fitted: Fit, standard_error_ns: Floats, grid: Grid, reference: Ints, slewed: Ints
 ) -> Floats:
     """Return how far the reference of each clock may have deviated from its usual rate, at every knot of the grid.
 
     A reference that was slewed by little, without being noticed, moves the corrections of all other clocks of its group
-    by the same amount. That is what their deviations from straight lines have in common, and with corners that nothing
-    explains what they may have in common: the intersection of their confidence intervals. A clock that was slewed
-    itself deviates alone.
+    by the same amount: at most by what their deviations from straight lines may have in common, the intersection of
+    their confidence intervals. Clocks that were `slewed` show nothing, because a part of what the reference did may
+    have been removed with their own slews; unless they are all that there is.
     """
     times_ns, smooth_ns = fitted.times_ns, fitted.smooth_ns
     rates = np.diff(smooth_ns, axis=0) / np.diff(times_ns)[:, None]
@@ -98,14 +111,15 @@ def deviation_of_references(
         own = own[np.isfinite(standard_error_ns[:, own]).all(axis=0)]
         if not len(own):
             continue
+        steady = own[~np.isin(own, slewed)]
+        shown = steady if len(steady) else own
         at_knots = np.stack(
-            [np.interp(grid.knots_ns, times_ns, away_ns[:, each]) for each in own.tolist()], axis=1
+            [np.interp(grid.knots_ns, times_ns, away_ns[:, each]) for each in shown.tolist()], axis=1
         )
-        least_ns = (at_knots - COVERING * standard_error_ns[:, own]).max(axis=1)
-        most_ns = (at_knots + COVERING * standard_error_ns[:, own]).min(axis=1)
+        least_ns = (at_knots - COVERING * standard_error_ns[:, shown]).max(axis=1)
+        most_ns = (at_knots + COVERING * standard_error_ns[:, shown]).min(axis=1)
         # Where the intervals are disjoint, what all deviate by in one direction is common.
         same_ns = np.maximum(np.maximum(at_knots.min(axis=1), -at_knots.max(axis=1)), 0.0)
-        is_open = has_corners & (least_ns <= most_ns)
-        common_ns = np.where(is_open, np.maximum(most_ns, -least_ns), same_ns)
+        common_ns = np.where(least_ns <= most_ns, np.maximum(most_ns, -least_ns), same_ns)
         found_ns[:, own] = common_ns[:, None]
     return found_ns
