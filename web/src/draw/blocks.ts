@@ -2,6 +2,7 @@
 
 import { type Block, type Paint, type Palette, paintTrack, paintWaits } from "../layout/bins";
 import { chunkColor, mix, pixelPalette, textColor } from "../layout/colors";
+import { type Division, divideBand, Mixture } from "../layout/mixture";
 import { LABEL_HEIGHT } from "../layout/rows";
 import { type Comparison, HIDDEN } from "../model/compare";
 import { COMM, COMPUTE, HOST, isAction, type Kind } from "../model/meta";
@@ -31,7 +32,9 @@ interface Band {
   lane: number;
   top: number;
   height: number;
+  /** The first of its pixel lines, and how they are divided. */
   line: number;
+  division: Division;
   isMain: boolean;
 }
 
@@ -43,6 +46,7 @@ interface Drawable extends Block {
 
 export class BlockPainter {
   private readonly strips = new Strips();
+  private readonly mixtures = Array.from({ length: Math.max(...PAIR_DEPTHS) }, () => new Mixture());
   private readonly depths = new WeakMap<Spans, number>();
   private readonly chunks: number;
   private readonly palette: Palette;
@@ -73,7 +77,7 @@ export class BlockPainter {
     const bands = this.bands(scene, ghostTile !== null);
     const width = Math.round(scene.width * scene.ratio);
     const depth = Math.max(1, ...scene.tiles.map((tile) => this.depth(tile.spans)));
-    const waitLine = bands.length * depth;
+    const waitLine = this.divide(bands, depth, scene.ratio);
     const withWaits =
       scene.viewer.display.flags.value.has("waits") &&
       !scene.viewer.comparison.value &&
@@ -81,24 +85,50 @@ export class BlockPainter {
     this.strips.begin(width, waitLine + (withWaits ? scene.rows.length : 0));
     const blockWidth = this.blockWidth(scene, bands.length) * scene.ratio;
     const paint: Paint = { ...this.paint(scene, width), depth, blockWidth };
-    for (const band of bands)
-      for (const tile of bandTiles(scene, band, ghostTile)) {
-        const inTile = { ...paint, depth: this.depth(tile.spans), override: this.overrideOf(scene, tile) };
-        const track = tile.spans.track(band.row.row, band.lane);
-        const at = band.line * depth * width;
-        for (const block of paintTrack(tile, track, inTile, this.strips.lines, at))
-          blocks.push(placed(block, band));
-        for (let line = inTile.depth; line < depth && inTile.depth === 1; line++)
-          this.strips.lines.copyWithin(at + line * width, at, at + width);
-      }
+    for (const band of bands) {
+      const tiles = bandTiles(scene, band, ghostTile).map((tile) => ({
+        tile,
+        track: tile.spans.track(band.row.row, Math.max(band.lane, COMPUTE)),
+        override: this.overrideOf(scene, tile),
+      }));
+      const { line, division } = band;
+      // The place in the whole picture, not in the window: the lines keep their turns when rows are scrolled.
+      const turn = Math.round((band.row.top + band.top - band.row.y) * scene.ratio);
+      const target = {
+        lines: this.strips.lines,
+        offset: line * width,
+        division,
+        turn,
+        mixtures: this.mixtures,
+      };
+      for (const block of paintTrack(tiles, paint, target)) blocks.push(placed(block, band));
+    }
     if (withWaits)
       scene.rows.forEach((row, i) => {
-        for (const tile of scene.tiles)
-          paintWaits(tile, row.row, paint, scene.inks.wait, this.strips.lines, (waitLine + i) * width);
+        paintWaits(
+          scene.tiles,
+          row.row,
+          paint,
+          scene.inks.wait,
+          this.strips.lines,
+          (waitLine + i) * width,
+          this.mixtures[0]!,
+        );
       });
     this.strips.end();
     this.drawStrips(scene, bands, depth, withWaits ? waitLine : -1);
     this.drawBlocks(scene, blocks);
+  }
+
+  /** Give every band its pixel lines; return how many there are. */
+  private divide(bands: Band[], depth: number, ratio: number): number {
+    let line = 0;
+    for (const band of bands) {
+      band.division = divideBand(Math.round(band.height * ratio), depth, depth * bands.length);
+      band.line = line;
+      line += depth * band.division.lines;
+    }
+    return line;
   }
 
   private paint(scene: Scene, width: number): Omit<Paint, "depth" | "blockWidth"> {
@@ -112,7 +142,6 @@ export class BlockPainter {
       palette: this.palette,
       hiddenKinds: hidden,
       wanted: scene.viewer.search.matcher(),
-      override: null,
     };
   }
 
@@ -126,7 +155,7 @@ export class BlockPainter {
     const bands: Band[] = [];
     const { flags } = scene.viewer.display;
     const add = (row: DrawnRow, lane: number, top: number, height: number, isMain: boolean): void =>
-      void bands.push({ row, lane, top, height, isMain, line: bands.length });
+      void bands.push({ row, lane, top, height, isMain, line: 0, division: { lines: 1, isStacked: false } });
     for (const row of scene.rows) {
       const has = (lane: number): boolean =>
         scene.tiles.some((tile) => tile.spans.track(row.row, lane)[0] < tile.spans.track(row.row, lane)[1]);
@@ -177,21 +206,12 @@ export class BlockPainter {
     for (const band of bands) {
       const top = Math.round(band.top * ratio);
       const height = Math.max(Math.round((band.top + band.height) * ratio) - top, 1);
-      const lines = height >= depth ? depth : 1;
-      for (let line = 0; line < lines; line++) {
-        const from = Math.round((height * line) / lines);
-        this.strips.draw(
-          pen,
-          band.line * depth + line,
-          top + from,
-          Math.round((height * (line + 1)) / lines) - from,
-        );
-      }
+      this.strips.draw(pen, band.line, height >= depth ? depth * band.division.lines : 1, top, height);
     }
     if (waitLine >= 0)
       scene.rows.forEach((row, i) => {
         const height = Math.max(1, Math.min(3, row.mainHeight * 0.1)) * ratio;
-        this.strips.draw(pen, waitLine + i, (row.mainTop + row.mainHeight) * ratio - height, height);
+        this.strips.draw(pen, waitLine + i, 1, (row.mainTop + row.mainHeight) * ratio - height, height);
       });
     pen.restore();
   }
@@ -310,11 +330,8 @@ function ghostOf(scene: Scene): Tile | null {
 }
 
 function bandTiles(scene: Scene, band: Band, ghost: Tile | null): Tile[] {
-  if (band.lane < 0) {
-    band.lane = COMPUTE;
-    return ghost ? [ghost] : [];
-  }
-  return scene.tiles;
+  if (band.lane >= 0) return scene.tiles;
+  return ghost ? [ghost] : [];
 }
 
 function placed(block: Block, band: Band): Drawable {

@@ -197,19 +197,24 @@ export class RecordingPen implements State {
     height: number,
   ): void {
     scratch ??= document.createElement("canvas").getContext("2d", { willReadFrequently: true })!;
-    [scratch.canvas.width, scratch.canvas.height] = [fromWidth, 1];
-    scratch.drawImage(image, fromX, fromY, fromWidth, fromHeight, 0, 0, fromWidth, 1);
-    const pixels = scratch.getImageData(0, 0, fromWidth, 1).data;
-    if (!pixels.some((value, i) => i % 4 === 3 && value > 0)) return;
-    const { scale } = this;
-    this.marks.push({
-      kind: "pixels",
-      x: this.x(x),
-      y: this.y(y),
-      width: width * scale,
-      height: height * scale,
-      pixels,
-    });
+    [scratch.canvas.width, scratch.canvas.height] = [fromWidth, fromHeight];
+    scratch.drawImage(image, fromX, fromY, fromWidth, fromHeight, 0, 0, fromWidth, fromHeight);
+    // Equal lines become one mark: few rows show a mixture.
+    for (let line = 0; line < fromHeight; ) {
+      const { data: pixels } = scratch.getImageData(0, line, fromWidth, 1);
+      const first = line++;
+      while (line < fromHeight && isEqual(pixels, scratch.getImageData(0, line, fromWidth, 1).data)) line++;
+      if (!pixels.some((value, i) => i % 4 === 3 && value > 0)) continue;
+      const { scale } = this;
+      this.marks.push({
+        kind: "pixels",
+        x: this.x(x),
+        y: this.y(y + (first * height) / fromHeight),
+        width: width * scale,
+        height: ((line - first) * height * scale) / fromHeight,
+        pixels,
+      });
+    }
   }
 
   private x(x: number): number {
@@ -247,4 +252,8 @@ export function channelsOf(color: string): [number, number, number, number] {
   }
   const value = parseInt(color.slice(1), 16);
   return [value >> 16, (value >> 8) & 255, value & 255, 1];
+}
+
+function isEqual(one: Uint8ClampedArray, other: Uint8ClampedArray): boolean {
+  return one.every((value, i) => value === other[i]);
 }

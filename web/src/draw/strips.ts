@@ -23,9 +23,9 @@ export class Strips {
     this.canvas.getContext("2d")!.putImageData(image, 0, 0, 0, 0, image.width, this.count);
   }
 
-  /** Draw one line `height` high; all in device pixels. */
-  draw(pen: CanvasRenderingContext2D, line: number, top: number, height: number): void {
+  /** Draw `count` lines, together `height` high; all in device pixels. */
+  draw(pen: CanvasRenderingContext2D, line: number, count: number, top: number, height: number): void {
     const { width } = this.image!;
-    pen.drawImage(this.canvas, 0, line, width, 1, 0, top, width, height);
+    pen.drawImage(this.canvas, 0, line, width, count, 0, top, width, height);
   }
 }

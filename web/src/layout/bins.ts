@@ -1,14 +1,18 @@
-/** Level of detail: wide spans become blocks with text, narrow ones are averaged into pixels.
+/** Level of detail: wide spans become blocks with text, narrow ones are painted as pixels.
  *
- * A track is painted as `depth` pixel lines, so that overlapping spans stay separate. The color of a pixel is the mean
- * of its spans and its alpha the covered fraction: idle time stays visible at any zoom.
+ * A track is painted as `depth` sublanes, so that overlapping spans stay separate. The alpha of a pixel is the covered
+ * fraction: idle time stays visible at any zoom. Where spans meet in a pixel, its color is their mean; where they are
+ * too many to be distinguished, it shows their shares (mixture.ts).
  */
 
 import type { Spans, Tile } from "../model/spans";
+import { type Division, type Mixture, NARROW_WIDTH } from "./mixture";
 import { length, type View } from "./view";
 
 /** Colors as 0xBBGGRR, by kind and shade: see palette.ts. */
 export interface Palette {
+  /** Whether the chunks of a kind differ in color. */
+  isShaded: boolean;
   color(kind: number, chunk: number): number;
 }
 
@@ -30,38 +34,57 @@ export interface Paint {
   blockWidth: number;
   palette: Palette;
   hiddenKinds: Uint8Array;
-  /** Colors by place that replace the palette's, where two runs are compared. */
-  override: Int32Array | null;
   /** Predicate of the spans that match the search, the others are drawn faint; null: no search. */
   wanted: ((spans: Spans, place: number) => boolean) | null;
 }
 
-const SEPARATED_WIDTH = 3;
-const FAINT = 0.16;
-
-/** Sums of one line's current pixel. */
-class Pixel {
-  at = -1;
-  red = 0;
-  green = 0;
-  blue = 0;
-  cover = 0;
+/** The pixel lines of a track: for each sublane those of the division, from `offset`. */
+export interface TrackLines {
+  lines: Uint32Array;
+  offset: number;
+  division: Division;
+  /** Place of the first line in the whole picture. */
+  turn: number;
+  /** One for each sublane. */
+  mixtures: Mixture[];
 }
 
-const pixels = [new Pixel(), new Pixel(), new Pixel(), new Pixel()];
+const FAINT = 0.16;
+/** Alpha of the last pixel of a wide span, which separates it from the next. */
+const SEPARATED_ALPHA = 150;
 
-/** Paint one track into `lines` (depth x width, from `offset`), and return the spans wide enough for blocks. */
+/** Paint what the tiles have of one track, and return the spans that are wide enough for blocks. */
 export function paintTrack(
+  tiles: { tile: Tile; track: [number, number]; override: Int32Array | null }[],
+  paint: Paint,
+  target: TrackLines,
+): Block[] {
+  const { width, depth } = paint;
+  const { lines, offset, division, turn } = target;
+  const mixtures = target.mixtures.slice(0, depth);
+  const isVaried = paint.palette.isShaded || tiles.some(({ override }) => override !== null);
+  for (const mixture of mixtures) mixture.begin(width, isVaried);
+  const blocks = tiles.flatMap(({ tile, track, override }) =>
+    paintTile(tile, track, { ...paint, override }, target),
+  );
+  mixtures.forEach((mixture, sublane) => {
+    const before = sublane * division.lines;
+    mixture.finish({ lines, offset: offset + before * width, division, turn: turn + before });
+  });
+  return blocks;
+}
+
+function paintTile(
   tile: Tile,
   track: [number, number],
-  paint: Paint,
-  lines: Uint32Array,
-  offset: number,
+  paint: Paint & { override: Int32Array | null },
+  { lines, offset, division, mixtures }: TrackLines,
 ): Block[] {
   const blocks: Block[] = [];
   const { spans } = tile;
   const { view, width, depth, blockWidth, palette, hiddenKinds, override, wanted } = paint;
   const scale = width / length(view);
+  const below = division.lines * width;
   const [from, to] = track;
   const left = Math.max(view.start, tile.start);
   const right = Math.min(view.end, tile.end);
@@ -70,8 +93,6 @@ export function paintTrack(
   const sublane = spans.table.has("sublane") ? spans.table.ints("sublane") : null;
   const sublanes = sublane ? spans.table.ints("sublanes") : null;
   const busy = spans.isBinned ? spans.table.ints("busy") : null;
-  for (let line = 0; line < depth; line++)
-    Object.assign(pixels[line]!, { at: -1, red: 0, green: 0, blue: 0, cover: 0 });
   for (let i = spans.firstReaching(left, from, to); i < to; i++) {
     const began = start[i]!;
     if (began >= right) break;
@@ -82,9 +103,9 @@ export function paintTrack(
     const end = Math.min((ended - view.start) * scale, width);
     let first = 0;
     let last = depth;
-    if (depth > 1 && sublanes![i]! > 1) {
-      first = Math.floor((sublane![i]! * depth) / sublanes![i]!) % depth;
-      last = Math.max(first + 1, Math.floor(((sublane![i]! + 1) * depth) / sublanes![i]!));
+    if (depth > 1 && sublanes && sublanes[i]! > 1) {
+      first = Math.floor((sublane![i]! * depth) / sublanes[i]!) % depth;
+      last = Math.max(first + 1, Math.floor(((sublane![i]! + 1) * depth) / sublanes[i]!));
       last = Math.min(last, depth);
     }
     if (end - x >= blockWidth && !busy) {
@@ -94,99 +115,59 @@ export function paintTrack(
     const faint = wanted !== null && !wanted(spans, i);
     const opacity = (busy ? busy[i]! / 255 : 1) * (faint ? FAINT : 1);
     const color = override ? override[i]! : palette.color(kind[i]!, chunk ? Math.max(chunk[i]!, 0) : 0);
-    for (let line = first; line < last; line++)
-      paintSpan(lines, offset + line * width, width, pixels[line]!, x, end, color, opacity);
+    for (let line = first; line < last; line++) {
+      if (end - x >= NARROW_WIDTH) paintInside(lines, offset + line * below, x, end, color, opacity);
+      mixtures[line]!.add(kind[i]!, color, x, end, opacity);
+    }
   }
-  for (let line = 0; line < depth; line++) flush(lines, offset + line * width, pixels[line]!);
   return blocks;
 }
 
-function paintSpan(
+/** The pixels that lie wholly inside of a wide span. */
+function paintInside(
   lines: Uint32Array,
   base: number,
-  width: number,
-  pixel: Pixel,
   x: number,
   end: number,
   color: number,
   opacity: number,
 ): void {
-  const first = x | 0;
-  if (first >= width) return;
-  const last = Math.min(end | 0, width - 1);
-  if (first === last) {
-    // A span of zero length stays visible.
-    add(lines, base, pixel, first, Math.max(end - x, 0.1), color, opacity);
-    return;
-  }
-  add(lines, base, pixel, first, first + 1 - x, color, opacity);
-  if (last - first > 1) {
-    const solid = ((Math.round(opacity * 255) << 24) | color) >>> 0;
-    lines.fill(solid, base + first + 1, base + last);
-    if (end - x >= SEPARATED_WIDTH)
-      lines[base + last - 1] = ((Math.round(opacity * 150) << 24) | color) >>> 0;
-  }
-  add(lines, base, pixel, last, end - last, color, opacity);
-}
-
-function add(
-  lines: Uint32Array,
-  base: number,
-  pixel: Pixel,
-  at: number,
-  part: number,
-  color: number,
-  opacity: number,
-): void {
-  if (part <= 0) return;
-  if (at !== pixel.at) {
-    if (at < pixel.at) return; // overlaps what is painted already
-    flush(lines, base, pixel);
-    pixel.at = at;
-    pixel.red = pixel.green = pixel.blue = pixel.cover = 0;
-  }
-  const weight = part * opacity;
-  pixel.red += weight * (color & 255);
-  pixel.green += weight * ((color >> 8) & 255);
-  pixel.blue += weight * ((color >> 16) & 255);
-  pixel.cover += weight;
-}
-
-function flush(lines: Uint32Array, base: number, pixel: Pixel): void {
-  const { at, cover } = pixel;
-  if (at < 0 || cover <= 0) return;
-  const alpha = Math.min(255, Math.round(cover * 255));
-  const mean = (sum: number): number => (sum / cover) & 255;
-  lines[base + at] =
-    ((alpha << 24) | (mean(pixel.blue) << 16) | (mean(pixel.green) << 8) | mean(pixel.red)) >>> 0;
+  const [from, to] = [(x | 0) + 1, end | 0];
+  lines.fill(((Math.round(opacity * 255) << 24) | color) >>> 0, base + from, base + to);
+  lines[base + to - 1] = ((Math.round(opacity * SEPARATED_ALPHA) << 24) | color) >>> 0;
 }
 
 /** Paint when the host of a row was blocked, one line of one color. */
 export function paintWaits(
-  tile: Tile,
+  tiles: Tile[],
   row: number,
   paint: Paint,
   color: number,
   lines: Uint32Array,
   offset: number,
+  mixture: Mixture,
 ): void {
-  const { spans } = tile;
-  if (!spans.table.has("wait")) return;
-  const wait = spans.table.values("wait");
-  const waited = spans.table.values("wait_duration");
   const { view, width } = paint;
   const scale = width / length(view);
-  const pixel = pixels[0]!;
-  for (let lane = 0; lane < 3; lane++) {
-    const [from, to] = spans.track(row, lane);
-    Object.assign(pixel, { at: -1, red: 0, green: 0, blue: 0, cover: 0 });
-    for (let i = spans.firstReaching(view.start, from, to); i < to && spans.start[i]! < view.end; i++) {
-      if (!(waited[i]! > 0)) continue;
-      const began = spans.start[i]! + wait[i]!;
-      const x = Math.max((began - view.start) * scale, 0);
-      const end = Math.min((began + waited[i]! - view.start) * scale, width);
-      if (end > x) paintSpan(lines, offset, width, pixel, x, end, color, 1);
+  mixture.begin(width, false);
+  for (const { spans } of tiles) {
+    if (!spans.table.has("wait")) continue;
+    const wait = spans.table.values("wait");
+    const waited = spans.table.values("wait_duration");
+    for (let lane = 0; lane < 3; lane++) {
+      const [from, to] = spans.track(row, lane);
+      for (let i = spans.firstReaching(view.start, from, to); i < to && spans.start[i]! < view.end; i++) {
+        if (!(waited[i]! > 0)) continue;
+        const began = spans.start[i]! + wait[i]!;
+        const x = Math.max((began - view.start) * scale, 0);
+        const end = Math.min((began + waited[i]! - view.start) * scale, width);
+        if (end <= x) continue;
+        if (end - x >= NARROW_WIDTH) paintInside(lines, offset, x, end, color, 1);
+        mixture.add(0, color, x, end, 1);
+      }
     }
-    flush(lines, offset, pixel);
   }
+  mixture.finish({ lines, offset, division: ONE_LINE, turn: 0 });
 }
+
+const ONE_LINE: Division = { lines: 1, isStacked: false };

@@ -46,7 +46,10 @@ export function pixelPalette(kinds: Kind[], chunkCount: number): Palette {
       const [red, green, blue] = channels(chunkColor(kind.color, chunk, shades));
       table[kind.code * shades + chunk] = (blue << 16) | (green << 8) | red;
     }
-  return { color: (kind, chunk) => table[kind * shades + (chunk < shades ? chunk : shades - 1)]! };
+  return {
+    isShaded: shades > 1,
+    color: (kind, chunk) => table[kind * shades + (chunk < shades ? chunk : shades - 1)]!,
+  };
 }
 
 function luminance(color: string): number {

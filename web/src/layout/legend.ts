@@ -4,6 +4,9 @@ import { type Kind, LANES, type Wait } from "../model/meta";
 import { waitNamed } from "./colors";
 import type { Viewer } from "./viewer";
 
+/** With more spans per rank, they are narrow in the whole of a step. */
+const MANY_SPANS = 400;
+
 /** Kinds of the lanes that are shown, hidden ones too. */
 export function legendKinds(viewer: Viewer): Kind[] {
   const flags = viewer.display.flags.value;
@@ -29,9 +32,12 @@ export function kindText(kind: Kind): string {
   return kind.name.replaceAll("_", " ");
 }
 
-/** How chunks of a model and the ideal schedule are drawn; none where they are not. */
+/** How chunks, narrow spans and the ideal schedule are drawn; none where they are not. */
 export function legendNotes(viewer: Viewer, chunkCount: number): string[] {
   const notes = chunkCount > 1 ? [`chunks 0 to ${chunkCount - 1}: dark to light`] : [];
+  const { span_count, ranks } = viewer.meta;
+  // Decided by the run, not by the view: a legend that changes while zooming would move the picture.
+  if (span_count > MANY_SPANS * ranks.rank.length) notes.push("narrow spans: kinds by their share");
   const ideal = viewer.display.ideal.value;
   if (ideal !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value)
     notes.push(ideal === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal");

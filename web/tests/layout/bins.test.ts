@@ -1,10 +1,11 @@
 import { describe, expect, it } from "vitest";
 
 import { type Paint, paintTrack } from "../../src/layout/bins";
+import { type Division, divideBand, Mixture } from "../../src/layout/mixture";
 import { sourceOf } from "../blob";
 
 const RED = 0x0000ff;
-const palette = { color: (kind: number) => (kind === 1 ? RED : 0xff0000) };
+const palette = { isShaded: false, color: (kind: number) => (kind === 1 ? RED : 0xff0000) };
 
 function paint(width: number, view: { start: number; end: number }, blockWidth: number): Paint {
   return {
@@ -15,15 +16,19 @@ function paint(width: number, view: { start: number; end: number }, blockWidth: 
     palette,
     hiddenKinds: new Uint8Array(256),
     wanted: null,
-    override: null,
   };
 }
 
 function painted(text: string, width: number, view: { start: number; end: number }, blockWidth = Infinity) {
+  return paintLines(text, paint(width, view, blockWidth), { lines: 1, isStacked: false });
+}
+
+function paintLines(text: string, settings: Paint, division: Division, turn = 0) {
   const { spans } = sourceOf(text);
-  const lines = new Uint32Array(width);
+  const lines = new Uint32Array(settings.width * division.lines);
   const tile = { spans, start: -Infinity, end: Infinity };
-  const blocks = paintTrack(tile, spans.track(0, 0), paint(width, view, blockWidth), lines, 0);
+  const target = { lines, offset: 0, division, turn, mixtures: [new Mixture()] };
+  const blocks = paintTrack([{ tile, track: spans.track(0, 0), override: null }], settings, target);
   return { lines, blocks };
 }
 
@@ -71,13 +76,79 @@ describe("painting", () => {
   });
 
   it("leaves out kinds that are hidden", () => {
-    const { spans } = sourceOf("F0 B0");
-    const lines = new Uint32Array(2);
     const hidden = {
       ...paint(2, { start: 0, end: 20 }, Infinity),
       hiddenKinds: new Uint8Array(256).fill(1, 1, 2),
     };
-    paintTrack({ spans, start: -Infinity, end: Infinity }, spans.track(0, 0), hidden, lines, 0);
+    const { lines } = paintLines("F0 B0", hidden, { lines: 1, isStacked: false });
     expect([...lines].map(alpha)).toEqual([0, 255]);
+  });
+});
+
+/** 300 micro-batches, each a forward and a backward of twice its length, in 100 pixels. */
+const DENSE = Array.from({ length: 300 }, () => "F0 B0 -").join(" ");
+const BLUE = 0xff0000;
+
+function dense(width: number, division: Division, turn = 0): number[][] {
+  const { lines } = paintLines(DENSE, paint(width, { start: 0, end: 9000 }, Infinity), division, turn);
+  return Array.from({ length: division.lines }, (_, line) => [
+    ...lines.slice(line * width, (line + 1) * width),
+  ]);
+}
+
+describe("mixtures", () => {
+  it("show the kinds of a pixel above each other, each as high as its share", () => {
+    const lines = dense(100, { lines: 12, isStacked: true });
+    for (const at of [0, 37, 50, 99]) {
+      const colors = lines.map((line) => line[at]! & 0xffffff);
+      expect(colors.map((color) => (color === RED ? "F" : color === BLUE ? "B" : "?")).join("")).toMatch(
+        /^F{3,4}\??B{7,8}$/,
+      );
+      expect(lines.every((line) => alpha(line[at]!) === 255)).toBe(true);
+    }
+  });
+
+  it("have no stripes where micro-batches are sampled pixel by pixel", () => {
+    for (const width of [170, 190, 211, 233, 251]) {
+      const lines = dense(width, { lines: 12, isStacked: true }).slice(1, -1);
+      const heights = Array.from(
+        { length: width - 10 },
+        (_, i) => lines.reduce((sum, line) => sum + (line[i + 5]! & 255), 0) / 255,
+      );
+      expect(Math.max(...heights) - Math.min(...heights), `${width} pixels`).toBeLessThan(1.1);
+    }
+  });
+
+  it("have the shares in neighboring lines of low rows, whatever row is the first on the screen", () => {
+    const lines = Array.from(
+      { length: 8 },
+      (_, turn) => dense(100, { lines: 1, isStacked: false }, turn)[0]!,
+    );
+    const colors = lines.map((line) => line[50]! & 0xffffff);
+    expect(new Set(colors)).toEqual(new Set([RED, BLUE]));
+    expect(colors.filter((color) => color === RED)).toHaveLength(3);
+    expect(dense(100, { lines: 1, isStacked: false }, 8)[0]).toEqual(lines[0]);
+  });
+
+  it("do not hide a lone narrow span, and do not blur idle time around it", () => {
+    const { lines } = painted("F0 . . . . . . . . . . . . . . .", 16 / 2, { start: 0, end: 160 });
+    expect([...lines].map((pixel) => alpha(pixel) > 0)).toEqual([true, ...Array(7).fill(false)]);
+  });
+
+  it("keep the covered fraction", () => {
+    const half = Array.from({ length: 300 }, () => "F0 .").join(" ");
+    const { lines } = paintLines(half, paint(100, { start: 0, end: 6000 }, Infinity), {
+      lines: 8,
+      isStacked: true,
+    });
+    expect([...lines].every((pixel) => Math.abs(alpha(pixel) - 128) < 3)).toBe(true);
+  });
+
+  it("leave a line to each sublane of low bands", () => {
+    expect(divideBand(1, 2, 20)).toEqual({ lines: 1, isStacked: false });
+    expect(divideBand(12, 1, 20)).toEqual({ lines: 12, isStacked: true });
+    expect(divideBand(80, 2, 20)).toEqual({ lines: 16, isStacked: true });
+    expect(divideBand(12, 1, 50)).toEqual({ lines: 6, isStacked: true });
+    expect(divideBand(8, 2, 20)).toEqual({ lines: 4, isStacked: false });
   });
 });
