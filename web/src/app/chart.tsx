@@ -9,6 +9,7 @@ import type { Viewer } from "../layout/viewer";
 import { durationText } from "../model/time";
 import { idleSentence } from "../panels/idle_details";
 import { kernelSentence } from "../panels/kernel";
+import { RangeHandles } from "../panels/range";
 import { RowLabels, RowScroller } from "../panels/rows";
 import { listen } from "./gestures";
 import { listenToPrinting } from "./print";
@@ -76,6 +77,7 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
           aria-roledescription="pipeline diagram"
           aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys select the next span, W and S zoom, A and D pan."
         />
+        <RangeHandles viewer={viewer} />
         <RowScroller viewer={viewer} top={AXIS_HEIGHT} />
         <Readout viewer={viewer} />
         <EmptyNote viewer={viewer} />

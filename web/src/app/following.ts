@@ -3,7 +3,7 @@
 import { effect } from "@preact/signals";
 
 import { continues, firstLength, hasView, laterRow, latestView, showsEnd } from "../layout/live";
-import { visibleRows } from "../layout/rows";
+import { rowsOnScreen } from "../layout/rows";
 import { length, type View } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
 import type { Meta } from "../model/meta";
@@ -205,10 +205,8 @@ class Follower {
     const { display } = this.viewer;
     const rows = display.rows.peek();
     const { width, height } = display.size.peek();
-    const top = display.scroll.peek();
-    const [first, last] = visibleRows(rows, top, top + height);
-    const shown = rows.placed.slice(first, last).map((row) => row.row);
-    return { ...view, rows: shown, ns_per_pixel: length(view) / width };
+    const shown = rowsOnScreen({ rows, scroll: display.scroll.peek(), height }).flat();
+    return { ...view, rows: shown.map((row) => row.row), ns_per_pixel: length(view) / width };
   }
 }
 

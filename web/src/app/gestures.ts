@@ -1,7 +1,7 @@
 /** Mouse, wheel and touch gestures on the picture. */
 
 import { AXIS_HEIGHT } from "../draw/scene";
-import { rowAt } from "../layout/rows";
+import { type PlacedRow, rowOnScreen, rowsOnScreen, screenTop } from "../layout/rows";
 import type { Range } from "../layout/selection";
 import { length, timeAt } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
@@ -208,23 +208,26 @@ function pinchOf(pointers: Map<number, Point>): Pinch {
   return { distance: Math.hypot(one.x - other.x, one.y - other.y), middle: (one.x + other.x) / 2 };
 }
 
+/** The row at a point, and how far below its top the point is. */
+function rowUnder(viewer: Viewer, at: Point): { row: PlacedRow; y: number } | null {
+  const screen = viewer.display.screen();
+  const row = at.y < 0 ? null : rowOnScreen(screen, at.y);
+  return row && { row, y: at.y - screenTop(screen, row.top) };
+}
+
 function spanUnder(viewer: Viewer, at: Point): Span | null {
-  if (at.y < 0) return null;
-  const y = at.y + viewer.display.scroll.peek();
-  const row = rowAt(viewer.display.rows.peek(), y);
-  return row && viewer.spanAt(at.x, row.row, (y - row.top) / row.height);
+  const found = rowUnder(viewer, at);
+  return found && viewer.spanAt(at.x, found.row.row, found.y / found.row.height);
 }
 
 function idleUnder(viewer: Viewer, at: Point): number | null {
-  const row = at.y < 0 ? null : rowAt(viewer.display.rows.peek(), at.y + viewer.display.scroll.peek());
-  return row && viewer.idleAt(at.x, row.row);
+  const found = rowUnder(viewer, at);
+  return found && viewer.idleAt(at.x, found.row.row);
 }
 
 function kernelUnder(viewer: Viewer, at: Point): Kernel | null {
-  if (at.y < 0) return null;
-  const y = at.y + viewer.display.scroll.peek();
-  const row = rowAt(viewer.display.rows.peek(), y);
-  return row && viewer.kernelAt(at.x, row.row, y - row.top, row.height);
+  const found = rowUnder(viewer, at);
+  return found && viewer.kernelAt(at.x, found.row.row, found.y, found.row.height);
 }
 
 /** The time range and the rows between the begin of a drag and a point. */
@@ -235,11 +238,11 @@ function rangeBetween(viewer: Viewer, drag: Drag, at: Point): Range {
     number,
     number,
   ];
-  const scroll = viewer.display.scroll.peek();
-  const [top, bottom] = [drag.y + drag.scroll, at.y + scroll].sort((a, b) => a - b) as [number, number];
-  const rows = viewer.display.rows
-    .peek()
-    .placed.filter((row) => row.top < bottom && row.top + row.height > top);
+  const screen = viewer.display.screen();
+  const [top, bottom] = [drag.y, at.y].sort((a, b) => a - b) as [number, number];
+  const rows = rowsOnScreen(screen)
+    .flat()
+    .filter((row) => screenTop(screen, row.top) < bottom && screenTop(screen, row.top) + row.height > top);
   return {
     start: Math.round(Math.max(times[0], 0)),
     end: Math.round(Math.min(Math.max(times[1], 0), viewer.meta.end)),

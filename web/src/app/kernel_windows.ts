@@ -3,7 +3,7 @@
 import { effect } from "@preact/signals";
 
 import { showsKernels } from "../layout/bands";
-import { visibleRows } from "../layout/rows";
+import { rowsOnScreen } from "../layout/rows";
 import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
 import { Kernels } from "../model/kernels";
@@ -22,12 +22,12 @@ export function followKernels(viewer: Viewer): () => void {
   let asked: KernelWindow | null = null;
   return effect(() => {
     const view = viewer.camera.view.value;
-    const { width, height } = viewer.display.size.value;
-    const rows = viewer.display.rows.value;
-    const top = viewer.display.scroll.value;
+    const { width } = viewer.display.size.value;
+    const screen = viewer.display.screen();
     if (!showsKernels(facts.typical_ns, length(view) / width)) return;
-    const [first, last] = visibleRows(rows, top, top + height);
-    const shown = rows.placed.slice(first, last).map((row) => row.row);
+    const shown = rowsOnScreen(screen)
+      .flat()
+      .map((row) => row.row);
     if (shown.length === 0 || (asked && covers(asked, view.start, view.end, shown))) return;
     const wanted = { start: view.start - length(view), end: view.end + length(view), rows: shown };
     asked = wanted;

@@ -4,7 +4,8 @@ import { waitNamed } from "../layout/colors";
 import { clamp, length } from "../layout/view";
 import { COMM, COMPUTE, HOST } from "../model/meta";
 import type { Links, Span } from "../model/source";
-import { type DrawnRow, type Scene, x } from "./scene";
+import { durationText } from "../model/time";
+import { AXIS_HEIGHT, type DrawnRow, type Scene, x } from "./scene";
 
 const LEAST_IDLE_WIDTH = 2;
 /** Lower rows are tinted: a hatch would be noise. */
@@ -264,6 +265,29 @@ function bandOf(scene: Scene, span: Span, row: DrawnRow): [number, number] {
     return [row.mainTop + height * spans.table.ints("sublane")[place]!, height];
   }
   return [row.mainTop, row.mainHeight];
+}
+
+/** The length of the selected range, in the axis between its ends, or beside it where they are close. */
+export function drawRangeLength(scene: Scene): void {
+  const range = scene.viewer.selection.range.value;
+  if (!range) return;
+  const { pen, inks, width } = scene;
+  const left = x(scene, range.start);
+  const right = x(scene, range.end);
+  if (right < 0 || left > width) return;
+  const text = durationText(range.end - range.start, scene.unit);
+  pen.font = `600 11px ${inks.fontFamily}`;
+  const space = text.length * 6.6 + 8;
+  const [from, to] = [Math.max(left, 0), Math.min(right, width)];
+  const middle = to - from >= space + 12 ? (from + to) / 2 : to + space / 2 + 8;
+  const at = clamp(middle, space / 2, width - space / 2);
+  pen.fillStyle = inks.paper;
+  pen.fillRect(at - space / 2, AXIS_HEIGHT - 20, space, 14);
+  pen.fillStyle = inks.accent;
+  pen.textAlign = "center";
+  pen.textBaseline = "alphabetic";
+  pen.fillText(text, at, AXIS_HEIGHT - 9);
+  pen.fillRect(from, AXIS_HEIGHT - 4, Math.max(to - from, 1), 2);
 }
 
 /** The selected time on its rows: tinted, and framed where rows lie beside each other. */

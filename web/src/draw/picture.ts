@@ -2,7 +2,15 @@
 
 import { chunkColor, textColor } from "../layout/colors";
 import { kindText, legendKinds, legendNotes, legendWaits, waitText } from "../layout/legend";
-import { HEADING_HEIGHT, rowLabel, stageLabel, visibleRows } from "../layout/rows";
+import {
+  HEADING_HEIGHT,
+  type PlacedRow,
+  pinnedHeight,
+  rowLabel,
+  rowsOnScreen,
+  screenTop,
+  stageLabel,
+} from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
 import { isAction } from "../model/meta";
 import { type Hatch, type Mark, RecordingPen } from "./recording_pen";
@@ -82,22 +90,28 @@ function hatch(found: Hatch): CanvasPattern {
 
 function drawLabels(viewer: Viewer, pen: RecordingPen, height: number, inks: Inks): void {
   const rows = viewer.display.rows.peek();
-  const scroll = viewer.display.scroll.peek();
-  const [first, last] = visibleRows(rows, scroll, scroll + height);
+  const screen = viewer.display.screen(height);
+  const fixed = pinnedHeight(screen);
+  // What scrolls must not lie on what stays.
+  const isSeen = (top: number, middle: number): boolean =>
+    middle >= (top < fixed ? 0 : fixed) && middle <= height;
   const every = Math.max(1, Math.ceil((LABEL_SIZE + 2) / viewer.display.pitch.peek()));
   const font = `${LABEL_SIZE}px ${inks.fontFamily}`;
   for (const heading of rows.headings) {
-    const y = heading.top - scroll;
-    if (y < 0 || y + HEADING_HEIGHT > height) continue;
+    const y = screenTop(screen, heading.top);
+    if (!isSeen(heading.top, y) || y + HEADING_HEIGHT > height) continue;
     drawText(pen, heading.text, 0, AXIS_HEIGHT + y + 15, `600 ${font}`, inks.quiet);
   }
-  rows.placed.slice(first, last).forEach((row, i) => {
-    const middle = AXIS_HEIGHT + row.top - scroll + row.height / 2;
-    if ((first + i) % every !== 0 || middle < AXIS_HEIGHT || middle > AXIS_HEIGHT + height) return;
+  const first = rows.placed.indexOf(rowsOnScreen(screen)[1][0]!);
+  const placeOf = (row: PlacedRow, i: number): number => (row.top < fixed ? i : Math.max(first, 0) + i);
+  const draw = (row: PlacedRow, i: number): void => {
+    const middle = AXIS_HEIGHT + screenTop(screen, row.top) + row.height / 2;
+    if (placeOf(row, i) % every !== 0 || !isSeen(row.top, middle - AXIS_HEIGHT)) return;
     const stage = row.height >= 30 ? stageLabel(viewer.meta, row.row) : "";
     drawText(pen, rowLabel(viewer.meta, row.row), 0, middle + (stage ? -2 : 4), font, inks.ink);
     if (stage) drawText(pen, stage, 0, middle + 11, font, inks.quiet);
-  });
+  };
+  for (const part of rowsOnScreen(screen)) part.forEach(draw);
 }
 
 interface Entry {

@@ -1,7 +1,7 @@
 /** The pipeline picture: axis, tracks, spans and overlays. */
 
 import { divideRow } from "../layout/bands";
-import { visibleRows } from "../layout/rows";
+import { pinnedHeight, rowsOnScreen, screenTop } from "../layout/rows";
 import { axisTicks, type Tick } from "../layout/ticks";
 import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
@@ -71,12 +71,30 @@ export class TimelinePainter {
     const scene = { ...this.scene(pen, width, height, ratio, inks, layers), textures };
     pen.fillStyle = scene.inks.paper;
     pen.fillRect(0, 0, width, height);
-    drawTracks(scene);
+    const screen = this.viewer.display.screen(size.height);
+    const fixed = pinnedHeight(screen);
     drawAxis(scene);
+    overlays.drawRangeLength(scene);
+    // Pinned rows stay; the others scroll below them. Both know all rows, for arrows between them.
+    const isPinned = (row: DrawnRow): boolean => row.top < fixed;
+    if (fixed > 0) this.paintRows({ ...scene, rows: scene.rows.filter(isPinned) }, 0, fixed);
+    const others = fixed > 0 ? scene.rows.filter((row) => !isPinned(row)) : scene.rows;
+    this.paintRows({ ...scene, rows: others }, fixed, size.height - fixed);
+    if (fixed > 0 && screen.scroll > 0) {
+      pen.fillStyle = scene.inks.quiet;
+      pen.fillRect(0, AXIS_HEIGHT + fixed - 1, width, 1);
+    }
+  }
+
+  /** Draw rows with all that belongs to them, between two heights below the axis. */
+  private paintRows(scene: Scene, top: number, height: number): void {
+    const { pen } = scene;
     pen.save();
     pen.beginPath();
-    pen.rect(0, AXIS_HEIGHT, width, size.height);
+    pen.rect(0, AXIS_HEIGHT + top, scene.width, height);
     pen.clip();
+    drawTracks(scene);
+    drawGrid(scene);
     overlays.drawIdle(scene);
     this.blocks.draw(scene);
     drawKernels(scene);
@@ -127,23 +145,23 @@ export class TimelinePainter {
 
   private drawnRows(height: number): DrawnRow[] {
     const { viewer } = this;
-    const rows = viewer.display.rows.value;
-    const top = viewer.display.scroll.value;
-    const [first, last] = visibleRows(rows, top, top + height);
+    const screen = viewer.display.screen(height - AXIS_HEIGHT);
     const lanes = viewer.lanes();
-    return rows.placed.slice(first, last).map((row) => {
-      const y = row.top - top + AXIS_HEIGHT;
-      const bands = divideRow(row.height, lanes);
-      return {
-        ...row,
-        ...bands,
-        y,
-        mainTop: y,
-        ghostTop: y + bands.ghostTop,
-        thinTop: y + bands.thinTop,
-        kernelTop: y + bands.kernelTop,
-      };
-    });
+    return rowsOnScreen(screen)
+      .flat()
+      .map((row) => {
+        const y = screenTop(screen, row.top) + AXIS_HEIGHT;
+        const bands = divideRow(row.height, lanes);
+        return {
+          ...row,
+          ...bands,
+          y,
+          mainTop: y,
+          ghostTop: y + bands.ghostTop,
+          thinTop: y + bands.thinTop,
+          kernelTop: y + bands.kernelTop,
+        };
+      });
   }
 }
 
@@ -155,23 +173,41 @@ function drawTracks(scene: Scene): void {
   pen.lineWidth = 1;
   pen.beginPath();
   for (const heading of viewer.display.rows.value.headings) {
-    const y = Math.round(heading.top - viewer.display.scroll.value + AXIS_HEIGHT) + 0.5;
+    const screen = viewer.display.screen(scene.height - AXIS_HEIGHT);
+    const y = Math.round(screenTop(screen, heading.top) + AXIS_HEIGHT) + 0.5;
     pen.moveTo(0, y + 3);
     pen.lineTo(scene.width, y + 3);
   }
   pen.stroke();
 }
 
-/** Ticks and their times, relative to the start of the step if the view is within one. */
-function drawAxis(scene: Scene): void {
+/** Lines from the ticks of the axis down through the rows. */
+function drawGrid(scene: Scene): void {
   const { pen, inks, view, viewer, width } = scene;
+  const { rows, scroll } = viewer.display.screen();
+  const bottom = Math.min(scene.height, AXIS_HEIGHT + rows.height - scroll);
+  pen.strokeStyle = inks.grid;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (const tick of axisTicks(view, originOf(scene).origin, width / TICK_DISTANCE, scene.unit).ticks) {
+    const at = Math.round(x(scene, tick.time)) + 0.5;
+    pen.moveTo(at, AXIS_HEIGHT);
+    pen.lineTo(at, bottom);
+  }
+  pen.stroke();
+}
+
+/** Where the times of the axis count from: the start of the step if the view is within one, else that of the run. */
+function originOf({ viewer, view }: Scene): { isWithin: boolean; origin: number } {
   const step = viewer.camera.step.value;
   const isWithin = step !== null && length(view) < 1.5 * (step.end - step.start) + 40;
-  const origin = isWithin ? step.start : 0;
-  const bottom = Math.min(
-    scene.height,
-    AXIS_HEIGHT + viewer.display.rows.value.height - viewer.display.scroll.value,
-  );
+  return { isWithin, origin: isWithin ? step.start : 0 };
+}
+
+/** Ticks and their times, relative to the start of the step if the view is within one. */
+function drawAxis(scene: Scene): void {
+  const { pen, inks, view, width } = scene;
+  const { isWithin, origin } = originOf(scene);
   const axis = axisTicks(view, origin, width / TICK_DISTANCE, scene.unit);
   pen.strokeStyle = inks.grid;
   pen.lineWidth = 1;
@@ -179,7 +215,7 @@ function drawAxis(scene: Scene): void {
   for (const tick of axis.ticks) {
     const at = Math.round(x(scene, tick.time)) + 0.5;
     pen.moveTo(at, AXIS_HEIGHT - 5);
-    pen.lineTo(at, bottom);
+    pen.lineTo(at, AXIS_HEIGHT);
   }
   pen.stroke();
   pen.fillStyle = inks.paper;

@@ -5,7 +5,16 @@ import { computed, type ReadonlySignal, type Signal, signal } from "@preact/sign
 import type { Meta } from "../model/meta";
 import { type IdealPlace, NOTHING_CHOSEN, type Theme } from "./hash";
 import type { Flag } from "./hit";
-import { autoPitch, LARGEST_PITCH, placeRows, type RowChoice, type Rows } from "./rows";
+import {
+  autoPitch,
+  LARGEST_PITCH,
+  pinnedHeight,
+  placeRows,
+  type RowChoice,
+  type RowScreen,
+  type Rows,
+  screenTop,
+} from "./rows";
 import { clamp } from "./view";
 
 export const DEFAULT_FLAGS: Flag[] = ["arrows", "waits", "idle"];
@@ -39,6 +48,11 @@ export class Display {
     this.rows = computed(() => placeRows(meta(), this.rowChoice.value, this.pitch.value));
   }
 
+  /** Where the rows are on the screen, of which `height` pixels are seen. */
+  screen(height = this.size.value.height): RowScreen {
+    return { rows: this.rows.value, scroll: this.scroll.value, height };
+  }
+
   setScroll(top: number): void {
     this.scroll.value = clamp(top, 0, this.rows.peek().height - this.size.peek().height);
   }
@@ -46,10 +60,13 @@ export class Display {
   /** Scroll until a row is on the screen. */
   revealRow(row: number): void {
     const placed = this.rows.peek().placed.find((one) => one.row === row);
-    const top = this.scroll.peek();
-    const { height } = this.size.peek();
-    if (placed && (placed.top < top || placed.top + placed.height > top + height))
-      this.setScroll(placed.top - height / 2);
+    if (!placed) return;
+    const screen = { rows: this.rows.peek(), scroll: this.scroll.peek(), height: this.size.peek().height };
+    const fixed = pinnedHeight(screen);
+    if (placed.top < fixed) return;
+    const top = screenTop(screen, placed.top);
+    if (top < fixed || top + placed.height > screen.height)
+      this.setScroll(placed.top - (fixed + screen.height) / 2);
   }
 
   setPitch(pitch: number): void {

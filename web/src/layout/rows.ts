@@ -32,6 +32,8 @@ export interface Rows {
   placed: PlacedRow[];
   headings: Heading[];
   height: number;
+  /** Height of the pinned rows, which come first. */
+  pinnedHeight: number;
   /** Top of every placed row, rising. */
   tops: Float64Array;
 }
@@ -57,12 +59,13 @@ export function placeRows(meta: Meta, choice: RowChoice, pitch: number): Rows {
   };
   if (pinned.length) head("pinned");
   for (const row of pinned) place(row, true);
+  const pinnedHeight = top;
   if (pinned.length && choice.group === "none") head("other rows");
   for (const [title, rows] of grouped(meta, choice.group, others)) {
     if (title !== null) head(title);
     for (const row of rows) place(row, false);
   }
-  return { placed, headings, height: top, tops: Float64Array.from(placed, (one) => one.top) };
+  return { placed, headings, height: top, pinnedHeight, tops: Float64Array.from(placed, (one) => one.top) };
 }
 
 /** The places (of `placed`) that lie between two heights. */
@@ -75,6 +78,40 @@ export function visibleRows(rows: Rows, top: number, bottom: number): [number, n
 export function rowAt(rows: Rows, y: number): PlacedRow | null {
   const row = rows.placed[lowerBound(rows.tops, y, 0, rows.tops.length) - 1];
   return row && y < row.top + row.height ? row : null;
+}
+
+/** Where rows are on the screen: pinned ones stay at the top while the others scroll below them. */
+export interface RowScreen {
+  rows: Rows;
+  scroll: number;
+  height: number;
+}
+
+/** Pinned rows that take more of the height scroll with the others, of which little could be seen. */
+const MOST_PINNED_FRACTION = 0.7;
+
+/** The height at the top that does not scroll. */
+export function pinnedHeight({ rows, height }: RowScreen): number {
+  return rows.pinnedHeight <= MOST_PINNED_FRACTION * height ? rows.pinnedHeight : 0;
+}
+
+/** Where something of this height in the list of rows is on the screen. */
+export function screenTop(screen: RowScreen, top: number): number {
+  return top < pinnedHeight(screen) ? top : top - screen.scroll;
+}
+
+/** The rows on the screen: those that stay, then those that scroll. */
+export function rowsOnScreen(screen: RowScreen): [PlacedRow[], PlacedRow[]] {
+  const { rows, scroll, height } = screen;
+  const fixed = pinnedHeight(screen);
+  const count = fixed > 0 ? lowerBound(rows.tops, fixed, 0, rows.tops.length) : 0;
+  const [first, last] = visibleRows(rows, scroll + fixed, scroll + height);
+  return [rows.placed.slice(0, count), rows.placed.slice(Math.max(first, count), last)];
+}
+
+/** The row at a height on the screen, null where there is none. */
+export function rowOnScreen(screen: RowScreen, y: number): PlacedRow | null {
+  return rowAt(screen.rows, y < pinnedHeight(screen) ? y : y + screen.scroll);
 }
 
 /** Lower blocks have no numbers. */

@@ -14,6 +14,7 @@ import { Camera } from "./camera";
 import { Display } from "./display";
 import { type Flag, findSpan, LAYER_NAMES } from "./hit";
 import { Live, laterRow } from "./live";
+import { rowsOnScreen } from "./rows";
 import { Search } from "./search";
 import { Selection } from "./selection";
 import { clamp, length, type View } from "./view";
@@ -210,6 +211,19 @@ export class Viewer {
     this.notify(measuring.peek() ? "measuring: drag over the picture" : "dragging moves the picture");
   }
 
+  /** Move one end of the selected range to a time, not beyond the other; its statistics follow when `isDone`. */
+  moveRange(end: "start" | "end", time: number, isDone: boolean): void {
+    const range = this.selection.range.peek();
+    if (!range) return;
+    const whole = Math.round(time);
+    const moved =
+      end === "start"
+        ? { ...range, start: clamp(whole, 0, range.end - 1) }
+        : { ...range, end: clamp(whole, range.start + 1, this.meta.end) };
+    if (isDone) void this.selection.setRange(moved);
+    else this.selection.range.value = moved;
+  }
+
   /** Move the selection to the neighbor on its row, or to the span at the same time on the next row. */
   async moveFocus(by: "left" | "right" | "up" | "down"): Promise<void> {
     const current = this.selection.selected.peek();
@@ -217,7 +231,7 @@ export class Viewer {
     const at = current ? placed.findIndex((one) => one.row === current.row) : -1;
     if (!current || at < 0) {
       const { start, end } = this.camera.view.peek();
-      const first = placed.find((one) => one.top >= this.display.scroll.peek());
+      const first = rowsOnScreen(this.display.screen()).flat()[0];
       const middle = Math.max(start, Math.min((start + end) / 2, this.meta.end));
       if (first) await this.selectNear(first.row, middle, 0);
       return;

@@ -4,9 +4,13 @@ import {
   autoPitch,
   HEADING_HEIGHT,
   LABEL_HEIGHT,
+  pinnedHeight,
   placeRows,
   type RowChoice,
   rowAt,
+  rowOnScreen,
+  rowsOnScreen,
+  screenTop,
   visibleRows,
 } from "../../src/layout/rows";
 import { metaOf } from "../blob";
@@ -63,5 +67,36 @@ describe("the height of rows", () => {
   it("is enough for numbers in the blocks of many ranks", () => {
     const rows = placeRows(META, CHOICE, autoPitch(64, 640));
     expect(rows.placed[0]!.height).toBeGreaterThanOrEqual(LABEL_HEIGHT);
+  });
+});
+
+describe("pinned rows", () => {
+  it("are none without any", () => {
+    const all = placeRows(META, CHOICE, 30);
+    expect(rowsOnScreen({ rows: all, scroll: 0, height: 120 }).map((part) => part.length)).toEqual([0, 4]);
+  });
+
+  const rows = placeRows(META, { ...CHOICE, pinned: [3] }, 30);
+  const screen = { rows, scroll: 45, height: 120 };
+
+  it("stay at the top while the others scroll below them", () => {
+    expect(pinnedHeight(screen)).toBe(HEADING_HEIGHT + 30);
+    const [pinned, others] = rowsOnScreen(screen);
+    expect(pinned.map((row) => row.row)).toEqual([3]);
+    expect(screenTop(screen, pinned[0]!.top)).toBe(HEADING_HEIGHT);
+    expect(others.map((row) => row.row)).toEqual([0, 1, 2]);
+    expect(screenTop(screen, others[1]!.top)).toBe(others[1]!.top - 45);
+  });
+
+  it("are found where they are, above the rows that have scrolled there", () => {
+    expect(rowOnScreen(screen, HEADING_HEIGHT + 5)?.row).toBe(3);
+    expect(rowOnScreen(screen, HEADING_HEIGHT + 30 + 20)?.row).toBe(1);
+  });
+
+  it("scroll with the others if they would take most of the height", () => {
+    const low = { rows, scroll: 45, height: 60 };
+    expect(pinnedHeight(low)).toBe(0);
+    expect(rowsOnScreen(low)[0]).toEqual([]);
+    expect(screenTop(low, HEADING_HEIGHT)).toBe(HEADING_HEIGHT - 45);
   });
 });
