@@ -15,6 +15,9 @@ settings.load_profile("stagescope")
 # Some shells export it, and output would be laid out for their width.
 os.environ.pop("COLUMNS", None)
 
+# Expected texts are English, whatever the language of the machine is.
+os.environ["STAGESCOPE_LANG"] = "en"
+
 LONG_TESTS = Path(__file__).with_name("long_tests.txt")
 
 

@@ -196,7 +196,8 @@ def test_a_closed_pipe_ends_the_command_silently(spans):
 def test_imports_a_command_only_when_it_runs():
     code = (
         "import sys; from stagescope.cli import main; main(['--help']); "
-        "assert not [name for name in sys.modules if name.startswith('stagescope.cli.')]"
+        "found = [name for name in sys.modules if name.startswith('stagescope.cli.')]; "
+        "assert found == ['stagescope.cli.help_language'], found"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from stagescope import __version__
+from stagescope.cli.help_language import language_of_call, with_language
 from stagescope.vocabulary.errors import StagescopeError
+from stagescope.vocabulary.language import speaking
 from stagescope.vocabulary.nearest_names import nearest_name
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class LazyGroup(click.Group):
         for command in COMMANDS:
             if command.name == cmd_name:
                 found = import_module(command.module).command
-                return found if isinstance(found, click.Command) else None
+                return with_language(found) if isinstance(found, click.Command) else None
         return None
 
     def resolve_command(
@@ -128,6 +130,9 @@ def commands() -> None:
     """See, explain and shrink the bubble of pipeline-parallel training."""
 
 
+with_language(commands)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code of one call; `arguments` defaults to those of the process.
 
@@ -138,8 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file name may contain bytes that the encoding of the terminal does not have; print ? for them.
         sys.stdout.reconfigure(errors="replace")
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = _run(sys.argv[1:] if arguments is None else list(arguments))
+        with speaking(language_of_call(given)):
+            code = _run(given)
         sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter flushes standard output again at exit and would print a traceback.

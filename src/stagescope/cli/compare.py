@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import (
@@ -18,6 +18,7 @@ from stagescope.cli.reading import (
     skip_steps_option,
 )
 from stagescope.cli.show import print_text
+from stagescope.vocabulary.language import localized_list
 from stagescope.vocabulary.steps import parse_skipped
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def command(
     if html_path is not None:
         api.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
     if json_path == STANDARD_OUTPUT:
-        echo(json_text(api.comparison_json(comparison)), nl=False)
+        echo_data(json_text(api.comparison_json(comparison)), nl=False)
         return code
     if json_path is not None:
         write_json(api.comparison_json(comparison), json_path, force=force)
@@ -93,5 +94,5 @@ def _print(comparison: Comparison, *, markdown: bool) -> None:
     from stagescope.reports.comparison_table import comparison_tables
 
     tables = comparison_tables(comparison, markdown=markdown)
-    print_text("\n".join([*comparison_sentences(comparison), "", tables]))
+    print_text("\n".join([*localized_list(comparison_sentences(comparison)), "", tables]))
     print_diagnostics(comparison.diagnostics)

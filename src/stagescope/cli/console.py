@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stagescope.vocabulary.language import localized
 from stagescope.vocabulary.printable import printable_lines
 
 if TYPE_CHECKING:
@@ -23,13 +24,25 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+PREFIX = "stagescope: "
 PIPE_WIDTH = 80
 LEAST_WIDTH = 40
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text and, with `nl`, a line break, to standard output or with `err` to standard error."""
-    click.echo(printable_lines(str(text)), err=err, nl=nl)
+    """Print a text for people in their language and, with `nl`, a line break, to standard output or error."""
+    echo_data("\n".join(map(_localized_line, str(text).split("\n"))), err=err, nl=nl)
+
+
+def _localized_line(line: str) -> str:
+    """Return a line in the current language; the name of the program before a message remains."""
+    message = line.removeprefix(PREFIX)
+    return f"{line[: len(line) - len(message)]}{localized(message)}"
+
+
+def echo_data(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text as it is: for programs, of other people, or composed in the language of the user."""
+    click.echo(printable_lines(text), err=err, nl=nl)
 
 
 def echo_exactly(text: str) -> None:
@@ -41,7 +54,8 @@ def echo_click_error(error: click.ClickException) -> None:
     """Print an error that click has found in the arguments, which may be names of files."""
     with io.StringIO() as shown:
         error.show(shown)
-        echo(shown.getvalue(), err=True, nl=False)
+        for line in shown.getvalue().splitlines():
+            echo(line, err=True)
 
 
 def print_styled(text: Text, width: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, echo_data
 from stagescope.demo.names import SCHEDULES, THEORY
 from stagescope.exporters.new_files import create, make_directory
 from stagescope.vocabulary.errors import CommandError, OutputError
@@ -98,7 +98,7 @@ def _record(output: Path, options: list[str]) -> Path:
         ended = launch.run_command(command, environment, file)
     place.leave(recordings)
     if ended.exit_code:
-        echo(log.read_text(encoding="utf-8", errors="replace")[-2000:], err=True)
+        echo_data(log.read_text(encoding="utf-8", errors="replace")[-2000:], err=True)
         raise CommandError.failed("the training", ended.exit_code, log)
     return recordings
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from typing import TYPE_CHECKING
 
-from stagescope.cli.console import echo, terminal_width
+from stagescope.cli.console import echo, echo_data, terminal_width
+from stagescope.vocabulary.language import localized, wrapped
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -25,29 +25,29 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
     if diagnostics:
         echo()
     for line in diagnostic_lines(diagnostics):
-        echo(_wrapped(line, terminal_width()) if sys.stdout.isatty() else line)
+        echo_data(_wrapped(line, terminal_width()) if sys.stdout.isatty() else line)
 
 
 def _wrapped(line: str, width: int) -> str:
     """Return a line without breaks in words, such as paths, with indented continuations."""
-    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapped(line, width, later="  ", keeps_words=True))
 
 
 def diagnostic_lines(diagnostics: Sequence[Diagnostic], most: int = MOST_LINES) -> Iterator[str]:
     """Yield one line per diagnostic in the given order, and after `most` of them how many are not shown."""
     for one in diagnostics[:most]:
-        yield printable(f"{one.severity}: {one.message}{_facts(one)}")
+        yield printable(localized(f"{one.severity}: {one.message}") + _facts(one))
     if len(diagnostics) > most:
-        yield f"... and {len(diagnostics) - most} more; stagescope report --json lists all"
+        yield localized(f"... and {len(diagnostics) - most} more; stagescope report --json lists all")
 
 
 def _facts(one: Diagnostic) -> str:
     """Return where and how often, if it is known and not part of the message."""
     facts = (
         one.source if one.source and one.source not in one.message else None,
-        f"rank {one.rank}" if one.rank is not None else None,
+        localized(f"rank {one.rank}") if one.rank is not None else None,
         one.location,
-        f"count {one.count}" if one.count > 1 else None,
+        localized(f"count {one.count}") if one.count > 1 else None,
     )
     known = ", ".join(fact for fact in facts if fact)
     return f" [{known}]" if known else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, echo_data
 from stagescope.cli.hang_options import after_option
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.vocabulary.number_ranges import ranks_text
@@ -54,7 +54,7 @@ def command(
     report = api.find_hang(*directories, quiet_after_s=after, stacks=stacks)
     if json_path is not None:
         if json_path == STANDARD_OUTPUT:
-            echo(json_text(api.hang_json(report)), nl=False)
+            echo_data(json_text(api.hang_json(report)), nl=False)
         else:
             write_json(api.hang_json(report), json_path, force=force)
     if json_path != STANDARD_OUTPUT:
@@ -73,7 +73,7 @@ def _print(report: HangReport, *, stacks: bool) -> None:
     echo()
     rows = [tuple(map(printable, row)) for row in api.hang_rows(report)]
     for line in aligned(("rank", "condition", "step", "last"), rows, (1, 3)):
-        echo(line)
+        echo_data(line)
     if len(rows) < len(report.states):
         echo(f"... and {len(report.states) - len(rows)} more ranks: --json lists all")
     if report.is_hung or stacks:
@@ -91,4 +91,4 @@ def _print_stacks(report: HangReport, *, stacks: bool) -> None:
                 echo()
                 echo(printable(f"rank {state.rank}, {name}, innermost call first:"))
             for frame in stack:
-                echo(f"  {printable(frame)}")
+                echo_data(f"  {printable(frame)}")

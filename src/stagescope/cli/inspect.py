@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import cell_width, localized, padded
 from stagescope.vocabulary.limits import BY_NAME, parse_limits
 from stagescope.vocabulary.printable import printable
 
@@ -63,9 +64,9 @@ def command(
 
     inspection = api.inspect(path, limits=parse_limits(limits) or None)
     if toml:
-        echo(inspection.proposal.toml, nl=False)
+        echo_data(inspection.proposal.toml, nl=False)
     elif json_path == STANDARD_OUTPUT:
-        echo(json_text(api.inspection_json(inspection)), nl=False)
+        echo_data(json_text(api.inspection_json(inspection)), nl=False)
     else:
         for line in _lines(inspection, path, rows):
             echo(line)
@@ -93,7 +94,7 @@ def _lines(inspection: Inspection, path: Path, rows: int) -> Iterator[str]:
     categories = [(name, f"{count:,}") for name, count in contents.categories.of.most_common()]
     yield from _table("categories", categories, rows, contents.categories.others)
     arguments = [
-        (key, f"{facts.count:,}", "such as " + ", ".join(facts.examples))
+        (key, f"{facts.count:,}", localized("such as ") + ", ".join(facts.examples))
         for key, facts in sorted(contents.arguments.items(), key=lambda each: -each[1].count)
     ]
     yield from _table("arguments", arguments, rows, contents.other_keys)
@@ -119,10 +120,10 @@ def _table(title: str, rows: Sequence[tuple[str, ...]], most: int, others: int) 
     yield ""
     yield f"{title} ({len(rows):,}{f', and others in {others:,} events' if others else ''})"
     cells = [[printable(cell)[:WIDEST] for cell in row] for row in rows[:most]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(cell_width, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         aligned = (
-            cell.rjust(width) if cell.replace(",", "").isdigit() else cell.ljust(width)
+            cell.rjust(width) if cell.replace(",", "").isdigit() else padded(cell, width)
             for cell, width in zip(row, widths, strict=True)
         )
         yield f"  {'  '.join(aligned)}".rstrip()

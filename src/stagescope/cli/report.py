@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import aligned_line, print_unaligned, without_clock_line
-from stagescope.cli.console import echo, terminal_width
+from stagescope.cli.console import echo, echo_data, terminal_width
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quantities_text
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
@@ -26,6 +25,7 @@ from stagescope.cli.reading import (
 )
 from stagescope.cli.show import print_tables, print_text, print_understood, supports_unicode
 from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.language import filled
 from stagescope.vocabulary.steps import parse_skipped
 
 if TYPE_CHECKING:
@@ -133,13 +133,13 @@ def _write(report: Report, asked: Wanted) -> None:
     if asked.html_path is not None:
         api.export(report, asked.html_path, format="html", force=asked.force)
     if asked.json_path == STANDARD_OUTPUT:
-        echo(json_text(api.report_json(report)), nl=False)
+        echo_data(json_text(api.report_json(report)), nl=False)
         return
     if asked.json_path is not None:
         write_json(api.report_json(report), asked.json_path, force=asked.force)
     shown = with_bubble(report, asked.bubble)
     if asked.markdown:
-        echo(_markdown(shown, clocks), nl=False)
+        echo_data(_markdown(shown, clocks), nl=False)
         return
     print_report(shown, clocks, full=asked.full)
     written = [path for path in (asked.json_path, asked.html_path) if path is not None]
@@ -159,7 +159,7 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
     print_understood(report.timeline)
     print_unaligned(report.timeline, ascii_only=ascii_only)
     line = aligned_line(clocks)
-    echo(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
+    echo_data(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
     remaining = without_clock_line(report.diagnostics)
     if full:
         unrecorded = unrecorded_text(report.explanation.lost_time if report.explanation else None)
@@ -168,11 +168,11 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
             interactions = removal_order_text(report.explanation.losses)
             echo(f"{interactions}\n" if interactions else "", nl=False)
         if report.verdict is not None and report.verdict.tested:
-            print_text("\n".join(textwrap.wrap(report.verdict.tested, terminal_width())) + "\n")
+            print_text(filled(report.verdict.tested, terminal_width()) + "\n")
         for line in collective_lines(report, width=terminal_width()):
-            echo(line)
+            echo_data(line)
         for sentence in slowdown_lines(report.slowdowns, width=terminal_width()):
-            echo(sentence)
+            echo_data(sentence)
         print_tables(replace(report, diagnostics=remaining))
     else:
         print_diagnostics(remaining)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,17 @@ import click
 
 from stagescope.cli.bubble_option import bubble_option, with_bubble
 from stagescope.cli.clock_lines import print_aligned, print_unaligned, without_clock_line
-from stagescope.cli.console import LEAST_WIDTH, echo, has_sixteen_colors, print_styled, terminal_width
+from stagescope.cli.console import (
+    LEAST_WIDTH,
+    echo,
+    echo_data,
+    has_sixteen_colors,
+    print_styled,
+    terminal_width,
+)
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.vocabulary.language import filled
 
 if TYPE_CHECKING:
     from stagescope.analysis import Report
@@ -77,7 +84,7 @@ def print_understood(timeline: Timeline) -> None:
 
     lines = understood_lines(timeline)
     for line in lines:
-        echo(line)
+        echo_data(line)
     if lines:
         echo()
 
@@ -102,7 +109,7 @@ def print_chart(
         color=SIXTEEN if color and has_sixteen_colors() else color,
     )
     if not color:
-        echo(chart.plain)
+        echo_data(chart.plain)
         return
     print_styled(chart, width)
 
@@ -112,12 +119,12 @@ def print_tables(report: Report, *, width: int | None = None, ascii_only: bool =
     from stagescope.reports.tables import step_and_rank_tables
 
     ascii_only = ascii_only or not supports_unicode()
-    echo(step_and_rank_tables(report, width=width or terminal_width(), ascii_only=ascii_only))
+    echo_data(step_and_rank_tables(report, width=width or terminal_width(), ascii_only=ascii_only))
     bubble = report.bubble
     text = f"bubble: idle time over {bubble.denominator}"
     if bubble.fraction is None:
         text = f"bubble: unknown, because {bubble.unknown_because}"
-    echo("\n".join(textwrap.wrap(text, width or terminal_width())))
+    echo_data(filled(text, width or terminal_width()))
     print_diagnostics(report.diagnostics)
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, echo_data
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.language import Foreign
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -80,12 +81,12 @@ def _print(result: pl.DataFrame, rows: int) -> None:
     from stagescope.reports.aligned import aligned
 
     shown = result.head(rows) if rows else result
-    head = tuple(result.columns)
+    head = tuple(map(Foreign, result.columns))
     if not head:
         return
     text = [place for place, dtype in enumerate(result.dtypes) if not dtype.is_numeric()]
     for line in aligned(head, [tuple(map(_cell, row)) for row in shown.iter_rows()], text):
-        echo(line)
+        echo_data(line)
     if shown.height < result.height:
         echo(
             f"... and {result.height - shown.height} more rows: --rows 0 prints all, -o OUT writes them to a file"
@@ -96,4 +97,4 @@ def _cell(value: object) -> str:
     """Return a value as one line: nothing for null, and fractions without the digits that rounding adds."""
     if value is None:
         return ""
-    return f"{value:.12g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.12g}" if isinstance(value, float) else Foreign(printable(str(value)))

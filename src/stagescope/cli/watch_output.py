@@ -9,7 +9,7 @@ from itertools import chain
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
-from stagescope.cli.console import echo, terminal_width
+from stagescope.cli.console import echo, echo_data, terminal_width
 from stagescope.cli.diagnostics import diagnostic_lines
 from stagescope.reports.aligned import aligned
 from stagescope.reports.hang_text import hang_rows, hang_sentences
@@ -65,7 +65,7 @@ class JsonLines:
         steps = ({"event": "step", **step_json(values)} for values in update.steps)
         found = ({"event": "diagnostic", **asdict(one)} for one in update.diagnostics)
         for event in (*steps, *found, *(dropped if is_new else ()), *alarm_events(update)):
-            echo(json.dumps(event))
+            echo_data(json.dumps(event))
 
 
 class Log:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.change_words import parse_change
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
 from stagescope.cli.show import print_text
+from stagescope.vocabulary.language import localized
 
 if TYPE_CHECKING:
     from stagescope.analysis.prediction.changes import Change, Combination
@@ -75,7 +76,7 @@ def command(
     # A missing prediction is a partial result; its note has the reason.
     code = exit_code(timeline) or int(predicted.table["predicted_step_ns"].has_nulls())
     if json_path == STANDARD_OUTPUT:
-        echo(json_text(api.what_if_json(predicted)), nl=False)
+        echo_data(json_text(api.what_if_json(predicted)), nl=False)
         return code
     if json_path is not None:
         write_json(api.what_if_json(predicted), json_path, force=force)
@@ -128,5 +129,5 @@ def _print(predicted: WhatIf) -> None:
         return
     measured = duration_text(round(predicted.table["measured_step_ns"][0]))
     head = f"Measured step: {measured}, the mean window of the slowest pipeline. Gains are fractions of it."
-    print_text(f"{head}\n\n{what_if_text(predicted.table)}")
+    print_text(f"{localized(head)}\n\n{what_if_text(predicted.table)}")
     print_diagnostics(predicted.diagnostics)

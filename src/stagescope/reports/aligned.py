@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from stagescope.vocabulary.language import localized_list
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -17,8 +19,11 @@ GAP = "  "
 
 
 def aligned(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], left: Iterable[int] = ()) -> list[str]:
-    """Return the lines of a table. Columns are right-aligned, except those at the indexes in `left`."""
-    table = [head, *rows]
+    """Return the lines of a table in the current language; columns are right-aligned, except those in `left`.
+
+    Cells with text of other people are Foreign.
+    """
+    table = [localized_list(cells) for cells in (head, *rows)]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     places = set(left)
     return [

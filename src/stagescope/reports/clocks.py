@@ -9,6 +9,7 @@ import numpy as np
 from stagescope.clocks import candidates_text, clock_line
 from stagescope.reports.aligned import aligned
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import Foreign, localized, localized_list
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.printable import printable
 
@@ -29,7 +30,7 @@ def clocks_text(report: ClockReport) -> str:
     At most 20 outliers are listed, the largest errors first, followed by the number of the others.
     """
     if not report.machines:
-        return clock_line(report)
+        return localized(clock_line(report))
     parts = (
         [printable(clock_line(report))],
         _machine_lines(report),
@@ -40,13 +41,13 @@ def clocks_text(report: ClockReport) -> str:
         list(_outlier_lines(report)),
         list(_meaning_lines(report)),
     )
-    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+    return "\n\n".join("\n".join(localized_list(lines)) for lines in parts if lines)
 
 
 def _machine_lines(report: ClockReport) -> list[str]:
     rows = [
         (
-            printable(machine.name),
+            Foreign(printable(machine.name)),
             compact_ranges(machine.ranks),
             machine.state,
             _signed_text(machine.offset_ns),
@@ -89,7 +90,7 @@ def _group_lines(report: ClockReport) -> Iterator[str]:
         return
     yield "Machines aligned to each other, but not to the other groups:"
     for members in groups.values():
-        yield "  " + ", ".join(printable(member.name) for member in members)
+        yield Foreign("  " + ", ".join(printable(member.name) for member in members))
 
 
 def _adjustment_lines(report: ClockReport) -> Iterator[str]:

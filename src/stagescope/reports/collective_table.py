@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import set_cell_size
@@ -11,6 +10,7 @@ from stagescope.reports.aligned import aligned
 from stagescope.vocabulary.causes import NOT_RECORDED
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import cell_width, wrapped
 from stagescope.vocabulary.printable import printable
 from stagescope.vocabulary.ratios import percent_text
 
@@ -29,8 +29,10 @@ def collective_lines(report: Report, *, width: int = 80) -> list[str]:
     rows = kind_cells(report)
     if not rows:
         return []
-    lines = [set_cell_size(line, min(width, len(line))) for line in aligned(KIND_HEADS, rows, left={0})]
-    return [*lines, *textwrap.wrap(printable(collectives_sentence(report)), width), ""]
+    lines = [
+        set_cell_size(line, min(width, cell_width(line))) for line in aligned(KIND_HEADS, rows, left={0})
+    ]
+    return [*lines, *wrapped(printable(collectives_sentence(report)), width), ""]
 
 
 def kind_cells(report: Report) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from stagescope.analysis.kernels.sentences import operation_text
 from stagescope.reports.aligned import aligned
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import cell_width, localized
 from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ WORDS = {PAIR: "overlapped pair", OUTSIDE: "no action"}
 def kernel_lines(report: Report, *, width: int = 80) -> list[str]:
     """Return an empty line and the table; nothing if no kernel communicates, or none were read."""
     rows = kernel_cells(report)
-    lines = [set_cell_size(line, min(width, len(line))) for line in aligned(KERNEL_HEADS, rows, left={0, 1})]
+    lines = [
+        set_cell_size(line, min(width, cell_width(line))) for line in aligned(KERNEL_HEADS, rows, left={0, 1})
+    ]
     return ["", *lines, *_rest(report)] if rows else []
 
 
@@ -41,7 +44,7 @@ def _shown(report: Report) -> pl.DataFrame:
 
 def _rest(report: Report) -> list[str]:
     hidden = _shown(report).height - MOST_ROWS
-    return [f"{counted(hidden, 'row')} not shown"] if hidden > 0 else []
+    return [localized(f"{counted(hidden, 'row')} not shown")] if hidden > 0 else []
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stagescope.reports.aligned import aligned
 from stagescope.vocabulary.causes import BY_COLUMN, NOT_RECORDED
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import cell_width, padded
 from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ def ledger_bars(lost: LostTime | None, *, width: int = 80, ascii_only: bool = Fa
     texts = [ledger_cells(*row) for row in rows]
     head = (CAUSE_HEADS[lost.basis], f"of {lost.basis}", per_rank_text(lost))
     lines = aligned(head, texts, left={0})
-    cells = min(MOST_CELLS, max(FEWEST_CELLS, width - 2 - max(map(len, lines))))
+    cells = min(MOST_CELLS, max(FEWEST_CELLS, width - 2 - max(map(cell_width, lines))))
     longest = max(fractions) or 1.0
     bars = ["", *(_bar(fraction / longest, cells, ascii_only=ascii_only) for fraction in fractions)]
-    return [f"{line:{max(map(len, lines))}}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True)]
+    widest = max(map(cell_width, lines))
+    return [f"{padded(line, widest)}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True)]
 
 
 def per_rank_text(lost: LostTime) -> str:

@@ -19,6 +19,7 @@ from stagescope.reports.stage_table import versus_others_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import localized, localized_list
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -35,22 +36,24 @@ def report_markdown(report: Report, clock_line: str | None = None) -> str:
     """Return a report as Markdown: verdict, clocks, causes of idle time, stages, findings, diagnostics."""
     verdict, explanation = report.verdict, report.explanation
     if verdict is None or explanation is None:
-        return f"{bubble_sentence(report)}\n"
+        return f"{localized(bubble_sentence(report))}\n"
     is_unknown = report.bubble.fraction is None
     blocks = [
-        f"**{_plain(str(verdict).strip())}**",
+        f"**{_plain(localized(str(verdict).strip()))}**",
         "\n".join(_understood(report)),
-        *([_plain(clock_line)] if clock_line else []),
-        bubble_sentence(report)
-        if is_unknown
-        else f"{bubble_sentence(report)} {denominator_sentence(report)}",
-        f"{throughput_sentence(report)} {memory_sentence(report)}".strip(),
+        *([_plain(localized(clock_line))] if clock_line else []),
+        localized(
+            bubble_sentence(report)
+            if is_unknown
+            else f"{bubble_sentence(report)} {denominator_sentence(report)}"
+        ),
+        localized(f"{throughput_sentence(report)} {memory_sentence(report)}".strip()),
         "\n".join(_causes(explanation)),
-        unrecorded_text(explanation.lost_time),
+        localized(unrecorded_text(explanation.lost_time)),
         "\n".join(_stages(explanation)),
         "\n".join(_collectives(report)),
         "\n".join(_kernels(report)),
-        "\n".join(f"* {_plain(finding)}" for finding in verdict.findings),
+        "\n".join(f"* {_plain(localized(finding))}" for finding in verdict.findings),
         "\n".join(_diagnostics(report)),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -69,7 +72,7 @@ def _causes(explanation: Explanation) -> Iterator[str]:
     rows = [ledger_cells(*row) for row in ledger_rows(lost)]
     (total, *figures) = rows.pop()
     head = (CAUSE_HEADS[lost.basis], f"of the {lost.basis}", per_rank_text(lost))
-    yield from _table(head, [*rows, (f"**{total}**", *figures)])
+    yield from _table(head, [*rows, (f"**{localized(total)}**", *figures)])
 
 
 def _stages(explanation: Explanation) -> Iterator[str]:
@@ -90,14 +93,14 @@ def _stages(explanation: Explanation) -> Iterator[str]:
     yield from _table(("stage, per micro-batch", *names, "work vs. others"), rows)
     if work.height > MOST_STAGES:
         hidden = work.height - MOST_STAGES
-        yield f"\n{counted(hidden, 'stage')} {'is' if hidden == 1 else 'are'} not shown."
+        yield "\n" + localized(f"{counted(hidden, 'stage')} {'is' if hidden == 1 else 'are'} not shown.")
 
 
 def _collectives(report: Report) -> Iterator[str]:
     rows = kind_cells(report)
     if rows:
         yield from _table(KIND_HEADS, rows)
-        yield f"\n{_plain(collectives_sentence(report))}"
+        yield f"\n{_plain(localized(collectives_sentence(report)))}"
 
 
 def _kernels(report: Report) -> Iterator[str]:
@@ -109,17 +112,19 @@ def _kernels(report: Report) -> Iterator[str]:
 def _diagnostics(report: Report) -> Iterator[str]:
     shown = report.diagnostics[:MOST_DIAGNOSTICS]
     for each in shown:
-        yield f"* {each.severity}: {_plain(each.message)}" + (f" ({each.count})" if each.count > 1 else "")
+        yield f"* {_plain(localized(f'{each.severity}: {each.message}'))}" + (
+            f" ({each.count})" if each.count > 1 else ""
+        )
     if len(shown) < len(report.diagnostics):
-        yield f"* {len(report.diagnostics) - len(shown)} more"
+        yield localized(f"* {len(report.diagnostics) - len(shown)} more")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, has_numbers: bool = True) -> Iterator[str]:
     """Yield a table; numbers, in all columns after the first, are aligned to the right."""
-    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join(localized_list(head))} |"
     yield f"| --- |{(' ---: |' if has_numbers else ' --- |') * (len(head) - 1)}"
     for row in rows:
-        yield f"| {' | '.join(_plain(cell) for cell in row)} |"
+        yield f"| {' | '.join(_plain(localized(cell)) for cell in row)} |"
 
 
 def _plain(text: str) -> str:

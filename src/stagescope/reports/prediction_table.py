@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from stagescope.reports.aligned import GAP, aligned
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import wrapped
 from stagescope.vocabulary.printable import printable
 from stagescope.vocabulary.ratios import percent_text
 
@@ -37,9 +37,7 @@ def what_if_text(table: pl.DataFrame) -> str:
         spelled = row["change"] if name != row["change"] else ""
         remarks = "; ".join(filter(None, (spelled, row["condition"], row["note"])))
         if remarks:
-            notes += wrap(
-                printable(f"{name}: {remarks}"), PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2
-            )
+            notes += wrapped(printable(f"{name}: {remarks}"), PAGE_WIDTH, GAP, GAP * 2)
     lines = list(aligned(("if", "step", "gain", "of measured", "by"), rows, left={0, 4}))
     return "\n".join([*lines, *([""] if notes else []), *notes])
 

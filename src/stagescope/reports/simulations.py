@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import groupby
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from stagescope.model.simulated import simulated_time_text
@@ -11,6 +10,7 @@ from stagescope.reports.aligned import GAP, aligned
 from stagescope.reports.sampled import evenly_chosen
 from stagescope.schedules.catalog import SCHEDULES
 from stagescope.schedules.search.fastest import memory_text
+from stagescope.vocabulary.language import wrapped
 from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def comparison_table(result: SearchResult, *, in_cost_units: bool = False) -> st
     for rejected in result.rejected:
         reason = rejected.reason.removeprefix(f"{rejected.trial.name} ")
         words = f"{rejected.trial}: {reason}" + (f"; {rejected.hint}" if rejected.hint else "")
-        lines += wrap(words, PAGE_WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2)
+        lines += wrapped(words, PAGE_WIDTH, GAP, GAP * 2)
     return "\n".join(lines)
 
 
@@ -134,4 +134,4 @@ def _schedule_lines(schedule: Schedule) -> Iterator[str]:
     ]
     yield f"{schedule.name}{GAP}{schedule.title}"
     for fact in facts:
-        yield from wrap(fact, PAGE_WIDTH, initial_indent=GAP * 2, subsequent_indent=GAP * 3)
+        yield from wrapped(fact, PAGE_WIDTH, GAP * 2, GAP * 3)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import wrapped
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def slowdown_lines(slowdowns: pl.DataFrame, *, width: int = 80) -> list[str]:
     )
     if whole["value"] >= LEAST_SLOWDOWN:
         text += f" ({_largest(slowdowns)})"
-    return [*textwrap.wrap(printable(f"{text}."), width), ""]
+    return [*wrapped(printable(f"{text}."), width), ""]
 
 
 def _largest(slowdowns: pl.DataFrame) -> str:

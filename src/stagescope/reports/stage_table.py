@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stagescope.reports.aligned import aligned
 from stagescope.reports.sampled import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import localized
 from stagescope.vocabulary.ratios import change_text
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def stage_lines(stage_work: pl.DataFrame) -> list[str]:
     head = ("stage", *(name.removesuffix("_ns") for name in times), "vs. others")
     lines = aligned(head, rows)
     if len(shown) < len(every):
-        lines.append(f"{len(every) - len(shown)} stages not shown")
-    return ["per micro-batch", *lines]
+        lines.append(localized(f"{len(every) - len(shown)} stages not shown"))
+    return [localized("per micro-batch"), *lines]
 
 
 def versus_others_text(work_to_others: float | None) -> str:

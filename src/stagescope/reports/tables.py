@@ -10,6 +10,7 @@ from stagescope.analysis.statistics.step_lengths import slowest_steps
 from stagescope.reports.aligned import aligned
 from stagescope.reports.sampled import evenly_chosen
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import Foreign, localized
 from stagescope.vocabulary.printable import printable
 from stagescope.vocabulary.ratios import percent_text
 from stagescope.vocabulary.sizes import size_text
@@ -47,7 +48,7 @@ def step_and_rank_tables(report: Report, *, width: int = 80, ascii_only: bool = 
 def _step_lines(report: Report) -> list[str]:
     steps = report.step_lengths
     if steps.is_empty():
-        return ["no steps to measure"]
+        return [localized("no steps to measure")]
     half = MOST_STEPS // 2
     shown = steps if len(steps) <= MOST_STEPS else steps.head(half).vstack(steps.tail(half))
     rows = [
@@ -57,7 +58,7 @@ def _step_lines(report: Report) -> list[str]:
     ]  # fmt: skip
     lines = aligned(("step", "length", "bubble", ""), rows, left={3})
     if len(shown) < len(steps):
-        lines.insert(1 + half, f"... {len(steps) - len(shown)} steps not shown")
+        lines.insert(1 + half, localized(f"... {len(steps) - len(shown)} steps not shown"))
     return lines
 
 
@@ -84,7 +85,7 @@ def _remark(step: Mapping[str, Any]) -> str:
 def _rank_lines(report: Report, memory: Mapping[str, Mapping[str, str]]) -> list[str]:
     ranks = report.ranks
     if ranks.is_empty():
-        return ["no ranks to measure"]
+        return [localized("no ranks to measure")]
     shown = ranks[list(evenly_chosen(len(ranks), MOST_RANKS))]
     per_rank = report.bubble.per_rank
     rows = [_rank_row(rank, per_rank.get(rank["rank"])) for rank in shown.iter_rows(named=True)]
@@ -109,7 +110,7 @@ def _rank_lines(report: Report, memory: Mapping[str, Mapping[str, str]]) -> list
         rows = [(*row[:-1], cells.get(row[0], "-" if row[0] != "all" else ""), row[-1]) for row in rows]
     lines = aligned(head, rows, left={1, len(head) - 1})
     if len(shown) < len(ranks):
-        lines.append(f"{len(ranks) - len(shown)} ranks not shown")
+        lines.append(localized(f"{len(ranks) - len(shown)} ranks not shown"))
     return lines
 
 
@@ -123,7 +124,7 @@ def _rank_row(rank: Mapping[str, Any], bubble: float | None) -> tuple[str, ...]:
         percent_text(bubble),
         _time_text(rank["receive_wait_ns"]),
         _time_text(rank["send_wait_ns"]),
-        printable(rank["machine"] or ""),
+        Foreign(printable(rank["machine"] or "")),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from stagescope.reports.cells import EIGHTHS, IDLE, Line, covered, owners, split
 from stagescope.reports.sampled import chosen_ranks
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
+from stagescope.vocabulary.language import localized, wrapped
 from stagescope.vocabulary.palette import (
     DARK_TERMINAL_COLORS,
     INK,
@@ -167,14 +167,15 @@ def draw_step(
     screen = Screen(chart_step(timeline, step), max(width, LEAST_WIDTH), ascii_only, color)
     rows = chosen_ranks(len(screen.chart.ranks), is_simulated=is_simulated(timeline))
     lines = [_title(screen), *_rank_lines(screen, rows), *_axis_lines(screen), *_legend_lines(screen)]
-    notes = [line for note in _notes(screen, rows) for line in wrap(printable(note), screen.width)]
+    notes = [line for note in _notes(screen, rows) for line in wrapped(printable(note), screen.width)]
     lines += [Text(note, style=DIM if color else "") for note in notes]
     text = Text("\n", no_wrap=True, overflow="crop").join(lines)
     return text if color else Text(text.plain, no_wrap=True, overflow="crop")
 
 
 def _title(screen: Screen) -> Text:
-    title = _shown(screen, chart_title(screen.chart).replace(" · ", screen.glyphs.between))
+    parts = map(localized, chart_title(screen.chart).split(" · "))
+    title = _shown(screen, screen.glyphs.between.join(parts))
     if cell_len(title) > screen.width:
         title = set_cell_size(title, screen.width - len(screen.glyphs.cut)) + screen.glyphs.cut
     return Text(title, style="bold" if screen.color else "")
@@ -211,7 +212,7 @@ def _section_line(screen: Screen, title: str) -> Text:
 
 def _shown(screen: Screen, text: str) -> str:
     """Return text in the characters that this terminal can show."""
-    text = printable(text)
+    text = localized(printable(text))
     return text.encode("ascii", "replace").decode() if screen.ascii_only else text
 
 
@@ -350,16 +351,16 @@ def _legend_lines(screen: Screen) -> Iterator[Text]:
     present = set(screen.chart.spans["kind"].unique())
     entries = [_legend_entry(screen, kind.name) for kind in KINDS if kind.name in present]
     if screen.chart.waits.height:
-        entries.append(Text(f"{screen.glyphs.wait} waiting for a transfer"))
+        entries.append(Text(f"{screen.glyphs.wait} {localized('waiting for a transfer')}"))
     if screen.chart.chunk_count > 1 and screen.color:
         last = screen.chart.chunk_count - 1
         shades = (
             "bright: chunks from 1" if screen.has_sixteen_colors else f"dark to light: chunks 0 to {last}"
         )
-        entries.append(Text(shades))
+        entries.append(Text(localized(shades)))
     line = Text()
     for entry in entries:
-        if len(line) and len(line) + 2 + len(entry) > screen.width:
+        if len(line) and line.cell_len + 2 + entry.cell_len > screen.width:
             yield line
             line = Text()
         line = Text.assemble(line, "  ", entry) if len(line) else entry
@@ -370,7 +371,7 @@ def _legend_lines(screen: Screen) -> Iterator[Text]:
 def _legend_entry(screen: Screen, kind: str) -> Text:
     letters = screen.ascii_only or not screen.color
     mark = BY_NAME[kind].letter if letters else "  "
-    label = " " + kind.replace("_", " ")
+    label = " " + localized(kind.replace("_", " "))
     return Text().append(mark, screen.style(Look(kind, 0, darker=False))).append(label)
 
 

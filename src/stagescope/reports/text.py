@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -13,6 +12,7 @@ from stagescope.reports.ledger_bars import ledger_bars
 from stagescope.reports.stage_table import stage_lines
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.language import wrapped
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.printable import printable
 from stagescope.vocabulary.ratios import percent_text
@@ -41,18 +41,18 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
     if verdict is None or explanation is None or report.ranks.is_empty():
         findings = verdict.findings if verdict else ()
         for sentence in (bubble_sentence(report), *findings):
-            yield from textwrap.wrap(printable(sentence), width)
+            yield from wrapped(printable(sentence), width)
         yield from kernel_lines(report, width=width)
         return
     # What was tested is in the full report; here only if it led to nothing.
     tested = verdict.tested if explanation.improvements.is_empty() else ""
     for sentence in filter(None, (verdict.why, verdict.slowest, verdict.improvement, tested)):
-        yield from textwrap.wrap(printable(sentence), width)
+        yield from wrapped(printable(sentence), width)
     yield ""
     denominator = denominator_sentence(report)
     counters = (throughput_sentence(report), memory_sentence(report))
     for sentence in (bubble_sentence(report), denominator, *counters, clock_line or ""):
-        yield from textwrap.wrap(printable(sentence), width)
+        yield from wrapped(printable(sentence), width)
     for block in (
         ledger_bars(explanation.lost_time, width=width, ascii_only=ascii_only),
         stage_lines(explanation.stage_work),
@@ -63,7 +63,7 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
     if verdict.findings:
         yield ""
     for finding in verdict.findings:
-        yield from textwrap.wrap(printable(finding), width, initial_indent="* ", subsequent_indent="  ")
+        yield from wrapped(printable(finding), width, "* ", "  ")
 
 
 def denominator_sentence(report: Report) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagescope.analysis.understood import understood
+from stagescope.vocabulary.language import localized, padded
 from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
@@ -19,4 +20,5 @@ def understood_lines(timeline: Timeline) -> list[str]:
     found = understood(timeline)
     if found is None:
         return []
-    return ["understood as:", *(f"  {name:<16}  {printable(text)}" for name, text in found.rows)]
+    rows = [(localized(name), localized(printable(text))) for name, text in found.rows]
+    return [localized("understood as:"), *(f"  {padded(name, 16)}  {text}" for name, text in rows)]
