@@ -53,6 +53,18 @@ def test_links_state_the_other_end_of_transfers(path):
     assert sorted(transfers.rows()) == sorted(wanted)
 
 
+@pytest.mark.parametrize("damage", [('"spanId"', '"spnId"'), ('"spanId": "', '"spanId": "f')])
+def test_links_that_lead_nowhere_are_counted(path, tmp_path, damage):
+    before, found, link = path.read_text().partition('"links": [{')
+    broken = tmp_path / "broken.otlp.jsonl"
+    broken.write_text(before + found + link.replace(*damage, 1))
+    assert stagescope.read(path, align=False).diagnostics.filter(code="transfers.unmatched").is_empty()
+    read = stagescope.read(broken, align=False)
+    assert read.diagnostics.filter(code="transfers.unmatched")["count"].to_list() == [1]
+    transfers = read.spans.filter(pl.col("kind").cast(pl.String).str.contains("_"))
+    assert transfers["peer"].null_count() == 2
+
+
 def test_transfers_without_spans_do_not_shift_the_others(tmp_path, drawn):
     # Megatron marks no transfers of the steady state: only the last backward is received with a span of its own.
     spans = megatron_rank(drawn, 0)

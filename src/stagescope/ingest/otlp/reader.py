@@ -22,7 +22,7 @@ from stagescope.ingest.otlp.names import (
     rank_of,
 )
 from stagescope.ingest.otlp.spans import Spans, joined, read_file
-from stagescope.ingest.otlp.transfers import with_linked_peers, with_microbatches
+from stagescope.ingest.otlp.transfers import count_unmatched, with_linked_peers, with_microbatches
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.usable_files import read_usable
@@ -78,6 +78,9 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
         diagnostics.append(Diagnostic("info", text, count=unread.height, code="marks.unrecognized"))
     placed = {rank: _in_steps(rank, process, paths[0], diagnostics) for rank, process in ranks.items()}
     spans = with_linked_peers(pl.concat(list(placed.values())))
+    if unmatched := count_unmatched(spans):
+        text = "transfers have links, but none to a transfer at the other end: their peers are unknown"
+        diagnostics.append(Diagnostic("warning", text, count=unmatched, code="transfers.unmatched"))
     text = (
         "the times of actions are those of the host: on a GPU, which runs what is launched later, they are right only "
         "as far as the training waits for the device in each action or transfer"

@@ -74,7 +74,7 @@ def _row(process: int, span: Span, pattern: NamePattern | None) -> tuple[Any, ..
         return None
     values = values_of(span.attributes)
     what = meaning(span.name, values, pattern)
-    links = [link.span_id for link in span.links if link.span_id]
+    links = [link.span_id for link in span.links]
     fields = (process, span.name, span.span_id, start, end, what is not None)
     return (*fields, *(what or UNREAD), step_number(span.name, values), links)
 

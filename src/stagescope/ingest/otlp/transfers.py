@@ -67,6 +67,7 @@ def with_linked_peers(spans: pl.DataFrame) -> pl.DataFrame:
     pairs = (
         ends.select("row", "rank", "kind", "microbatch", "links")
         .explode("links", keep_nulls=False)
+        .filter(pl.col("links") != "")
         .join(targets, left_on="links", right_on="span", how="inner")
         .filter((pl.col("rank") != pl.col("other_rank")) & (pl.col("kind") == _other_end("other_kind")))
         .unique("row", keep="first", maintain_order=True)
@@ -82,6 +83,12 @@ def with_linked_peers(spans: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(
         peer=pl.col("other_rank").cast(pl.Int32), microbatch=pl.coalesce("microbatch", "other_microbatch")
     ).drop("row", "other_rank", "other_microbatch")
+
+
+def count_unmatched(spans: pl.DataFrame) -> int:
+    """Return how many transfers have links, and none to the other end; `spans` is what with_linked_peers returns."""
+    is_linked = pl.col("kind").is_in([*SENDS, *RECEIVES]) & (pl.col("links").list.len() > 0)
+    return spans.filter(is_linked & pl.col("peer").is_null()).height
 
 
 def _other_end(column: str) -> pl.Expr:
