@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope import __version__
 from stagescope.analysis import Report
+from stagescope.api.large_runs import find_large_run
 from stagescope.api.live_training import LiveTraining, is_running
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.ingest.reader import ReadOptions
@@ -22,6 +23,7 @@ from stagescope.viewer.server.serve import listen, require_loopback
 from stagescope.viewer.tiles.cache import cache_folder, content_key, fingerprint_files
 from stagescope.viewer.tiles.run import keep_run, open_run
 from stagescope.viewer.tiles.sources import save_timeline
+from stagescope.viewer.tiles.stored import save_large_run
 from stagescope.viewer.tiles.table import find_large, save_table
 from stagescope.vocabulary.errors import OutputError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
@@ -57,20 +59,25 @@ def view_run(
     options = read_options(**facts)
     limits = checked_limits(facts.get("limits"))
     with limits_in_force(limits):
-        files_by_reader = inputs_of(paths).files
+        inputs = inputs_of(paths)
+    files_by_reader = inputs.files
     files = [file for group in files_by_reader.values() for file in group]
     facts_of_run = options.layout, options.schedule, options.microbatches, options.pattern, options.attempt
     key = repr((__version__, *facts_of_run, options.pipeline, align, sorted(limits.items())))
+    is_plain = options == ReadOptions()
     is_one_plain_table = (
-        len(files) == 1
-        and options == ReadOptions()
-        and [each.name for each in files_by_reader] == ["parquet"]
+        is_plain and len(files) == 1 and [each.name for each in files_by_reader] == ["parquet"]
     )
 
     def fill(folder: Path) -> None:
         large = find_large(files[0]) if is_one_plain_table else None
         if large is not None:
             save_table(large, folder, on_tiles)
+            return
+        stored = find_large_run(inputs) if is_plain and align else None
+        if stored is not None:
+            run, extras = stored
+            save_large_run(run, folder, extras, on_tiles)
             return
         timeline = read(*paths, align=align, on_progress=on_progress, **facts)
         save_timeline(timeline, folder, gather_extras(timeline), on_tiles)

@@ -64,6 +64,23 @@ def report_extras(report: Report) -> AnalysisLayers:
     )
 
 
+def saved_report_extras(report: Report) -> AnalysisLayers:
+    """Return the layers of a saved report that need no spans: steps, verdict, findings and lost time.
+
+    Findings refer to a step and a rank only, not to a span.
+    """
+    verdict = _verdict(report)
+    if verdict:
+        places = [name for name in PLACE if name != "row"]
+        verdict["findings"] = [
+            {"text": one["text"], **{name: one[name] for name in places}, "span": None}
+            for one in verdict["findings"]
+        ]
+    ledger = account_of(report)
+    objects = {"verdict": verdict, **({"ledger": ledger} if ledger else {})}
+    return AnalysisLayers(steps=report.step_lengths, objects=objects)
+
+
 def gather_compared_extras(timeline: Timeline, comparison: Comparison) -> AnalysisLayers:
     """Return the layers of a timeline, and the sentences of its comparison with an earlier run."""
     extras = gather_extras(timeline)

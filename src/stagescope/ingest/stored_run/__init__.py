@@ -1,7 +1,14 @@
 """Reads stored runs: directories of Parquet files with a manifest (model/stored_run.py)."""
 
 from stagescope.ingest.stored_run.manifest import read_manifest
-from stagescope.ingest.stored_run.reader import READER, known_steps, open_lazily, read_stored_run
+from stagescope.ingest.stored_run.reader import (
+    READER,
+    known_steps,
+    open_lazily,
+    read_part,
+    read_small_tables,
+    read_stored_run,
+)
 from stagescope.ingest.stored_run.results import is_intact, load_result, read_results
 
 __all__ = [
@@ -11,6 +18,8 @@ __all__ = [
     "load_result",
     "open_lazily",
     "read_manifest",
+    "read_part",
     "read_results",
+    "read_small_tables",
     "read_stored_run",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from hashlib import blake2b
 from io import BytesIO
@@ -18,7 +19,7 @@ from stagescope.ingest.step_sizes import require_step_sizes
 from stagescope.ingest.stored_run import errors
 from stagescope.ingest.stored_run.manifest import read_manifest, recognize_manifest
 from stagescope.ingest.streams import open_stream
-from stagescope.model import Timeline
+from stagescope.model import Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.lazy import lazily
 from stagescope.model.stored_run import (
@@ -166,6 +167,24 @@ def known_steps(directory: Path, manifest: Manifest) -> list[int]:
 
 def _has_steps(manifest: Manifest) -> bool:
     return any(part.table == STEPS.name and part.rows for part in manifest.parts)
+
+
+def read_small_tables(directory: Path, manifest: Manifest) -> Timeline:
+    """Return a timeline with the tables of a stored run that are not divided, and no spans, steps or counters.
+
+    A warning states sources that have changed since. Raises InputError if one of its files is missing or damaged.
+    """
+    small = {part.table: read_part(directory, part) for part in manifest.parts if part.pipeline is None}
+    timeline = replace(empty_timeline(), **small)  # type: ignore[arg-type]  # the names are those of the tables
+    return timeline.with_diagnostics(_changed_sources(directory, manifest))
+
+
+def read_part(directory: Path, part: Part) -> pl.DataFrame:
+    """Return the rows of one file of a stored run. Raises InputError if it is missing, changed or damaged."""
+    rows = _rows_of(directory, part)
+    if isinstance(rows, str):
+        raise InputError.damaged(directory, f"{part.path} {rows}: store the run again")
+    return rows
 
 
 def _rows_of(directory: Path, part: Part, steps: StepRange | None = None) -> pl.DataFrame | str:

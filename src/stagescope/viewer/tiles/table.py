@@ -20,15 +20,15 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.validate import conform
 from stagescope.viewer.run_data import viewer_meta
-from stagescope.viewer.span_data import viewer_spans
 from stagescope.viewer.step_data import step_lengths
-from stagescope.viewer.tiles.build import Chunk, Extent, build_levels
+from stagescope.viewer.tiles.build import Extent, build_levels
+from stagescope.viewer.tiles.row_parts import FACT_SOURCES, Rows, row_chunks
 from stagescope.viewer.tiles.run import save_run
-from stagescope.viewer.tiles.sources import SPANS_AT_ONCE, coded
+from stagescope.viewer.tiles.sources import SPANS_AT_ONCE
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from stagescope.viewer.tiles.build import Progress
@@ -40,7 +40,6 @@ NEEDED = ("rank", "lane", "kind", "start_ns", "end_ns", "step", "stage")
 OF_ACTIONS_ALONE = ("step", "stage")
 """Only actions need these: an optimizer has no stage, and spans between steps have no step."""
 
-FACT_SOURCES = ("pair", "peer", "bytes", "wait_start_ns", "name")
 OUTLINE = ["rank", "step", "kind", "lane", "stage", "peer"]
 """Columns that the meta data depend on; spans equal in all of them are reduced to one."""
 
@@ -55,9 +54,7 @@ class LargeTable(NamedTuple):
     """A table that can be read a part at a time, and the results of a first pass over it."""
 
     path: Path
-    ranks: tuple[int, ...]
-    base_ns: int
-    extent: Extent
+    rows: Rows
 
 
 def find_large(path: Path) -> LargeTable | None:
@@ -76,7 +73,7 @@ def find_large(path: Path) -> LargeTable | None:
     extent = Extent(
         len(found.ranks), count, found.last_ns - found.base_ns, found.has_facts, tuple(sorted(found.names))
     )
-    return LargeTable(path, tuple(found.ranks), found.base_ns, extent)
+    return LargeTable(path, Rows(tuple(found.ranks), found.base_ns, extent))
 
 
 @dataclass
@@ -133,31 +130,30 @@ def save_table(table: LargeTable, folder: Path, on_done: Progress | None = None)
     its column.
     """
     outlines: list[pl.DataFrame] = []
-    build_levels(_chunks(table, outlines), table.extent, folder, on_done)
+    extent, numbers = table.rows.extent, table.rows.ranks
+    build_levels(row_chunks(table.rows, _whole_rows(table, outlines)), extent, folder, on_done)
     bare = empty_timeline()
-    ranks = pl.DataFrame({"rank": table.ranks, "source": [str(table.path)] * len(table.ranks)})
+    ranks = pl.DataFrame({"rank": numbers, "source": [str(table.path)] * len(numbers)})
     spans = conform(pl.concat(outlines), SPANS)
     run = replace(bare, spans=spans, ranks=conform(ranks, RANKS)).with_diagnostics(
         [
             Diagnostic(
                 "warning",
-                NOT_COMPUTED.format(count=table.extent.span_count),
+                NOT_COMPUTED.format(count=extent.span_count),
                 source=str(table.path),
                 code="viewer.analysis_omitted",
             )
         ]
     )
     bubbles = step_bubbles(bare.spans, find_pipelines(bare.spans))
-    meta = viewer_meta(run, step_lengths(bubbles), list(table.ranks)) | {
-        "span_count": table.extent.span_count
-    }
+    meta = viewer_meta(run, step_lengths(bubbles), list(numbers)) | {"span_count": extent.span_count}
     save_run(folder, meta, {}, None)
 
 
-def _chunks(table: LargeTable, outlines: list[pl.DataFrame]) -> Iterator[Chunk]:
-    """Yield the spans in chunks of whole rows; an outline of each is added to `outlines`."""
+def _whole_rows(table: LargeTable, outlines: list[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the spans in parts of whole ranks; an outline of each is added to `outlines`."""
     spans = pl.scan_parquet(table.path, hive_partitioning=False)
-    begin, carried, count = 0, SPANS.empty(), table.extent.span_count
+    carried, count = SPANS.empty(), table.rows.extent.span_count
     for offset in range(0, count, SPANS_AT_ONCE):
         read = conform(spans.slice(offset, SPANS_AT_ONCE).collect(), SPANS, where=str(table.path))
         piece = pl.concat([carried, read])
@@ -166,17 +162,10 @@ def _chunks(table: LargeTable, outlines: list[pl.DataFrame]) -> Iterator[Chunk]:
         cut = piece["rank"].search_sorted(piece["rank"][-1]) if goes_on else piece.height
         whole, carried = piece.slice(0, cut), piece.slice(cut)
         if whole.height:
-            end = int(np.searchsorted(table.ranks, whole["rank"][-1])) + 1
             outlines.append(_outline(whole))
-            yield Chunk(begin, end, _placed(table, whole, begin, table.ranks[begin:end]))
-            begin = end
+            yield whole
 
 
 def _outline(spans: pl.DataFrame) -> pl.DataFrame:
     ends = spans.lazy().group_by(OUTLINE).agg(pl.min("start_ns"), pl.max("end_ns"))
     return ends.collect(engine="streaming")  # a third quicker than in memory
-
-
-def _placed(table: LargeTable, spans: pl.DataFrame, first_row: int, ranks: Sequence[int]) -> pl.DataFrame:
-    placed = viewer_spans(spans, ranks).with_columns(pl.col("row") + first_row)
-    return coded(placed, table.extent.names, table.base_ns)
