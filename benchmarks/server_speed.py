@@ -2,6 +2,7 @@
 
     python benchmarks/server_speed.py            1,000 ranks x 100 steps x 64 actions, 6.4 million spans
     python benchmarks/server_speed.py 10000      64 million; needs 2 GB for the table and 6 GB for the levels on disk
+    python benchmarks/server_speed.py RUN        a stored run, with its report if it has one
 
 The table is 1F1B by rule, written a few ranks at a time. `stagescope open` runs as a user starts it, with an empty
 cache. The picture and the zooms are those of headless Chromium without a GPU; the requests are single ones, from
@@ -214,12 +215,15 @@ def time_zooms(page: Page) -> None:
 
 def main() -> None:
     """Print all figures for one size."""
-    rank_count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    size = sys.argv[1] if len(sys.argv) > 1 else "1000"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        table = write_table(rank_count, folder)
-        span_count = rank_count * STEPS * 2 * MICROBATCHES
-        report("spans", span_count, f"{table.stat().st_size / 1e6:,.0f} MB of Parquet")
+        table = write_table(int(size), folder) if size.isdecimal() else Path(size)
+        files = [table] if table.is_file() else list(table.rglob("*.parquet"))
+        spans = files if table.is_file() else [path for path in files if "spans" in path.parts]
+        span_count = sum(pl.scan_parquet(path).select(pl.len()).collect().item() for path in spans)
+        size_mb = sum(path.stat().st_size for path in files) / 1e6
+        report("spans", span_count, f"{size_mb:,.0f} MB of Parquet")
         with started(table, folder / "cache") as server:
             report("ready with levels, s", server.ready_s, f"CPU {server.cpu_s():.1f} s")
             report("spans a second", span_count / server.ready_s)
