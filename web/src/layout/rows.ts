@@ -142,7 +142,9 @@ function sortedRows(meta: Meta, sort: Sorting): number[] {
   const { rank, machine, stages } = meta.ranks;
   const rows = rank.map((_, row) => row);
   const stage = (row: number): number => stages[row]?.[0] ?? Infinity;
-  if (sort === "stage") rows.sort((a, b) => stage(a) - stage(b) || rank[a]! - rank[b]!);
+  // The rows of a large stored run come pipeline by pipeline.
+  if (sort === "rank") rows.sort((a, b) => rank[a]! - rank[b]!);
+  else if (sort === "stage") rows.sort((a, b) => stage(a) - stage(b) || rank[a]! - rank[b]!);
   else if (sort === "machine")
     rows.sort((a, b) => (machine[a] ?? "").localeCompare(machine[b] ?? "") || rank[a]! - rank[b]!);
   return rows;

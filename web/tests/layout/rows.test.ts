@@ -29,6 +29,14 @@ describe("rows", () => {
     expect(order({ sort: "machine" })).toEqual([1, 3, 0, 2]);
   });
 
+  it("are sorted by rank where the run has them pipeline by pipeline", () => {
+    const meta = metaOf([], 4);
+    meta.ranks.rank = [0, 2, 1, 3];
+    expect(placeRows(meta, CHOICE, 10).placed.map((row) => row.row)).toEqual([0, 2, 1, 3]);
+    meta.ranks.rank = [0, 3, 1, 2];
+    expect(placeRows(meta, CHOICE, 10).placed.map((row) => row.row)).toEqual([0, 2, 3, 1]);
+  });
+
   it("are grouped under headings", () => {
     const rows = placeRows(META, { ...CHOICE, group: "machine" }, 10);
     expect(rows.headings.map((heading) => heading.text)).toEqual(["machine a", "machine b"]);
