@@ -69,7 +69,7 @@ def test_it_has_the_spans_of_the_run(views):
 
 
 def test_it_has_the_steps_with_bubbles_and_outliers_of_the_run(views):
-    assert [view.meta["steps"] for view in views][0] == views[1].meta["steps"]
+    assert views[0].meta["steps"] == views[1].meta["steps"]
 
 
 def test_meta_is_that_of_the_run(views):
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_an_error(run, tmp_path, monkeypatch):
     part = next(copy.glob("spans/**/part.parquet"))
     part.write_bytes(part.read_bytes()[:-9])
     assert (copy / MANIFEST).exists()
-    with pytest.raises(InputError, match="part.parquet has changed since it was stored"):
+    with pytest.raises(InputError, match=r"part\.parquet has changed since it was stored"):
         view_run(copy)
 
 
