@@ -24,7 +24,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("reports",),
     ("exporters",),
     ("ingest", "clocks", "analysis"),
-    ("model", "schedules", "record", "execution"),
+    ("model", "schedules", "record", "execution", "storage"),
     ("vocabulary",),
 )
 """Top to bottom. A part imports from itself and from the rows below it, never sideways, never up."""
@@ -94,6 +94,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "record/hook": frozenset(
         {"sitecustomize"}
     ),  # the user's own module, which the hook shadows and then runs
+    "storage": frozenset({"filelock", "fsspec"}),
     "vocabulary": frozenset(),
     "demo": frozenset({"torch"}),
 }

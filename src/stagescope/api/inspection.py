@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stagescope.api.fetched_paths import local_path
 from stagescope.api.formats import READERS
 from stagescope.ingest.chrome import contents as chrome
 from stagescope.ingest.discover import find_inputs
@@ -20,6 +21,7 @@ from stagescope.ingest.trace_json.recognition import looks_like_events
 from stagescope.ingest.trace_proto.recognition import is_perfetto_trace
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
+from stagescope.vocabulary.place_names import with_names
 
 if TYPE_CHECKING:
     import os
@@ -50,7 +52,7 @@ def inspect(path: str | os.PathLike[str], *, limits: Mapping[str, int | str] | N
     are counted apart, all others together; all slices of a Perfetto trace are in memory at once. Raises InputError for
     any other file; for one that another reader reads, with its name.
     """
-    file = Path(path)
+    file = Path(local_path(path, READERS))
     with limits_in_force(checked_limits(limits)):
         with open_stream(file) as stream:
             head = stream.read(HEAD_BYTES)
@@ -58,7 +60,9 @@ def inspect(path: str | os.PathLike[str], *, limits: Mapping[str, int | str] | N
     reader = kineto.READER.name if kineto.READER.recognizes(file, head) else None
     if contents.is_own_export:
         reader = perfetto_reader.READER.name
-    return Inspection(contents, propose_mapping(contents), tuple(diagnostics), reader)
+    contents = replace(contents, source=with_names(contents.source))
+    notes = (replace(note, message=with_names(note.message)) for note in diagnostics)
+    return Inspection(contents, propose_mapping(contents), tuple(notes), reader)
 
 
 def _contents(path: Path, head: bytes) -> tuple[TraceContents, list[Diagnostic]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from stagescope.api.fetched_paths import local_paths, with_addresses
 from stagescope.api.formats import MAPPED_READERS, READERS
 from stagescope.api.stored_runs import aligned, open_stored_run, stored_run_of
 from stagescope.clocks import ClockReport, clock_line
@@ -92,8 +93,9 @@ def read(
 ) -> Timeline:
     r"""Return the Timeline of one run, read from recordings, traces of other tools or span tables.
 
-    `paths` are files and directories; a directory is searched recursively. The content of a file determines its
-    format. The keywords supply what the files do not contain:
+    `paths` are files and directories, also on object stores (``"s3://bucket/recordings"``, docs/reading.md); a
+    directory is searched recursively. The content of a file determines its format. The keywords supply what the files
+    do not contain:
 
     pp, tp, dp, cp
         Sizes of pipeline, tensor, data and context parallelism.
@@ -161,10 +163,10 @@ def read(
         inputs = inputs_of(paths, is_mapped=options.mapping is not None)
         stored = stored_run_of(inputs)
         if stored is not None:
-            return open_stored_run(stored, facts, align=align)
+            return with_addresses(open_stored_run(stored, facts, align=align))
         if on_progress is not None:
             options = replace(options, on_read=_counter(inputs.file_count, on_progress))
-        timeline = read_inputs(inputs, options)
+        timeline = with_addresses(read_inputs(inputs, options))
         return align_timeline(timeline) if align else timeline
 
 
@@ -176,7 +178,8 @@ def inputs_of(paths: Sequence[str | os.PathLike[str]], *, is_mapped: bool = Fals
     """
     if not paths:
         raise TypeError("expected at least one path of a recording or trace")
-    inputs = find_inputs(paths, load_registry((*MAPPED_READERS, *READERS) if is_mapped else READERS))
+    registry = load_registry((*MAPPED_READERS, *READERS) if is_mapped else READERS)
+    inputs = find_inputs(local_paths(paths, registry.readers), registry)
     if is_mapped and not any(reader.is_mapped for reader in inputs.files):
         raise UsageError.only_with("--map, --mapping and --only", "Chrome traces")
     return inputs

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagescope import __version__
+from stagescope.api.fetched_paths import require_shared, with_source_addresses
 from stagescope.api.reading import check_count, clock_json, clock_report, inputs_of, read, read_options
 from stagescope.api.stored_runs import stated
 from stagescope.api.storing_parts import FILES_AT_ONCE, StoreOptions, source_of, store_parts, survey_run
 from stagescope.execution import executor_for
 from stagescope.execution.spawning import core_count
-from stagescope.exporters.new_files import make_directory
+from stagescope.exporters.new_files import make_directory, require_here
 from stagescope.exporters.stored_run import Stored, WriteOptions, locked, storing, write_stored_run
 from stagescope.ingest.recording.reader import READER as RECORDINGS
 from stagescope.ingest.stored_run import read_manifest
@@ -71,12 +72,15 @@ def store(
 
     Raises InputError and UsageError as `read` does; OutputError if `out` is something else than a stored run, has
     another run and `force` is not set, is being written by another process, or cannot be written; CommandError if the
-    libraries of the extra ``store`` are missing, or the cluster cannot be reached; UsageError for an unknown `cluster`.
+    libraries of the extra ``store`` are missing, or the cluster cannot be reached; UsageError for an unknown `cluster`,
+    and for one whose workers do not have what is fetched from an object store.
     """
     if workers is not None:
         check_count("workers", workers)
     directory = Path(out)
     options = read_options(**facts)
+    require_shared(paths, cluster)
+    require_here(directory)
     with limits_in_force(checked_limits(facts.get("limits"))):
         inputs = inputs_of(paths, is_mapped=options.mapping is not None)
         files = _source_files(inputs, directory, facts)
@@ -85,7 +89,7 @@ def store(
         with locked(directory), executor_for(count, cluster, on_notice) as executor:
             how = StoreOptions(executor, on_progress)
             surveyed, known = _survey(inputs, options, how)
-            sources = _sources(files, known, executor)
+            sources = with_source_addresses(_sources(files, known, executor))
             wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
             wanted = replace(wanted, parts=_parts_before(directory, wanted, force=force))
             if surveyed is not None and surveyed.whole is None:

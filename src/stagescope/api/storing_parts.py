@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.api.fetched_paths import with_addresses
 from stagescope.api.reading import clock_json
 from stagescope.api.run_division import DividedRun, divide_run, parts_to_store, span_count
 from stagescope.api.run_parts import (
@@ -188,6 +189,7 @@ def _stored(
     pipelines = _pipelines(observations, run)
     of_spans = counts.filter(pl.col("table") == SPANS.name)
     ranges = step_ranges(of_spans.select("rank", "step", "n"), pipelines, how.most_spans)
+    tables = with_addresses(tables)
     whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     completed: dict[str, Part] = {}
     items = []

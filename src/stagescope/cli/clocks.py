@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,9 +10,12 @@ from stagescope.cli.clock_lines import in_ascii
 from stagescope.cli.console import echo_data
 from stagescope.cli.json_file import json_text
 from stagescope.cli.reading import exit_code, read_paths, reading_options
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import supports_unicode
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stagescope.api import RunFacts
     from stagescope.clocks import ClockReport
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
       stagescope clocks recordings --json | jq '.machines[].offset_ns'
     """,
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=RUN_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, and nothing else, to standard output.")
 @reading_options
 def command(paths: tuple[Path, ...], facts: RunFacts, *, as_json: bool) -> int:

@@ -17,6 +17,7 @@ from stagescope.cli.reading import (
     reading_options,
     skip_steps_option,
 )
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_text
 from stagescope.vocabulary.language import localized_list
 from stagescope.vocabulary.steps import parse_skipped
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
       stagescope compare before after --json - | jq '.differences[0]'
     """,
 )
-@click.argument("before", metavar="A", type=click.Path(path_type=Path))
-@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.argument("before", metavar="A", type=RUN_PATH)
+@click.argument("after", metavar="B", type=RUN_PATH)
 @json_options("the comparison")
 @click.option(
     "--html",

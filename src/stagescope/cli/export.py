@@ -13,6 +13,7 @@ from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import FileBar, align_option, exit_code, read_paths, reading_options
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
       stagescope export recordings --width 3.3in --font-size 7 --no-title --legend below -o column.pdf
     """,
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=RUN_PATH)
 @click.option(
     "--to",
     "format",

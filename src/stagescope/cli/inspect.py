@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,7 @@ import click
 from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.language import cell_width, localized, padded
 from stagescope.vocabulary.limits import BY_NAME, parse_limits
@@ -18,6 +18,7 @@ from stagescope.vocabulary.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from stagescope.api.inspection import Inspection
     from stagescope.ingest.mapping.contents import TraceContents
@@ -39,7 +40,7 @@ EXIT_PARTIAL = 1
       stagescope inspect trace.json --json - | jq .arguments
     """,
 )
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=RUN_PATH)
 @click.option(
     "--rows", metavar="N", type=click.IntRange(min=1), default=15, show_default=True, help="Rows per list."
 )

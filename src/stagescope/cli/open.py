@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,9 +12,11 @@ import click
 from stagescope.cli.arenas import share_arenas
 from stagescope.cli.console import echo, error_console
 from stagescope.cli.reading import FileBar, align_option, reading_options
+from stagescope.cli.run_paths import RUN_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from stagescope.api import RunFacts
 
@@ -31,10 +32,11 @@ MANY_SPANS = 2_000_000
     Examples:
       stagescope open recordings
       stagescope open recordings --whole
+      stagescope open s3://bucket/run.stagescope
       stagescope open recordings --port 8000 --no-browser   from elsewhere: ssh -L 8000:127.0.0.1:8000 HOST
     """,
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=RUN_PATH)
 @click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True, help="Loopback address.")
 @click.option(
     "--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="Port; omit to pick a free one."

@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack
 from functools import wraps
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -17,7 +18,6 @@ from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     import polars as pl
 
@@ -192,7 +192,8 @@ class FileBar:
 
 def _are_large(paths: Sequence[Path]) -> bool:
     """Return whether the files, including those in directories, have LARGE_BYTES together."""
-    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    places = map(Path, paths)  # addresses of object stores are no files, and have a bar of their own
+    files = (file for path in places for file in (path.rglob("*") if path.is_dir() else [path]))
     sizes = (file.stat().st_size for file in files if file.is_file())
     return any(total >= LARGE_BYTES for total in accumulate(sizes))
 

@@ -23,6 +23,7 @@ from stagescope.cli.reading import (
     skip_steps_option,
     warn_partial,
 )
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_tables, print_text, print_understood, supports_unicode
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.language import filled
@@ -55,6 +56,7 @@ class Wanted:
     Examples:
       stagescope report recordings
       stagescope report recordings --full
+      stagescope report s3://bucket/recordings   needs pip install 'stagescope[cloud]'
       stagescope report recordings --markdown >> issue.md
       stagescope report recordings --html report.html
       stagescope report recordings --json - | jq .bubble.fraction
@@ -65,7 +67,7 @@ class Wanted:
     {quantities_text(indent=4)}
     """,
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=RUN_PATH)
 @click.option(
     "--full",
     is_flag=True,

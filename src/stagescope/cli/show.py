@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,9 +21,12 @@ from stagescope.cli.console import (
 )
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.language import filled
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stagescope.analysis import Report
     from stagescope.api import RunFacts
     from stagescope.model import Timeline
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
       stagescope show rank0.sscope rank1.sscope --ascii --width 120 > chart.txt
     """,
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=RUN_PATH)
 @click.option(
     "--step", metavar="N", type=click.IntRange(min=0), help="Step to draw; omit to draw a typical one."
 )

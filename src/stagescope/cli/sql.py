@@ -9,6 +9,7 @@ import click
 
 from stagescope.cli.console import echo, echo_data
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.language import Foreign
 from stagescope.vocabulary.printable import printable
@@ -32,7 +33,7 @@ MOST_ROWS = 50
       stagescope sql recordings "select step, end_ns from steps where rank = 0" --rows 0
     """,
 )
-@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@click.argument("path", metavar="PATH", type=RUN_PATH)
 @click.argument("query", metavar="QUERY")
 @click.option(
     "--rows",

@@ -11,6 +11,7 @@ import click
 
 from stagescope.cli.console import echo, error_console
 from stagescope.cli.reading import FileBar, align_option, exit_code, reading_options, warn_partial
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.sizes import size_text
 
@@ -28,11 +29,12 @@ MANY_SPANS = 200_000
     Examples:
       stagescope store recordings -o run.stagescope
       stagescope report run.stagescope
+      stagescope store s3://bucket/recordings -o run.stagescope
       stagescope store recordings -o run.stagescope --cluster tcp://127.0.0.1:8786
       duckdb -c "select kind, count(*) from 'run.stagescope/spans/**/*.parquet' group by kind"
     """,
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=RUN_PATH)
 @click.option(
     "-o",
     "--output",

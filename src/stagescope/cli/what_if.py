@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +11,13 @@ from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_text
 from stagescope.vocabulary.language import localized
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
     from stagescope.api import RunFacts
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
       stagescope what-if recordings --to-schedule zb-h1 --to-schedule interleaved
     """,
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=RUN_PATH)
 @click.option(
     "--faster",
     metavar="WHAT:N%",

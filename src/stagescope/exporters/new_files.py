@@ -7,6 +7,8 @@ import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from stagescope.storage.addresses import is_address, redacted
+from stagescope.storage.errors import output_elsewhere
 from stagescope.vocabulary.errors import OutputError, UsageError
 from stagescope.vocabulary.file_modes import MALFORMED, directory_mode, file_mode, is_malformed
 
@@ -27,6 +29,7 @@ def new_file(path: Path, *, force: bool) -> Iterator[Path]:
     If it ends with one, `path` is unchanged and no partial file remains. Raises OutputError if `path` exists and
     `force` is not set, and if the operating system refuses to write.
     """
+    require_here(path)
     if path.exists() and not force:
         raise OutputError.exists(path)
     try:
@@ -66,7 +69,14 @@ def create(path: Path) -> int:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory, and its parents, unless it exists. Raises OSError."""
+    """Create a directory, and its parents, unless it exists. Raises OSError, and OutputError for an address."""
+    require_here(path)
     for folder in (*reversed(path.parents), path):
         if not folder.is_dir():
             folder.mkdir(mode=directory_mode(), exist_ok=True)
+
+
+def require_here(path: Path) -> None:
+    """Raise OutputError for the address of an object store: it would become a directory named "s3:"."""
+    if is_address(path):
+        raise output_elsewhere(redacted(str(path)))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+COLLAPSED = re.compile(r"^([a-z0-9]{2,}):/(?!/)")
+"""What commonpath makes of addresses of object stores."""
 
 
 def document_title(facts: str, sources: Iterable[str | None]) -> str:
@@ -31,6 +36,6 @@ def document_title(facts: str, sources: Iterable[str | None]) -> str:
 def _common_path(files: list[str]) -> str:
     """Return the file, or the innermost folder of all files; empty if there is none."""
     try:
-        return os.path.commonpath(files)
+        return COLLAPSED.sub(r"\1://", os.path.commonpath(files))
     except ValueError:  # absolute and relative paths
         return ""

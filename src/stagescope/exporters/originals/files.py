@@ -13,6 +13,7 @@ from stagescope.ingest.reader import HEAD_BYTES
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_json.recognition import is_torch_trace
 from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.place_names import place_of
 
 if TYPE_CHECKING:
     from stagescope.exporters.originals.corrections import RankClock
@@ -59,7 +60,7 @@ def find_originals(timeline: Timeline) -> list[Original]:
     for rank, source in sources.unique(maintain_order=True).sort("rank", maintain_order=True).iter_rows():
         if source is None or rank not in extents:
             raise OutputError.no_original(rank, source)
-        path = Path(source)
+        path = Path(place_of(source))
         if not path.is_file() or not _is_trace(path):
             raise OutputError.no_original(rank, source)
         found.append(Original(rank, machines.get(rank), path, clocks[rank], *extents[rank]))

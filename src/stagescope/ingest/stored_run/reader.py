@@ -33,6 +33,7 @@ from stagescope.model.stored_run import (
 )
 from stagescope.model.tables import SPANS, STEPS, TABLES
 from stagescope.model.validate import conform, in_order
+from stagescope.storage.mirror import fetch_missing, size_of
 from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import require
 
@@ -69,6 +70,7 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
         require("spans", manifest.span_count, directory)
         require_memory_for(manifest.span_count)
     needed = steps if _has_steps(manifest) else None
+    fetch_missing(directory / part.path for part in wanted)
     tables: dict[str, list[pl.DataFrame]] = {table.name: [] for table in TABLES}
     notes: list[Diagnostic] = []
     for part in wanted:
@@ -100,7 +102,7 @@ def open_lazily(
     None if a file is missing or has another size, if one of the tables that are always read is damaged, or if sources
     have changed: then only reading everything states what is wrong. Reading raises InputError for damage.
     """
-    if not all(_has_size(directory / part.path, part.size_bytes) for part in manifest.parts):
+    if not all(size_of(directory / part.path) == part.size_bytes for part in manifest.parts):
         return None
     if _changed_sources(directory, manifest):
         return None
@@ -130,13 +132,6 @@ def _undamaged(directory: Path, steps: StepRange | None) -> Timeline:
     return timeline
 
 
-def _has_size(path: Path, size_bytes: int) -> bool:
-    try:
-        return path.stat().st_size == size_bytes
-    except OSError:
-        return False
-
-
 def _wanted_parts(manifest: Manifest, steps: StepRange | None) -> list[Part]:
     """Return the parts that may have rows of some steps.
 
@@ -158,6 +153,7 @@ def known_steps(directory: Path, manifest: Manifest) -> list[int]:
     """Return the numbers of the steps of a stored run, sorted; without those of files that are damaged."""
     table = STEPS.name if _has_steps(manifest) else SPANS.name
     found: set[int] = set()
+    fetch_missing(directory / part.path for part in manifest.parts if part.table == table)
     for part in manifest.parts:
         rows = _rows_of(directory, part) if part.table == table else ""
         if not isinstance(rows, str):
