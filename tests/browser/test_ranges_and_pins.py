@@ -1,4 +1,4 @@
-"""The ends of a selected range, and rows that stay at the top, in a real browser."""
+"""The ends of a selected range, rows that stay at the top, and the overview, in a real browser."""
 
 import pytest
 
@@ -85,3 +85,31 @@ def test_pinned_rows_stay_while_the_others_scroll_and_can_be_clicked_there(open_
     shown.settle()
     label = shown.page.locator(".row-label", has_text="rank 2").bounding_box()
     assert pinned["y"] + pinned["height"] - 1 <= label["y"] <= box["y"] + box["height"]
+
+
+def test_the_box_of_the_overview_follows_the_view_and_moves_it(open_page, run_page):
+    shown = open_page(run_page, "pitch=240", viewport={"width": 1280, "height": 720})
+    whole = shown.page.locator(".minimap-window").bounding_box()
+    box = shown.page.locator(".minimap-box").bounding_box()
+    assert box["width"] < whole["width"] / 2
+    assert box["height"] < whole["height"]
+    before = shown.of("camera.view.value")
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    shown.page.mouse.move(x, y)
+    shown.page.mouse.down()
+    shown.page.mouse.move(x + 100, y + 10)
+    shown.page.mouse.up()
+    shown.settle()
+    after = shown.of("camera.view.value")
+    bounds = shown.of("camera.bounds")
+    moved = 100 / whole["width"] * (bounds["end"] - bounds["start"])
+    assert after["start"] - before["start"] == pytest.approx(moved, rel=0.01)
+    assert shown.of("display.scroll.value") > 0
+    now = shown.page.locator(".minimap-box").bounding_box()
+    assert now["x"] - box["x"] == pytest.approx(100, abs=2)
+    shown.page.mouse.click(whole["x"] + 5, y)  # beside the box
+    shown.settle()
+    assert shown.of("camera.view.value.start") == pytest.approx(bounds["start"], abs=1)
+    shown.press("v")
+    assert shown.page.locator(".minimap").count() == 0
+    shown.page.wait_for_function("() => location.hash.includes('with=arrows.idle.waits')")

@@ -11,6 +11,7 @@ import { Help, Palette } from "../panels/dialogs";
 import { Header } from "../panels/header";
 import { Legend } from "../panels/legend";
 import { LiveBar } from "../panels/live";
+import { Minimap } from "../panels/minimap";
 import { NewerData } from "../panels/newer";
 import { Side } from "../panels/side";
 import { Steps } from "../panels/steps";
@@ -96,6 +97,9 @@ export function App({ viewer, chunkCount, copyLink, copy, reload, open }: AppPro
       <main class="main">
         <Legend viewer={viewer} chunkCount={chunks} />
         <Chart viewer={viewer} painter={painter} layers={results.layers} />
+        {viewer.display.flags.value.has("minimap") && (
+          <Minimap viewer={viewer} chunkCount={chunks} isDark={isDark(viewer.display.theme.value)} />
+        )}
         <Steps viewer={viewer} isDark={isDark(viewer.display.theme.value)} />
         {viewer.display.flags.value.has("table") && (
           <VisibleTable viewer={viewer} ideal={results.layers.ideal} copy={copy} />

@@ -17,7 +17,7 @@ import {
 } from "./rows";
 import { clamp } from "./view";
 
-export const DEFAULT_FLAGS: Flag[] = ["arrows", "waits", "idle"];
+export const DEFAULT_FLAGS: Flag[] = ["arrows", "waits", "idle", "minimap"];
 
 export class Display {
   readonly scroll = signal(0);

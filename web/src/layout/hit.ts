@@ -5,7 +5,16 @@ import type { Span } from "../model/source";
 import type { Spans } from "../model/spans";
 
 /** Layers of the picture in addition to the spans. */
-export type Flag = "arrows" | "waits" | "comm" | "host" | "idle" | "clocks" | "critical" | "table";
+export type Flag =
+  | "arrows"
+  | "waits"
+  | "comm"
+  | "host"
+  | "idle"
+  | "clocks"
+  | "critical"
+  | "table"
+  | "minimap";
 
 export const LAYER_NAMES: Record<Flag, string> = {
   arrows: "dependency arrows",
@@ -16,6 +25,7 @@ export const LAYER_NAMES: Record<Flag, string> = {
   critical: "critical path",
   clocks: "clock errors",
   table: "table of the visible spans",
+  minimap: "overview of the run",
 };
 
 export interface Point {

@@ -4,8 +4,8 @@ import { type Kind, LANES, type Wait } from "../model/meta";
 import { waitNamed } from "./colors";
 import type { Viewer } from "./viewer";
 
-/** With more spans per rank, they are narrow in the whole of a step. */
-const MANY_SPANS = 400;
+/** With more spans per rank and step, they are narrow where a step fills the width. */
+const MANY_SPANS = 150;
 
 /** Kinds of the lanes that are shown, hidden ones too. */
 export function legendKinds(viewer: Viewer): Kind[] {
@@ -35,9 +35,10 @@ export function kindText(kind: Kind): string {
 /** How chunks, narrow spans and the ideal schedule are drawn; none where they are not. */
 export function legendNotes(viewer: Viewer, chunkCount: number): string[] {
   const notes = chunkCount > 1 ? [`chunks 0 to ${chunkCount - 1}: dark to light`] : [];
-  const { span_count, ranks } = viewer.meta;
+  const { span_count, ranks, steps } = viewer.meta;
   // Decided by the run, not by the view: a legend that changes while zooming would move the picture.
-  if (span_count > MANY_SPANS * ranks.rank.length) notes.push("narrow spans: kinds by their share");
+  if (span_count > MANY_SPANS * ranks.rank.length * Math.max(steps.length, 1))
+    notes.push("narrow spans: kinds by their share");
   const ideal = viewer.display.ideal.value;
   if (ideal !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value)
     notes.push(ideal === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal");

@@ -132,6 +132,7 @@ export const COMMANDS: Command[] = [
   },
   { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.toggle("waits") },
   { section: "Look", title: "Transfers", keys: ["b"], run: (v) => v.toggle("comm") },
+  { section: "Look", title: "Overview of the run", keys: ["v"], run: (v) => v.toggle("minimap") },
   { section: "Look", title: "Host spans", keys: ["o"], run: (v) => v.toggle("host") },
   {
     section: "Look",

@@ -150,6 +150,7 @@ const FLAGS: [Flag, string | null][] = [
   ["idle", "idle"],
   ["critical", "critical_path"],
   ["clocks", null],
+  ["minimap", null],
 ];
 
 function ViewChoices({ viewer }: { viewer: Viewer }) {

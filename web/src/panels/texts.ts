@@ -11,6 +11,8 @@ export const TEXTS = {
   stepBarsOf: (count: string) => `Length of ${count} steps`,
   slowestOf: (first: string, last: string) => `slowest of the steps ${first} to ${last}`,
   stepBarsLegend: "height: length of the step; pale: bubble; triangle: longer than chance explains",
+  minimap: "Overview of the whole run; the box is the part in view",
+  minimapTitle: "Drag the box, or click, to show another part (V hides the overview)",
   rangeStart: "Start of the selected range",
   rangeEnd: "End of the selected range",
   rangeEdge: (time: string, length: string) => `${time} from the start of the step; range of ${length}`,
