@@ -33,12 +33,14 @@ interface AppProps {
   copyLink: () => void;
   /** Copy text; false if the browser does not allow it. */
   copy: (text: string) => Promise<boolean>;
+  /** Null where the page carries no data, as on the local server. */
+  savePage: (() => void) | null;
   reload: () => void;
   /** Show another run instead. */
   open: (source: EmbeddedSource) => Promise<void>;
 }
 
-export function App({ viewer, chunkCount, copyLink, copy, reload, open }: AppProps) {
+export function App({ viewer, chunkCount, copyLink, copy, savePage, reload, open }: AppProps) {
   const searchBox = useRef<HTMLInputElement>(null);
   const files = useRef<FileInputs>(null);
   const [results, setResults] = useState<Results>(NO_RESULTS);
@@ -50,6 +52,7 @@ export function App({ viewer, chunkCount, copyLink, copy, reload, open }: AppPro
     focusSearch: () => searchBox.current?.select(),
     openComparison: () => files.current?.compare(),
     openRun: () => files.current?.open(),
+    savePage,
     print: () => window.print(),
     save: (format) => void savePicture(viewer, painter, results.layers, chunks, format),
     reload,

@@ -9,6 +9,7 @@ import type { Viewer } from "../layout/viewer";
 import { durationText } from "../model/time";
 import { idleSentence } from "../panels/idle_details";
 import { kernelSentence } from "../panels/kernel";
+import { NoteMarkers } from "../panels/notes";
 import { RangeHandles } from "../panels/range";
 import { RowLabels, RowScroller } from "../panels/rows";
 import { listen } from "./gestures";
@@ -77,6 +78,7 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
           aria-roledescription="pipeline diagram"
           aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys select the next span, W and S zoom, A and D pan."
         />
+        <NoteMarkers viewer={viewer} />
         <RangeHandles viewer={viewer} />
         <RowScroller viewer={viewer} top={AXIS_HEIGHT} />
         <Readout viewer={viewer} />
@@ -110,6 +112,7 @@ function touch(viewer: Viewer): void {
     viewer.selection.chain.value,
     viewer.selection.range.value,
     viewer.search.found.value,
+    viewer.notes.all.value,
     viewer.comparison.value,
     viewer.revision.value,
   ];

@@ -11,6 +11,8 @@ import type { Meta } from "../model/meta";
 import { openServer } from "../model/server";
 import type { Source } from "../model/source";
 import { App } from "./app";
+import { download, fileName } from "./save";
+import { pageWithNotes, savedNotes } from "./save_page";
 import { applyTheme, darkSystem } from "./theme";
 import "./viewer.css";
 
@@ -40,6 +42,8 @@ let end = new AbortController();
 
 async function show(source: Source, meta: Meta, place: HTMLElement, hash = location.hash): Promise<void> {
   const viewer = new Viewer(meta, source);
+  const isOwn = hasData(document) && source instanceof EmbeddedSource && source.isOf(document);
+  if (isOwn) viewer.notes.all.value = savedNotes(document);
   await restore(viewer, fromHash(hash));
   end.abort();
   end = new AbortController();
@@ -67,6 +71,7 @@ async function show(source: Source, meta: Meta, place: HTMLElement, hash = locat
       chunkCount={chunkCount(source, meta)}
       copyLink={copyLink}
       copy={copy}
+      savePage={isOwn ? () => savePage(viewer) : null}
       reload={reload}
       open={async (other) => show(other, await other.meta(), place, "")}
     />,
@@ -74,6 +79,13 @@ async function show(source: Source, meta: Meta, place: HTMLElement, hash = locat
   );
 }
 let shownCount = 0;
+
+function savePage(viewer: Viewer): void {
+  const page = pageWithNotes(document, viewer.notes.all.peek());
+  const name = `${fileName(viewer.meta.document_title ?? viewer.meta.title)}.html`;
+  download(new Blob([page], { type: "text/html" }), name);
+  viewer.notify(`saved ${name}`);
+}
 
 /** Keep the address in step with what is shown, and the other way round; return a function that writes it at once. */
 function keepAddress(viewer: Viewer, signal: AbortSignal): () => void {

@@ -51,12 +51,12 @@ async function contentOf(picture: Picture, format: PictureFormat): Promise<Blob>
 }
 
 /** The title without what file systems do not allow. */
-function fileName(title: string): string {
+export function fileName(title: string): string {
   const allowed = title.replace(/[\p{Cc}<>:"/\\|?*]+/gu, "-").replace(/^[-. ]+|[-. ]+$/g, "");
   return allowed.slice(0, 80) || "stagescope";
 }
 
-function download(content: Blob, name: string): void {
+export function download(content: Blob, name: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content);
   link.download = name;

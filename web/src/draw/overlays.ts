@@ -267,6 +267,52 @@ function bandOf(scene: Scene, span: Span, row: DrawnRow): [number, number] {
   return [row.mainTop, row.mainHeight];
 }
 
+/** Markers of the notes: a number on the axis, a line through the rows, and a dot on the row of its rank. */
+export function drawNotes(scene: Scene): void {
+  const { pen, inks, viewer, width } = scene;
+  viewer.notes.all.value.forEach((note, i) => {
+    const at = Math.round(x(scene, note.time)) + 0.5;
+    if (at < 0 || at > width) return;
+    const text = String(i + 1);
+    const half = 4 + text.length * 3.5;
+    pen.fillStyle = inks.noteFill;
+    pen.fillRect(at - half, 1, 2 * half, 13);
+    pen.fillStyle = inks.noteInk;
+    pen.font = `600 10px ${inks.fontFamily}`;
+    pen.textAlign = "center";
+    pen.textBaseline = "alphabetic";
+    pen.fillText(text, at, 11);
+    pen.strokeStyle = inks.noteFill;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.moveTo(at, 14);
+    pen.lineTo(at, AXIS_HEIGHT);
+    pen.stroke();
+  });
+}
+
+/** The lines of the notes through the rows. */
+export function drawNoteLines(scene: Scene): void {
+  const { pen, inks, viewer, width } = scene;
+  pen.save();
+  pen.strokeStyle = pen.fillStyle = inks.noteFill;
+  for (const note of viewer.notes.all.value) {
+    const at = Math.round(x(scene, note.time)) + 0.5;
+    if (at < 0 || at > width) continue;
+    pen.lineWidth = 1;
+    pen.setLineDash([2, 3]);
+    pen.beginPath();
+    pen.moveTo(at, AXIS_HEIGHT);
+    pen.lineTo(at, scene.height);
+    pen.stroke();
+    const row = scene.rows.find(({ row: place }) => viewer.meta.ranks.rank[place] === note.rank);
+    if (!row) continue;
+    pen.setLineDash([]);
+    pen.fillRect(at - 3.5, row.y - 1, 7, 7);
+  }
+  pen.restore();
+}
+
 /** The length of the selected range, in the axis between its ends, or beside it where they are close. */
 export function drawRangeLength(scene: Scene): void {
   const range = scene.viewer.selection.range.value;

@@ -16,6 +16,9 @@ export interface Inks {
   stepApart: string;
   stepOutlier: string;
   stepCurrent: string;
+  /** Markers of notes. */
+  noteFill: string;
+  noteInk: string;
   fontFamily: string;
 }
 
@@ -35,6 +38,8 @@ export const LIGHT: Inks = {
   stepApart: "#a9b1ba",
   stepOutlier: "#b34700",
   stepCurrent: "#0061a0",
+  noteFill: "#7a1f6e",
+  noteInk: "#ffffff",
   fontFamily: FONT,
 };
 
@@ -52,5 +57,7 @@ export const DARK: Inks = {
   stepApart: "#69727e",
   stepOutlier: "#ffb469",
   stepCurrent: "#7cc4f2",
+  noteFill: "#e3a6da",
+  noteInk: "#15171b",
   fontFamily: FONT,
 };

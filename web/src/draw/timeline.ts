@@ -75,6 +75,7 @@ export class TimelinePainter {
     const fixed = pinnedHeight(screen);
     drawAxis(scene);
     overlays.drawRangeLength(scene);
+    overlays.drawNotes(scene);
     // Pinned rows stay; the others scroll below them. Both know all rows, for arrows between them.
     const isPinned = (row: DrawnRow): boolean => row.top < fixed;
     if (fixed > 0) this.paintRows({ ...scene, rows: scene.rows.filter(isPinned) }, 0, fixed);
@@ -102,6 +103,7 @@ export class TimelinePainter {
     overlays.drawClockErrors(scene);
     overlays.drawCriticalPath(scene);
     overlays.drawRange(scene);
+    overlays.drawNoteLines(scene);
     overlays.drawLinks(scene, this.viewer.selection.chain.value, 1.4);
     overlays.drawLinks(scene, this.viewer.selection.hoverLinks.value, 1.8);
     overlays.drawIdleFrames(scene);

@@ -35,6 +35,8 @@ export class Display {
   /** Name of the cause whose idle intervals alone are shown; null: all. */
   readonly causeFilter: Signal<string | null> = signal(null);
   readonly panel = signal("");
+  /** Increases when the field for a note is asked for. */
+  readonly noteAsked = signal(0);
   readonly dialog = signal<"" | "help" | "palette">("");
   readonly rows: ReadonlySignal<Rows>;
   readonly pitch: ReadonlySignal<number>;

@@ -1,5 +1,6 @@
 /** The state of the page as the fragment of its address, so that a copied link restores it. */
 
+import { type Note, noteWord, readNotes } from "./notes";
 import { GROUPINGS, type Grouping, type RowChoice, SORTINGS, type Sorting } from "./rows";
 import type { View } from "./view";
 
@@ -28,6 +29,7 @@ export interface Shown {
   isCompared: boolean;
   /** Place of the selected idle interval. */
   interval: number | null;
+  notes: readonly Note[];
   /** A step, and the step of the same run that it is compared with. */
   steps: [number, number] | null;
 }
@@ -48,6 +50,7 @@ export const NOTHING_CHOSEN: Shown = {
   panel: "",
   isCompared: true,
   interval: null,
+  notes: [],
   steps: null,
 };
 
@@ -77,6 +80,7 @@ export function toHash(shown: Shown): string {
   put("panel", shown.panel);
   if (!shown.isCompared) put("compare", "off");
   if (shown.interval !== null) put("interval", String(shown.interval));
+  for (const note of shown.notes) words.append("note", noteWord(note));
   if (shown.steps) put("steps", shown.steps.join("-"));
   return words.toString();
 }
@@ -109,6 +113,7 @@ export function fromHash(hash: string): Shown {
     panel: /^[a-z]*$/.test(text("panel")) ? text("panel") : "",
     isCompared: text("compare") !== "off",
     interval: /^\d{1,9}$/.test(text("interval")) ? Number(text("interval")) : null,
+    notes: readNotes(words.getAll("note")),
     steps: pair(text("steps")),
   };
 }

@@ -14,6 +14,7 @@ import { Camera } from "./camera";
 import { Display } from "./display";
 import { type Flag, findSpan, LAYER_NAMES } from "./hit";
 import { Live, laterRow } from "./live";
+import { type Note, Notes } from "./notes";
 import { rowsOnScreen } from "./rows";
 import { Search } from "./search";
 import { Selection } from "./selection";
@@ -31,6 +32,7 @@ export class Viewer {
   readonly display: Display;
   readonly search: Search;
   readonly selection: Selection;
+  readonly notes = new Notes();
 
   /** Whether the analysis has an ideal schedule, once it is read. */
   readonly hasIdeal = signal(false);
@@ -103,6 +105,7 @@ export class Viewer {
       if (moved) selection.range.value = moved;
       if (choice.pinned.length + choice.hidden.length)
         this.display.rowChoice.value = { ...choice, ...places };
+      this.notes.shift(by);
       selection.forgetOthers();
       this.freshness.value = FRESH;
     });
@@ -222,6 +225,33 @@ export class Viewer {
         : { ...range, end: clamp(whole, range.start + 1, this.meta.end) };
     if (isDone) void this.selection.setRange(moved);
     else this.selection.range.value = moved;
+  }
+
+  /** Where a new note is: at what is selected, else in the middle of the view. */
+  placeOfNote(): { time: number; rank: number | null } {
+    const { ranks } = this.meta;
+    const span = this.selection.selected.value;
+    if (span) return { time: span.start, rank: ranks.rank[span.row]! };
+    const idle = this.idle.value;
+    const place = this.selection.idle.value;
+    if (idle && place !== null) return { time: idle.start[place]!, rank: ranks.rank[idle.row[place]!]! };
+    const range = this.selection.range.value;
+    if (range) return { time: range.start, rank: null };
+    const { start, end } = this.camera.view.value;
+    return { time: clamp(Math.round((start + end) / 2), 0, this.meta.end), rank: null };
+  }
+
+  /** Add a note there; false where it cannot be added. */
+  addNote(text: string): boolean {
+    return this.notes.add({ ...this.placeOfNote(), text });
+  }
+
+  /** Bring the place of a note onto the screen. */
+  showNote({ time, rank, text }: Note): void {
+    this.camera.reveal(time, time);
+    const row = rank === null ? -1 : this.meta.ranks.rank.indexOf(rank);
+    if (row >= 0) this.display.revealRow(row);
+    this.notify(text);
   }
 
   /** Move the selection to the neighbor on its row, or to the span at the same time on the next row. */

@@ -56,6 +56,11 @@ export class EmbeddedSource implements Source {
     return Promise.resolve(this.known);
   }
 
+  /** Whether the data are those of this page, not of another that was opened in it. */
+  isOf(page: Document): boolean {
+    return this.page === page;
+  }
+
   tiles(_: TileRequest): Tile[] {
     return this.whole;
   }

@@ -26,6 +26,8 @@ export interface PageActions {
   print(): void;
   /** Save what is in view as a picture. */
   save(format: PictureFormat): void;
+  /** Save the page with its notes as a file; null where the page carries no data. */
+  savePage: (() => void) | null;
   /** Show the newest data, at the same place. */
   reload(): void;
 }
@@ -198,6 +200,15 @@ export const COMMANDS: Command[] = [
     title: "Table of the visible spans",
     keys: ["t"],
     run: (v) => v.toggle("table"),
+  },
+  {
+    section: "Find",
+    title: TEXTS.writeNote,
+    keys: ["k"],
+    run: (v) => {
+      v.display.panel.value = "";
+      v.display.noteAsked.value += 1;
+    },
   },
   { section: "Page", title: "Copy a link to this view", keys: ["l"], run: (_, page) => page.copyLink() },
   { section: "Page", title: TEXTS.openRun, keys: [], run: (_, page) => page.openRun() },

@@ -15,6 +15,7 @@ import { type PageActions, PICTURE_FORMATS } from "./commands";
 import { Counters } from "./counters";
 import { Details, type WaitedFor } from "./details";
 import { LiveSections } from "./live";
+import { NoteList } from "./notes";
 import { ComparisonStatistics, HeatMap, SelectionStatistics } from "./statistics";
 import { TEXTS } from "./texts";
 import { Transfers } from "./transfers";
@@ -68,6 +69,9 @@ export function Side({
       )}
       <Section title="Selected span or interval">
         <Details viewer={viewer} waitedFor={waitedFor} slackOf={slackOf} />
+      </Section>
+      <Section title={TEXTS.notes}>
+        <NoteList viewer={viewer} page={page} />
       </Section>
       <Section title="Selection">
         <SelectionStatistics viewer={viewer} />

@@ -18,6 +18,10 @@ const ALL: Shown = {
   panel: "none",
   isCompared: false,
   interval: 12,
+  notes: [
+    { time: 12, rank: 3, text: "why? a~b@c & 100 % <b>" },
+    { time: -5, rank: null, text: "慢的步骤" },
+  ],
   steps: [5, 3] as [number, number],
 };
 
