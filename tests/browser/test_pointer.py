@@ -166,6 +166,22 @@ def test_the_heat_map_goes_to_the_step_that_is_clicked(shown):
     assert shown.of("camera.step.value.step") == 0
 
 
+def test_the_map_of_ranks_and_its_largest_values_go_to_their_step(shown):
+    panel = shown.page.locator("details", has_text="Ranks by steps")
+    panel.locator("summary").click()
+    cells = panel.locator("canvas")
+    box = cells.bounding_box()
+    cells.hover(position={"x": box["width"] - 3, "y": 3})
+    assert "rank 0, step 2: " in panel.inner_text()
+    assert "of the window)" in panel.inner_text()
+    cells.click(position={"x": 3, "y": box["height"] - 3})
+    assert shown.of("camera.step.value.step") == 0
+    place = panel.locator(".places button").first
+    step = int(place.inner_text().partition("step ")[2].partition(":")[0])
+    place.click()
+    assert shown.of("camera.step.value.step") == step
+
+
 def test_a_cause_opens_into_what_it_comes_from_and_filters_the_idle_intervals(shown):
     cause = shown.page.locator(".ledger button", has_text="exposed communication")
     cause.click()

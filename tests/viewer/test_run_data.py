@@ -124,7 +124,7 @@ def test_layers_use_rows_and_ids_of_the_viewer():
         idle=idle, critical_path=path, ideal=DRAWN.spans, objects={"ledger": {"parts": []}}
     )
     data = viewer_data(DRAWN, extras)
-    assert data.meta["sections"] == ["heat", "links", "idle", "critical_path", "ideal", "ledger"]
+    assert data.meta["sections"] == ["heat", "rank_heat", "links", "idle", "critical_path", "ideal", "ledger"]
     spans, _ = read_blob(data.tables["spans"])
     (span,) = read_blob(data.tables["critical_path"])[0]["span"]
     assert (spans["row"][span], spans["start"][span]) == (1, DRAWN.spans["start_ns"][row])

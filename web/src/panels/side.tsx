@@ -16,10 +16,14 @@ import { Counters } from "./counters";
 import { Details, type WaitedFor } from "./details";
 import { LiveSections } from "./live";
 import { NoteList } from "./notes";
+import { RankHeatMap } from "./rank_heat";
 import { ComparisonStatistics, HeatMap, SelectionStatistics } from "./statistics";
 import { TEXTS } from "./texts";
 import { Transfers } from "./transfers";
 import { UnderstoodAs, VerdictWords } from "./verdict";
+
+/** With more ranks the map of ranks by steps is the way into the run, and open. */
+const FEW_RANKS = 16;
 
 interface SideProps {
   viewer: Viewer;
@@ -84,6 +88,11 @@ export function Side({
       {sections.includes("heat") && (
         <Section title="Stages by steps">
           <HeatMap viewer={viewer} />
+        </Section>
+      )}
+      {sections.includes("rank_heat") && (
+        <Section title={TEXTS.rankHeat} isClosed={viewer.meta.ranks.rank.length <= FEW_RANKS}>
+          <RankHeatMap viewer={viewer} isDark={isDark} />
         </Section>
       )}
       {sections.includes("counters") && (

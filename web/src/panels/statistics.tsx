@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { broughtOther, compareWith, showOther, showSteps } from "../layout/compared";
+import { shade } from "../layout/rank_heat";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
 import { changeText, countText, durationText, percentText } from "../model/time";
@@ -103,9 +104,6 @@ const METRICS = [
   ["idle_ns", "idle"],
 ] as const;
 const MOST_STEPS = 12;
-/** Cells that differ by less than this fraction of the largest value differ by less than all shades. */
-const LEAST_SPREAD = 0.25;
-
 /** Stages by steps; a click goes to the step. */
 export function HeatMap({ viewer }: { viewer: Viewer }) {
   const [table, setTable] = useState<Table | null>(null);
@@ -186,9 +184,7 @@ interface HeatCellProps {
 
 function HeatCell({ viewer, step, stage, value, low, high }: HeatCellProps) {
   if (value === undefined) return <td />;
-  // A spread of a few percent does not take the whole range of colors.
-  const pale = Math.min(low, high * (1 - LEAST_SPREAD));
-  const fraction = high > pale ? (value - pale) / (high - pale) : 0;
+  const fraction = shade(value, low, high);
   const title = `stage ${stage}, step ${step}: ${durationText(value, viewer.meta.time_unit)}`;
   const go = (): void => viewer.camera.goToStep(viewer.meta.steps.findIndex((one) => one.step === step));
   return (

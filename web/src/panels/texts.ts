@@ -67,6 +67,14 @@ export const TEXTS = {
   skipped: (count: string) => `${count} steps not measured`,
   clocks: (error: string) => `clocks ±${error}`,
   clocksUnknown: "clock error not bounded",
+  rankHeat: "Ranks by steps",
+  rankMetrics: { idle_ns: "idle", work_ns: "work", wait_ns: "host blocked" },
+  rankHeatAxes: (first: string, last: string) =>
+    `steps ${first} to ${last}, left to right; ranks top to bottom`,
+  rankHeatLegend: (low: string, high: string) =>
+    `${low} (pale) to ${high} (strong), per rank and step; click to go there`,
+  rankInStep: (rank: string, step: string, length: string, share: string) =>
+    `rank ${rank}, step ${step}: ${length} (${share} of the window)`,
   ranks: "Ranks",
   noRecording: (ranks: string) => `No recording of rank ${ranks}.`,
   moreRanks: (count: string) => `and ${count} more ranks`,

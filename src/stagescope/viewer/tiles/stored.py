@@ -21,6 +21,7 @@ from stagescope.model.tables import COUNTERS, KERNELS
 from stagescope.model.validate import in_order
 from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.counter_data import counter_section
+from stagescope.viewer.rank_heat import rank_heat_section
 from stagescope.viewer.run_data import viewer_meta
 from stagescope.viewer.step_data import step_lengths
 from stagescope.viewer.tiles.build import Extent, build_levels
@@ -94,15 +95,18 @@ def save_large_run(
 
 def _lengths(found: Survey, unaligned: Sequence[int], extras: AnalysisLayers) -> pl.DataFrame:
     """Return what `step_lengths` does, for all steps; those that the report is not about are in no totals."""
-    if not found.bubbles:
-        return step_lengths(step_bubbles(SPANS.empty(), find_pipelines(SPANS.empty())))
-    bubbles = pl.concat(found.bubbles)
-    lengths = step_lengths(bubbles.filter(~pl.col("rank").is_in(unaligned)))
+    lengths = step_lengths(_measured(found, unaligned))
     if extras.steps is None:
         return lengths
     known = extras.steps.select("step", "in_totals", "excess_ns")
     joined = lengths.drop("in_totals", "excess_ns").join(known, on="step", how="left", maintain_order="left")
     return joined.with_columns(pl.col("in_totals").fill_null(value=False))
+
+
+def _measured(found: Survey, unaligned: Sequence[int]) -> pl.DataFrame:
+    """Return what `step_bubbles` returns for the pipelines that can be measured."""
+    empty = step_bubbles(SPANS.empty(), find_pipelines(SPANS.empty()))
+    return pl.concat([empty, *found.bubbles]).filter(~pl.col("rank").is_in(unaligned))
 
 
 def _rows(run: LargeRun, found: Survey) -> Rows:
@@ -151,6 +155,9 @@ def _omitted(run: LargeRun, lengths: pl.DataFrame) -> Iterator[Diagnostic]:
 def _sections(run: LargeRun, found: Survey, rows: Rows, extras: AnalysisLayers) -> dict[str, Section]:
     tables = {"heat": found.stage_heat(), "transfers": found.transfer_totals()}
     blobs = {name: encode_columns(table) for name, table in tables.items() if table.height}
+    by_rank = rank_heat_section(_measured(found, run.unaligned), rows.ranks)
+    if by_rank is not None:
+        blobs["rank_heat"] = by_rank
     counters = [read_part(run.directory, part) for part in run.manifest.parts if part.table == COUNTERS.name]
     section = counter_section(_every(counters), rows.ranks, rows.base_ns) if counters else None
     if section is not None:
