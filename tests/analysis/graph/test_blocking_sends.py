@@ -132,3 +132,30 @@ def test_message_issued_after_a_blocked_send_leaves_after_that_send():
     microbatch = actions.table["microbatch"].gather(actions.needs["action"].gather(sends.carried)).to_list()
     assert microbatch == [1]
     assert basis.lag_ns[sends.carried].tolist() == [8]
+
+
+def test_one_slow_transfer_does_not_hide_that_all_other_sends_waited_for_their_receiver():
+    """Of a busy machine: the first message takes 18, and all others 1 after their receiver got to receive them.
+
+    The second one waits until rank 1 has ended a forward that takes six times as long as the others.
+    """
+    drawn = timeline_from_text(
+        """
+        F0 .  .  F1 .  .  .  .  .  .  F2 .  .  F3 .  .  .
+        .  .  .  F0 -  -  -  -  -  .  F1 -  .  F2 -  F3 .
+        """,
+        cell_ns=10,
+    )
+    moments = ((10, 0, 28), (40, 90, 91), (110, 120, 121), (140, 150, 151))
+    rows = []
+    for microbatch, (free_ns, posted_ns, end_ns) in enumerate(moments):
+        sent, received = message(0, 1, microbatch, free_ns, end_ns)
+        rows += [
+            {**sent, "wait_start_ns": free_ns, "wait_end_ns": end_ns},
+            {**received, "start_ns": posted_ns, "wait_start_ns": posted_ns, "wait_end_ns": end_ns},
+        ]
+    actions = find_actions(added(drawn, *rows))
+    sends = find_blocking_sends(actions)
+    gates = actions.table.select("rank", "microbatch")[sends.gate[1:]].rows()
+    assert gates == [(1, 0), (1, 1), (1, 2)]
+    assert sends.lasting_ns.tolist() == [18, 1, 1, 1]
