@@ -19,6 +19,7 @@ from stagescope.api.analyses import (
     what_if_json,
 )
 from stagescope.api.ascend_chart import export_pp_chart, pp_chart_folder
+from stagescope.api.cached_entries import CacheEntry, cache_entries, cache_place, clear_cache
 from stagescope.api.formats import ALIASES, READERS, WRITERS, writer_for
 from stagescope.api.inspection import Inspection, inspect, inspection_json
 from stagescope.api.notebook import attach
@@ -33,6 +34,7 @@ from stagescope.api.reading import (
     read_paddle_logs,
 )
 from stagescope.api.receiving import TraceReceiver
+from stagescope.api.run_cache import Shown, cached_input
 from stagescope.api.running import (
     Answers,
     HangReport,
@@ -56,12 +58,14 @@ __all__ = [
     "READERS",
     "WRITERS",
     "Answers",
+    "CacheEntry",
     "EqualStages",
     "FreeTransfers",
     "HangReport",
     "Inspection",
     "OtherSchedule",
     "RunFacts",
+    "Shown",
     "SimulatedStep",
     "Slower",
     "Stored",
@@ -71,6 +75,10 @@ __all__ = [
     "Watcher",
     "align_timeline",
     "analyze",
+    "cache_entries",
+    "cache_place",
+    "cached_input",
+    "clear_cache",
     "clock_json",
     "clock_line",
     "clock_report",

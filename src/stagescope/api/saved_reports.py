@@ -133,12 +133,19 @@ def is_quick_to_analyze(manifest: Manifest) -> bool:
 @cache
 def code_version() -> str:
     """Return the version of stagescope with a checksum of the code that computes a report."""
+    return f"stagescope {__version__} {checksum_of_code(CODE)}"
+
+
+@cache
+def checksum_of_code(parts: tuple[str, ...]) -> str:
+    """Return a checksum of the code of some parts of the package, which are folders and modules."""
     package = Path(__file__).parents[1]
     sum_ = blake2b(digest_size=CHECKSUM_BYTES)
-    for part in CODE:
-        for path in sorted((package / part).rglob("*.py")):
+    for part in parts:
+        place = package / part
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
             sum_.update(path.read_bytes())
-    return f"stagescope {__version__} {sum_.hexdigest()}"
+    return sum_.hexdigest()
 
 
 def _stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tuple[Path, Manifest] | None:

@@ -14,6 +14,7 @@ from stagescope.analysis import Report
 from stagescope.api.large_runs import find_large_run
 from stagescope.api.live_training import LiveTraining, is_running
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
+from stagescope.api.run_cache import Input, Shown, cached_input
 from stagescope.ingest.reader import ReadOptions
 from stagescope.model import Timeline
 from stagescope.viewer.analysis_data import gather_extras, report_extras
@@ -48,12 +49,14 @@ def view_run(
     align: bool = True,
     on_progress: Progress | None = None,
     on_tiles: Progress | None = None,
+    on_notice: Callable[[str], object] | None = None,
     **facts: Unpack[RunFacts],
 ) -> RunView:
     """Return a run as the local server shows it: tiles on disk, made now unless they are in the cache.
 
     The cache is in the user's cache directory and valid while the files are unchanged (viewer/tiles/cache.py).
-    `on_progress` is called as by `read`, `on_tiles` with the number of spans done and of all spans. Raises as `read`
+    `on_progress` is called as by `read`, `on_tiles` with the number of spans done and of all spans. With `on_notice`,
+    which is called with sentences for people, large runs are read through the cache of stored runs. Raises as `read`
     does, and OutputError if the cache cannot be written.
     """
     options = read_options(**facts)
@@ -79,7 +82,10 @@ def view_run(
             run, extras = stored
             save_large_run(run, folder, extras, on_tiles)
             return
-        timeline = read(*paths, align=align, on_progress=on_progress, **facts)
+        source = Input(paths, facts)
+        if on_notice is not None:
+            source = cached_input(paths, facts, Shown(on_notice, on_progress), align=align)
+        timeline = read(*source.paths, align=align, on_progress=on_progress, **source.facts)
         save_timeline(timeline, folder, gather_extras(timeline), on_tiles)
 
     try:
@@ -164,11 +170,12 @@ def prepare_viewer(
     on_progress: Progress | None = None,
     on_tiles: Progress | None = None,
     live: bool = True,
+    on_notice: Callable[[str], object] | None = None,
     **facts: Unpack[RunFacts],
 ) -> Viewer:
     """Return a server that listens and does not answer yet: call `start` or `run` of it.
 
-    Everything is as in `open`; `on_progress` and `on_tiles` are called as by `view_run`.
+    Everything is as in `open`; `on_progress`, `on_tiles` and `on_notice` are called as by `view_run`.
     """
     require_loopback(host)  # before minutes of work
     (run, *others) = source or (None,)
@@ -193,8 +200,9 @@ def prepare_viewer(
         return Viewer(listening.link, training.current.meta, listening, _training=training)
     look = partial(files_state, *paths, limits=facts.get("limits"))
     state = look()
-    again = partial(view_run, *paths, align=align, **facts)
-    view = again(on_progress=on_progress, on_tiles=on_tiles)
+    later = None if on_notice is None else str  # of a refresh, which no one sees in the terminal
+    again = partial(view_run, *paths, align=align, on_notice=later, **facts)
+    view = again(on_progress=on_progress, on_tiles=on_tiles, on_notice=on_notice)
     listening = listen(LiveRun(Opener(look, again), view, state), host, port)
     return Viewer(listening.link, view.meta, listening)
 

@@ -61,6 +61,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("export", "stagescope.cli.export", "Write a run as a picture, a trace for a viewer, or a table."),
     Command("sql", "stagescope.cli.sql", "Query the tables of a run with SQL."),
     Command("store", "stagescope.cli.store", "Store a run as Parquet files that every command reads."),
+    Command("cache", "stagescope.cli.cache", "List what is kept in the cache of this user, or remove it."),
     Command("inspect", "stagescope.cli.inspect", "List what is in a trace and propose how to read it."),
     Command("simulate", "stagescope.cli.simulate", "Simulate a schedule: draw it, measure it, compare it."),
     Command(

@@ -11,7 +11,7 @@ import click
 
 from stagescope.cli.arenas import share_arenas
 from stagescope.cli.console import echo, error_console
-from stagescope.cli.reading import FileBar, align_option, reading_options
+from stagescope.cli.reading import FileBar, align_option, cache_notice, reading_options
 from stagescope.cli.run_paths import RUN_PATH
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def command(
     with ExitStack() as shown:
         bars: dict[str, Any] = {"on_progress": FileBar(shown, paths).show, "on_tiles": TileBar(shown).show}
         viewer = api.prepare_viewer(
-            *paths, host=host, port=port, align=align, live=not whole, **bars, **facts
+            *paths, host=host, port=port, align=align, live=not whole, on_notice=cache_notice, **bars, **facts
         )
     warn_partial(viewer.meta)
     with viewer.ended_by_ctrl_c():

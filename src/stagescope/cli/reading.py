@@ -13,10 +13,12 @@ import click
 
 from stagescope.cli.console import echo, error_console
 from stagescope.cli.mapping_options import MAPPING_OPTIONS, mapping_facts
+from stagescope.storage.cache_directory import keep_nothing
 from stagescope.vocabulary.limits import BY_NAME, parse_limits
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Sequence
 
     import polars as pl
@@ -37,6 +39,8 @@ SIZES = {
     "dp": "Data-parallel size",
     "cp": "Context-parallel size",
 }
+OTHER_FACTS = ("order", "schedule", "microbatches", "pattern", "attempt", "pipeline", "steps", "kernels")
+"""Options with the names of keywords of `stagescope.read`."""
 IF_UNKNOWN = "if the files do not contain it."
 
 
@@ -48,19 +52,9 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def with_facts(**arguments: Any) -> Any:
-        names = (
-            *SIZES,
-            "order",
-            "schedule",
-            "microbatches",
-            "pattern",
-            "attempt",
-            "pipeline",
-            "steps",
-            "kernels",
-        )
-        facts = {name: arguments.pop(name) for name in names}
+        facts = {name: arguments.pop(name) for name in (*SIZES, *OTHER_FACTS)}
         limits = parse_limits(arguments.pop("limits")) or None
+        keep_nothing(is_wanted=arguments.pop("no_cache"))
         return function(facts={**facts, "limits": limits, **mapping_facts(arguments)}, **arguments)
 
     sizes = [_number(f"--{name}", f"{meaning}, {IF_UNKNOWN}") for name, meaning in SIZES.items()]
@@ -102,10 +96,16 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     added = [
         *sizes, order, schedule, microbatches, pattern, *MAPPING_OPTIONS, attempt, pipeline, steps, kernels, limits,
+        _no_cache(),
     ]  # fmt: skip
     for option in reversed(added):
         with_facts = option(with_facts)
     return with_facts
+
+
+def _no_cache() -> Callable[..., Any]:
+    text = "Keep nothing in the cache, where large runs are stored once (docs/scale.md)."
+    return click.option("--no-cache", is_flag=True, help=text)
 
 
 def _number(name: str, help_text: str) -> Callable[..., Any]:
@@ -130,17 +130,36 @@ def skip_steps_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--skip-steps", metavar="N|A:B", help=text)(function)
 
 
-def read_paths(paths: Sequence[Path], facts: RunFacts | None = None, *, align: bool = True) -> Timeline:
+def read_paths(
+    paths: Sequence[str | os.PathLike[str]], facts: RunFacts | None = None, *, align: bool = True
+) -> Timeline:
     """Return the Timeline of `paths`, with a warning on standard error if data are missing.
 
     On a terminal, a bar shows the progress of many or large files.
     """
     from stagescope import api
 
+    paths, facts = cached_paths(paths, facts or {}, align=align)
     with ExitStack() as shown:
-        timeline = api.read(*paths, **(facts or {}), align=align, on_progress=FileBar(shown, paths).show)
+        timeline = api.read(*paths, **facts, align=align, on_progress=FileBar(shown, paths).show)
     warn_partial(timeline)
     return timeline
+
+
+def cached_paths(
+    paths: Sequence[str | os.PathLike[str]], facts: RunFacts, *, align: bool = True
+) -> tuple[Sequence[str | os.PathLike[str]], RunFacts]:
+    """Return what to read instead of large inputs: the run in the cache, stored now if need be, and its facts."""
+    from stagescope import api
+
+    with ExitStack() as shown:
+        bar = FileBar(shown, paths, "storing")
+        return api.cached_input(paths, facts, api.Shown(cache_notice, bar.show), align=align)
+
+
+def cache_notice(text: str) -> None:
+    """Print a sentence about the cache on standard error, which leaves standard output to results."""
+    echo(f"stagescope: {text}", err=True)
 
 
 def exit_code(timeline: Read, found: Iterable[Diagnostic] = ()) -> int:
@@ -164,7 +183,9 @@ class Read(Protocol):
 class FileBar:
     """A progress bar on standard error for many or large files; not shown if standard error is not a terminal."""
 
-    def __init__(self, shown: ExitStack, paths: Sequence[Path] = (), verb: str = "reading") -> None:
+    def __init__(
+        self, shown: ExitStack, paths: Sequence[str | os.PathLike[str]] = (), verb: str = "reading"
+    ) -> None:
         """Prepare a bar that disappears when `shown` is left; `paths` are being read."""
         self._verb = verb
         self._shown = shown
@@ -190,7 +211,7 @@ class FileBar:
         return lambda done: bar.update(task, completed=done)
 
 
-def _are_large(paths: Sequence[Path]) -> bool:
+def _are_large(paths: Sequence[str | os.PathLike[str]]) -> bool:
     """Return whether the files, including those in directories, have LARGE_BYTES together."""
     places = map(Path, paths)  # addresses of object stores are no files, and have a bar of their own
     files = (file for path in places for file in (path.rglob("*") if path.is_dir() else [path]))

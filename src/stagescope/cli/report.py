@@ -17,6 +17,7 @@ from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, w
 from stagescope.cli.layers_option import layers_option
 from stagescope.cli.reading import (
     align_option,
+    cached_paths,
     exit_code,
     read_paths,
     reading_options,
@@ -56,6 +57,7 @@ class Wanted:
     Examples:
       stagescope report recordings
       stagescope report recordings --full
+      stagescope report recordings --no-cache
       stagescope report s3://bucket/recordings   needs pip install 'stagescope[cloud]'
       stagescope report recordings --markdown >> issue.md
       stagescope report recordings --html report.html
@@ -109,11 +111,12 @@ def command(
     skipped = parse_skipped(skip_steps) if skip_steps else None
     if asked.markdown and asked.json_path == STANDARD_OUTPUT:
         raise UsageError.one_of(("--markdown", "--json -"), ("both",))
+    source, facts = cached_paths(paths, facts, align=align)
     report = None
     if align and skipped is None and not asked.layers:
-        report = api.report_of_stored_run(*paths, **facts)
+        report = api.report_of_stored_run(*source, **facts)
     if report is None:
-        report = api.analyze(read_paths(paths, facts, align=align), layers=asked.layers, skip_steps=skipped)
+        report = api.analyze(read_paths(source, facts, align=align), layers=asked.layers, skip_steps=skipped)
     else:
         warn_partial(report.timeline)
     _write(report, asked)

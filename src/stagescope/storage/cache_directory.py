@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OFF = "off"
 OBJECTS, RUNS, LEVELS = "objects", "runs", "levels"
 """Folders of the cache: copies from object stores, stored runs, and tiles of the page."""
+ABOUT = "about.txt"
 KEPT = (OBJECTS, RUNS)
 """What MOST_BYTES is about; viewer/tiles/cache.py has a limit of its own."""
 MOST_BYTES = 50_000_000_000
@@ -32,14 +33,23 @@ IN_USE_S = 3600
 """An entry that was used within the last hour may be in use, and is not removed."""
 
 
+_call: dict[str, bool] = {}
+"""What the options of this process state, which its threads also see."""
+
+
+def keep_nothing(*, is_wanted: bool) -> None:
+    """Use no cache in this process, whatever the environment states; or go by the environment again."""
+    _call[OFF] = is_wanted
+
+
 def is_off() -> bool:
     """Return whether the user wants nothing to be kept."""
-    return os.environ.get(CACHE_VARIABLE, "").strip().lower() == OFF
+    return _call.get(OFF, False) or os.environ.get(CACHE_VARIABLE, "").strip().lower() == OFF
 
 
 def is_named() -> bool:
     """Return whether the user has named the directory."""
-    return bool(os.environ.get(CACHE_VARIABLE)) and not is_off()
+    return os.environ.get(CACHE_VARIABLE, "").strip().lower() not in ("", OFF)
 
 
 def cache_directory() -> Path:
@@ -73,6 +83,19 @@ def objects_directory() -> Path:
     return Path(_temporary().name).resolve()
 
 
+def describe(entry: Path, text: str) -> None:
+    """Note what an entry was made from, for the list of all entries. Raises OSError."""
+    (entry / ABOUT).write_text(text, encoding="utf-8", errors="replace")
+
+
+def description(entry: Path) -> str:
+    """Return what an entry was made from; empty if that is not known."""
+    try:
+        return (entry / ABOUT).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def touch(entry: Path) -> None:
     """State that an entry is used now."""
     with suppress(OSError):
@@ -81,7 +104,12 @@ def touch(entry: Path) -> None:
 
 def entries() -> list[Path]:
     """Return what is kept, the entry that was used last first."""
-    found = [entry for kind in KEPT for entry in _folders(cache_directory() / kind)]
+    return entries_in(KEPT)
+
+
+def entries_in(kinds: Iterable[str]) -> list[Path]:
+    """Return the entries of some folders of the cache, the one that was used last first."""
+    found = [entry for kind in kinds for entry in _folders(cache_directory() / kind)]
     return sorted(found, key=last_used, reverse=True)
 
 

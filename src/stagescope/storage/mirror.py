@@ -16,20 +16,27 @@ import json
 import os
 import shutil
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from stagescope.storage import errors
-from stagescope.storage.cache_directory import free_space_for, make_private, objects_directory, touch
+from stagescope.storage.cache_directory import (
+    describe,
+    free_space_for,
+    make_private,
+    objects_directory,
+    touch,
+)
 from stagescope.storage.copying import copy_all
+from stagescope.storage.locking import locked
 from stagescope.storage.object_store import ObjectStore, Remote
 from stagescope.vocabulary.place_names import name_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from stagescope.storage.addresses import Address
 
@@ -41,7 +48,7 @@ DIGITS = 24
 MOST_NAME_BYTES = 255
 WHERE = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "FSSPEC_S3_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
 """Environment variables that decide which store an address means."""
-INDEX, LOCK, UNFINISHED, FILES = "index.jsonl", "lock", "unfinished", "files"
+INDEX, UNFINISHED, FILES = "index.jsonl", "unfinished", "files"
 on_fetched: ContextVar[Progress] = ContextVar("on_fetched", default=lambda _done, _all: None)
 """Called with the bytes fetched so far and all bytes, first with 0."""
 
@@ -140,10 +147,11 @@ def _key(address: Address) -> str:
 def _fetch(known: Mirror, names: list[str]) -> None:
     """Copy objects whose copies are missing or of another version, and remove those of objects that are gone."""
     try:
-        with _locked(known.entry):
+        with locked(make_private(known.entry)):
             complete = _complete(known, _read_index(known))
             missing = [name for name in dict.fromkeys(names) if name not in complete]
             if missing:
+                describe(known.entry, str(known.store.address))
                 _fetch_now(known, missing)
     except OSError as reason:
         failure = errors.cannot_keep(known.entry, reason)
@@ -181,18 +189,6 @@ def _keep(known: Mirror, name: str, made: Path, place: Path) -> None:
     made.replace(place)
     with (known.entry / INDEX).open("a", encoding="utf-8") as index:
         index.write(json.dumps([name, remote.size_bytes, remote.version]) + "\n")
-
-
-@contextmanager
-def _locked(entry: Path) -> Iterator[None]:
-    """Hold the lock of a mirror; another process that copies the same objects waits."""
-    try:
-        from filelock import FileLock  # noqa: PLC0415 - an optional library
-    except ImportError:
-        raise errors.missing_library("filelock", "s3") from None
-    make_private(entry)
-    with FileLock(entry / LOCK, mode=0o600):
-        yield
 
 
 def _read_index(known: Mirror) -> dict[str, tuple[int, str]]:

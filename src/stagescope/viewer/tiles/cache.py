@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stagescope.storage.cache_directory import LEVELS, cache_directory
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -30,11 +32,8 @@ DIGITS = 24
 
 
 def cache_folder() -> Path:
-    """Return the folder of all levels: the user's cache directory (XDG Base Directory Specification 0.8)."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification requires relative paths to be ignored.
-    root = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
-    return root / "stagescope" / "levels"
+    """Return the folder of all levels, in the user's cache directory."""
+    return cache_directory() / LEVELS
 
 
 def fingerprint_files(files: Iterable[Path]) -> str:
