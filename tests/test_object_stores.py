@@ -17,9 +17,11 @@ import pytest
 import stagescope as ss
 from places import DATA
 from s3_server import BUCKET, SECRET, client, s3_server, upload
+from stagescope.api import view_run
 from stagescope.cli import main
 from stagescope.storage import mirror as mirrors
 from stagescope.storage import object_store
+from stagescope.viewer.tiles import stored
 
 RECORDINGS = DATA / "recordings" / "v1"
 NUMBERS = count()
@@ -208,6 +210,16 @@ def test_a_damaged_file_of_a_stored_run_is_counted(s3, tmp_path, capsys):
 def test_the_page_shows_a_run_under_its_address(recordings):
     with ss.open(recordings, browser=False) as viewer:
         assert recordings in viewer.meta["document_title"]
+
+
+def test_the_page_shows_a_large_stored_run(s3, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "LARGE", 100)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "levels"))
+    ss.store(RECORDINGS, out=tmp_path / "run.stagescope")
+    upload(s3, tmp_path / "run.stagescope", "large.stagescope")
+    view = view_run(f"s3://{BUCKET}/large.stagescope")
+    assert view.meta["span_count"] == 378
+    assert {"verdict", "ledger", "rank_heat"} <= view.sections.keys()
 
 
 def one_sentence(capsys, *words):

@@ -10,7 +10,7 @@ from stagescope.api.stored_runs import alignment_of, stored_run_of
 from stagescope.execution.processes import Processes
 from stagescope.execution.spawning import can_spawn
 from stagescope.exporters.layers import AnalysisLayers
-from stagescope.ingest.stored_run import read_manifest, read_small_tables
+from stagescope.ingest.stored_run import fetch_parts, read_manifest, read_small_tables
 from stagescope.viewer.analysis_data import saved_report_extras
 from stagescope.viewer.tiles.stored import LargeRun, is_large
 from stagescope.vocabulary.errors import StagescopeError
@@ -35,6 +35,9 @@ def find_large_run(inputs: Inputs) -> tuple[LargeRun, AnalysisLayers] | None:
     manifest = None if directory is None else read_manifest(directory)
     if directory is None or manifest is None or not (is_large(manifest) and manifest.aligned):
         return None
+    fetch_parts(
+        directory, manifest
+    )  # here, because the process that analyzes has no access to an object store
     timeline = replace(read_small_tables(directory, manifest), alignment=alignment_of(directory, manifest))
     report = load_report(directory)
     if report is None:

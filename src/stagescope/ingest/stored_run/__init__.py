@@ -3,6 +3,7 @@
 from stagescope.ingest.stored_run.manifest import read_manifest
 from stagescope.ingest.stored_run.reader import (
     READER,
+    fetch_parts,
     known_steps,
     open_lazily,
     read_part,
@@ -13,6 +14,7 @@ from stagescope.ingest.stored_run.results import is_intact, load_result, read_re
 
 __all__ = [
     "READER",
+    "fetch_parts",
     "is_intact",
     "known_steps",
     "load_result",

@@ -175,6 +175,11 @@ def read_small_tables(directory: Path, manifest: Manifest) -> Timeline:
     return timeline.with_diagnostics(_changed_sources(directory, manifest))
 
 
+def fetch_parts(directory: Path, manifest: Manifest) -> None:
+    """Copy the files of a stored run on an object store that are not here yet. Raises InputError as `mirror` does."""
+    fetch_missing(directory / part.path for part in manifest.parts)
+
+
 def read_part(directory: Path, part: Part) -> pl.DataFrame:
     """Return the rows of one file of a stored run. Raises InputError if it is missing, changed or damaged."""
     rows = _rows_of(directory, part)
