@@ -17,7 +17,7 @@ from stagescope.viewer.tiles.run import open_run
 from stagescope.viewer.tiles.sources import save_timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from stagescope.exporters.layers import AnalysisLayers
@@ -99,9 +99,11 @@ class Visitor:
 
 
 @contextmanager
-def serving(live: LiveRun, assets: Path, host: str = "127.0.0.1") -> Iterator[Visitor]:
+def serving(
+    live: LiveRun, assets: Path, host: str = "127.0.0.1", query: Callable[[str], Any] | None = None
+) -> Iterator[Visitor]:
     """Run a server in a thread, for a visitor who has not entered yet; it has ended when the block has."""
-    listening: Listening = listen(live, host, assets=assets)
+    listening: Listening = listen(live, host, assets=assets, query=query)
     thread = threading.Thread(target=listening.run)
     thread.start()
     try:

@@ -77,11 +77,8 @@ def sql(run: Timeline | Report, query: str, *, limits: Mapping[str, int | str] |
     >>> sql(run, "select rank, count(*) as actions from spans group by rank order by rank").rows()
     [(0, 8), (1, 8)]
     """
-    if READING.match(query) is None:
-        raise UsageError.not_a_query(query)
-    if FROM_FILES.search(query):
-        raise UsageError.query_failed("a query reads the tables of the run, not files")
-    frames = {name: _spelled(frame) for name, frame in _tables_in(run, query).items()}
+    checked_query(query)
+    frames = {name: spelled(frame) for name, frame in tables_in(run, query).items()}
     with limits_in_force(checked_limits(limits)):
         seconds = limit("query")
     try:
@@ -91,6 +88,15 @@ def sql(run: Timeline | Report, query: str, *, limits: Mapping[str, int | str] |
     except (PolarsError, PanicException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError.query_failed(reason) from None
+
+
+def checked_query(query: str) -> str:
+    """Return a query that only reads, and only the tables of a run. Raises UsageError for any other statement."""
+    if READING.match(query) is None:
+        raise UsageError.not_a_query(query)
+    if FROM_FILES.search(query):
+        raise UsageError.query_failed("a query reads the tables of the run, not files")
+    return query
 
 
 def _within(seconds: int, execute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
@@ -113,7 +119,7 @@ def _within(seconds: int, execute: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         raise UsageError.query_failed(reason) from None
 
 
-def _tables_in(run: Timeline | Report, query: str) -> dict[str, pl.DataFrame]:
+def tables_in(run: Timeline | Report, query: str) -> dict[str, pl.DataFrame]:
     """Return the tables whose names occur in a query: those of the report take time to compute."""
     words = set(re.findall(r"\w+", query.lower()))
     timeline = run.timeline if isinstance(run, Report) else run
@@ -125,7 +131,8 @@ def _tables_in(run: Timeline | Report, query: str) -> dict[str, pl.DataFrame]:
     return frames
 
 
-def _spelled(frame: pl.DataFrame) -> pl.DataFrame:
+def spelled(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with its enumerations as text."""
     return frame.with_columns(pl.col(pl.Enum).cast(pl.String))
 
 

@@ -13,6 +13,7 @@ from stagescope import __version__
 from stagescope.analysis import Report
 from stagescope.api.large_runs import find_large_run
 from stagescope.api.live_training import LiveTraining, is_running
+from stagescope.api.query_service import QueryService
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.api.run_cache import Input, Shown, cached_input
 from stagescope.ingest.reader import ReadOptions
@@ -190,7 +191,10 @@ def prepare_viewer(
         )
         save_timeline(timeline, Path(folder.name), extras, on_tiles)
         view = open_run(Path(folder.name))
-        listening = listen(LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port)
+        queries = QueryService(lambda: run)
+        listening = listen(
+            LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port, query=queries.answer
+        )
         return Viewer(listening.link, view.meta, listening, folder)
     paths = [_path(each) for each in source]
     if live and align and read_options(**facts) == ReadOptions() and is_running(*paths):
@@ -203,7 +207,8 @@ def prepare_viewer(
     later = None if on_notice is None else str  # of a refresh, which no one sees in the terminal
     again = partial(view_run, *paths, align=align, on_notice=later, **facts)
     view = again(on_progress=on_progress, on_tiles=on_tiles, on_notice=on_notice)
-    listening = listen(LiveRun(Opener(look, again), view, state), host, port)
+    queries = QueryService(partial(read, *paths, align=align, **facts), look, facts.get("limits"))
+    listening = listen(LiveRun(Opener(look, again), view, state), host, port, query=queries.answer)
     return Viewer(listening.link, view.meta, listening)
 
 

@@ -1,11 +1,15 @@
 """The real viewer against a real server, beside the same viewer in a page of its own: both answer the same."""
 
+import os
+
+import polars as pl
 import pytest
 from playwright.sync_api import sync_playwright
 
 from consumers import CHROMIUM_OPTIONS
 from programs import require_program
 from running_server import resting, run_of, serving
+from stagescope.api.query_service import QueryService
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.page import write_html
 from stagescope.viewer.server.app import ASSETS
@@ -55,7 +59,7 @@ def extras():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, extras):
     run = run_of(TIMELINE, tmp_path_factory.mktemp("browser") / "run", extras)
-    with serving(resting(run), ASSETS) as visitor:
+    with serving(resting(run), ASSETS, query=QueryService(lambda: TIMELINE).answer) as visitor:
         yield visitor
 
 
@@ -180,3 +184,31 @@ def test_a_page_of_somebody_else_gets_nothing_of_the_run_by_way_of_the_browser(p
     got = other.evaluate(read, address)
     other.close()
     assert set(got) <= {"refused", ""}, got
+
+
+def test_sql_fills_the_sortable_table_and_an_error_is_one_sentence(page):
+    page.keyboard.press("Escape")
+    page.evaluate("() => window.stagescopeViewer.toggle('table')")
+    page.get_by_role("button", name="SQL").click()
+    query = page.get_by_role("textbox", name="SQL query")
+    query.fill("select rank, count(*) as n, max(end_ns) as last_ns from spans group by rank order by rank")
+    page.get_by_role("button", name="Run", exact=True).click()
+    rows = page.locator(".visible-table tbody tr")
+    rows.first.wait_for(timeout=60_000)
+    found = [row.split("\t") for row in rows.all_inner_texts()]
+    expected = TIMELINE.spans.group_by("rank").agg(pl.len(), pl.col("end_ns").max()).sort("rank")
+    assert found == [[str(value) for value in row] for row in expected.rows()]
+    head = page.get_by_role("button", name="last_ns")
+    head.click()
+    head.click()
+    sorted_rows = [row.split("\t") for row in rows.all_inner_texts()]
+    assert sorted_rows == sorted(found, key=lambda row: int(row[2]), reverse=True)
+    query.fill("select * from <b>nothing</b>")
+    page.get_by_role("button", name="Run", exact=True).click()
+    problem = page.locator(".sql [role=alert]")
+    problem.wait_for(timeout=60_000)
+    assert problem.inner_text().startswith("the query failed: ")
+    assert page.locator(".sql b").count() == 0
+    if folder := os.environ.get("KEEP_PICTURES"):
+        page.screenshot(path=f"{folder}/sql.png")
+    page.evaluate("() => window.stagescopeViewer.toggle('table')")

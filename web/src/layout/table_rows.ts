@@ -3,6 +3,7 @@
 import { actionsOf } from "../model/compare";
 import { EmbeddedSource } from "../model/embedded";
 import { kindsByCode } from "../model/meta";
+import type { QueryResult } from "../model/server";
 import type { Spans } from "../model/spans";
 import { length } from "./view";
 import type { Viewer } from "./viewer";
@@ -19,7 +20,7 @@ export interface TableRow {
   key: number;
   cells: Cell[];
   /** What a click selects: the span or the idle interval of this number. */
-  select: "span" | "interval";
+  select: "span" | "interval" | null;
 }
 
 export interface Listing {
@@ -162,8 +163,20 @@ export function arranged(
     // Unknown values come last, in either direction.
     if (a === null || b === null || a === undefined || b === undefined)
       return Number(a == null) - Number(b == null);
+    // Whole numbers as text may be larger than a number is exact.
+    if (!isText && isWhole(a) && isWhole(b)) return sign * (BigInt(a) < BigInt(b) ? -1 : a === b ? 0 : 1);
     return sign * (isText ? String(a).localeCompare(String(b), "en") : Number(a) - Number(b));
   });
+}
+
+function isWhole(cell: Cell): cell is string {
+  return typeof cell === "string" && /^-?\d+$/.test(cell);
+}
+
+/** The result of a query as rows of the table, which select nothing. */
+export function queryListing({ columns, rows, count }: QueryResult): Listing {
+  const listed = rows.map((cells, key): TableRow => ({ key, cells, select: null }));
+  return { columns: columns.map(({ name, type }) => column(name, type)), rows: listed, count };
 }
 
 /** Rows as tab-separated text with a head, for a spreadsheet: times are whole nanoseconds. */

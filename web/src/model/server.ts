@@ -21,6 +21,7 @@ const MOST_TILES = 96;
 const MOST_AT_ONCE = 4;
 const MOST_HITS = 5000;
 const OK = 200;
+const BAD_REQUEST = 400;
 const NOT_FOUND = 404;
 const GONE = 410;
 const TOO_MANY = 413;
@@ -29,6 +30,14 @@ const TOO_MANY = 413;
 class SilenceError extends DataError {}
 /** The server no longer has the version of this page. */
 class GoneError extends DataError {}
+
+/** Cells are text, also those of numbers, which may exceed 2^53; null: unknown. */
+export interface QueryResult {
+  columns: { name: string; type: "number" | "text" }[];
+  rows: (string | null)[][];
+  /** How many there are, of which `rows` are the first. */
+  count: number;
+}
 
 interface Held {
   tile: Tile | null;
@@ -154,6 +163,14 @@ export class ServerSource implements Source {
 
   async json(name: string): Promise<unknown> {
     return this.known.sections.includes(name) ? (await this.answer(`section?name=${name}`)).json() : null;
+  }
+
+  /** The result of an SQL query. Throws an error whose message is the server's sentence. */
+  async sql(query: string): Promise<QueryResult> {
+    const answer = await this.answer(`sql?q=${encodeURIComponent(query)}`, BAD_REQUEST);
+    const found = (await answer.json()) as QueryResult & { error?: string };
+    if (!answer.ok) throw new Error(found.error ?? "");
+    return found;
   }
 
   async stepSpans({ start, end }: Step): Promise<Spans> {

@@ -27,6 +27,7 @@ from stagescope.viewer.tiles.run import BLOB_TYPE, JSON_TYPE
 from stagescope.viewer.tiles.search import search_spans
 from stagescope.viewer.tiles.statistics import select_statistics
 from stagescope.viewer.tiles.tiles import tile_blob
+from stagescope.vocabulary.errors import StagescopeError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from stagescope.viewer.tiles.run import RunView
 
     Handler = Callable[[RunView, Mapping[str, str]], Response]
+    Query = Callable[[str], Mapping[str, Any]]
+
+MOST_QUERY = 10_000
+"""Characters of an SQL query."""
 
 QUICK_AT_ONCE, SLOW_AT_ONCE = 3, 1
 """Requests handled at the same time: those that read a part of the run, and those that may read all of it."""
@@ -74,9 +79,12 @@ class GoneError(Exception):
 
 
 def make_app(
-    live: VersionedRun, assets: Traversable = ASSETS, is_ending: Callable[[], bool] = lambda: False
+    live: VersionedRun,
+    assets: Traversable = ASSETS,
+    is_ending: Callable[[], bool] = lambda: False,
+    query: Query | None = None,
 ) -> Starlette:
-    """Return the web application for a run; `assets` has viewer.js and viewer.css.
+    """Return the web application for a run; `assets` has viewer.js and viewer.css, `query` answers SQL.
 
     Event streams end when `is_ending`.
     """
@@ -101,6 +109,8 @@ def make_app(
     for handlers, most in ((quick, QUICK_AT_ONCE), (slow, SLOW_AT_ONCE)):
         slot = asyncio.Semaphore(most)
         routes += [Route(f"{RUN}{path}", _answer(live, handler, slot)) for path, handler in handlers.items()]
+    sql = _answer(live, functools.partial(_sql, query), asyncio.Semaphore(1))
+    routes.append(Route(f"{RUN}api/sql", sql))
     return Starlette(routes=routes, exception_handlers=HANDLERS)
 
 
@@ -211,6 +221,14 @@ def _select(run: RunView, given: Mapping[str, str]) -> Response:
     return JSONResponse(select_statistics(run.levels, part, run.idle))
 
 
+def _sql(query: Query | None, _: RunView, given: Mapping[str, str]) -> Response:
+    if query is None:
+        raise ParameterError(
+            "a running training cannot be queried; stagescope sql reads what it has recorded"
+        )
+    return JSONResponse(query(text_of(given, "q", MOST_QUERY)))
+
+
 def _id(run: RunView, given: Mapping[str, str]) -> int:
     number = whole_number(given, "id", 0, 1 << 59)
     if number >= run.levels.shape.span_count:
@@ -237,6 +255,7 @@ async def _too_many(_: Request, __: Exception) -> Response:
 HANDLERS: dict[Any, Any] = {
     ParameterError: _refused,
     QueryError: _refused,
+    StagescopeError: _refused,
     NothingThereError: _nothing,
     GoneError: _gone,
     TooManyError: _too_many,

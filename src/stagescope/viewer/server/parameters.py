@@ -42,11 +42,11 @@ def part_of(given: Mapping[str, str], row_count: int) -> Part:
     return Part(start, end, _rows(given.get("rows", ""), row_count))
 
 
-def text_of(given: Mapping[str, str], name: str) -> str:
+def text_of(given: Mapping[str, str], name: str, most: int = MOST_TEXT) -> str:
     """Return a parameter that is text. Raises ParameterError where it is too long."""
     text = given.get(name, "")
-    if len(text) > MOST_TEXT:
-        raise ParameterError(f"{name}: expected at most {MOST_TEXT} characters")
+    if len(text) > most:
+        raise ParameterError(f"{name}: expected at most {most} characters")
     return text
 
 

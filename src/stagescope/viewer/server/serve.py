@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.abc import Traversable
 
+    from stagescope.viewer.server.app import Query
     from stagescope.viewer.server.live import VersionedRun
 
 LOOPBACK = {"127.0.0.1": socket.AF_INET, "localhost": socket.AF_INET, "::1": socket.AF_INET6}
@@ -110,9 +111,15 @@ def require_loopback(host: str) -> None:
 
 
 def listen(
-    live: VersionedRun, host: str = "127.0.0.1", port: int = 0, assets: Traversable = ASSETS
+    live: VersionedRun,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    assets: Traversable = ASSETS,
+    query: Query | None = None,
 ) -> Listening:
     """Return a server for a run, on a free port where `port` is 0; `assets` has the viewer's script and style.
+
+    `query` answers SQL queries of the page; without it, they are refused.
 
     Raises UsageError for a host that is not this machine's loopback, CommandError if the port is not available.
     """
@@ -122,7 +129,7 @@ def listen(
     access = Access(own_port)
     servers: list[uvicorn.Server] = []
     config = uvicorn.Config(
-        Gate(make_app(live, assets, lambda: any(server.should_exit for server in servers)), access),
+        Gate(make_app(live, assets, lambda: any(server.should_exit for server in servers), query), access),
         http=LimitedConnection,
         ws="none",
         lifespan="off",
