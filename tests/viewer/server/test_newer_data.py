@@ -16,6 +16,7 @@ from stagescope.viewer.server import live as live_module
 from stagescope.viewer.server.app import ASSETS
 from stagescope.viewer.server.launch import lead_file
 from stagescope.viewer.server.live import LiveRun, Opener
+from stagescope.viewer.tiles import stored
 from synthetic import Shape, pipeline_timeline
 
 pytestmark = pytest.mark.slow
@@ -115,6 +116,28 @@ def test_growing_recording_is_shown_in_place_with_the_same_view_range_and_span(v
             "(version) => location.pathname.includes(version)",
             arg=page.evaluate("() => window.stagescopeViewer.meta.version"),
         )
+
+
+@pytest.mark.parametrize("large", [8_000_000, 1], ids=["as a timeline", "a file at a time"])
+def test_a_stored_run_that_is_extended_is_shown_in_place(visit, tmp_path, monkeypatch, large):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(live_module, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(stored, "LARGE", large)
+    folder, run = tmp_path / "recordings", tmp_path / "run.stagescope"
+    folder.mkdir()
+    record_steps(folder, 2)
+    workflow.store(folder, out=run)
+    with serving(growing(run), ASSETS) as visitor:
+        page = visit(visitor)
+        page.evaluate("() => window.stagescopeViewer.selection.setRange({start: 0, end: 5e6, rows: [0, 1]})")
+        page.evaluate(f"() => {{ {KEEP} }}")
+        before = page.evaluate("() => window.stagescopeViewer.camera.view.value")
+        record_steps(folder, 5)
+        workflow.store(folder, out=run, force=True)
+        ask_until(page, "() => window.stagescopeViewer.meta.span_count === 20")
+        assert page.evaluate("() => window.stagescopeViewer === kept")
+        assert page.evaluate("() => window.stagescopeViewer.camera.view.value") == before
+        assert page.evaluate("() => window.stagescopeViewer.meta.steps.length") == 5
 
 
 def test_another_run_in_the_same_files_is_offered_and_shown_after_a_click(visit, tmp_path, monkeypatch):
