@@ -27,9 +27,16 @@ class LiveRanks:
     """Recordings of simulated ranks; `write` adds what has happened until a moment of the monotonic clock."""
 
     def __init__(
-        self, directory: Path, ranks: int = 4, spans_per_s: float = 100.0, microbatches: int = 8
+        self,
+        directory: Path,
+        ranks: int = 4,
+        spans_per_s: float = 100.0,
+        microbatches: int = 8,
+        *,
+        tokens: int = 0,
     ) -> None:
-        """Create the recordings, which begin now."""
+        """Create the recordings, which begin now; rank 0 counts so many tokens in each step, if any."""
+        self.tokens = tokens
         directory.mkdir(parents=True, exist_ok=True)
         timeline = pipeline_timeline(Shape(ranks=ranks, microbatches=microbatches, steps=1, origin_ns=0))
         length_ns = int(timeline.spans["end_ns"].max() * STEP_GAP)
@@ -51,6 +58,7 @@ class LiveRanks:
                 "parallel": {"pp": rank, "pp_size": ranks, "pp_ranks": list(range(ranks))},
             }  # fmt: skip
             self._add(rank, fmt.HEADER, json.dumps(header).encode())
+            self._add(rank, fmt.NAMES, b'{"first": 1, "names": ["tokens"]}')
             self._add_reading(rank)
 
     def write(self, until_ns: int | None = None, behind: dict[int, int] | None = None) -> None:
@@ -63,6 +71,7 @@ class LiveRanks:
             if len(records):
                 self._add(rank, fmt.SPANS, records.tobytes())
             self._add_reading(rank)
+        self._add_tokens(until_ns)
         self._written_ns = until_ns
 
     def end(self) -> None:
@@ -70,6 +79,13 @@ class LiveRanks:
         for rank in range(len(self._files)):
             facts = {"spans": self._counts[rank], "dropped_spans": 0, "reason": "exit"}
             self._add(rank, fmt.END, json.dumps(facts).encode())
+
+    def _add_tokens(self, until_ns: int) -> None:
+        """Count the tokens of the steps that began since the last call."""
+        since, until = ((at - self.began_ns) // self.step_ns for at in (self._written_ns - 1, until_ns - 1))
+        for step in range(since + 1, until + 1) if self.tokens else ():
+            place = (self.began_ns + step * self.step_ns, self.tokens, step, fmt.NONE, fmt.NONE, 1)
+            self._add(0, fmt.COUNTERS, fmt.COUNTER.pack(*place))
 
     def _step_of(self, timeline, rank, length_ns):
         own = timeline.spans.filter(timeline.spans["rank"] == rank)

@@ -44,8 +44,8 @@ def browser():
 class Writing:
     """Simulated ranks that write twice a second until they are ended."""
 
-    def __init__(self, directory):
-        self.ranks = LiveRanks(directory, spans_per_s=120)
+    def __init__(self, directory, **options):
+        self.ranks = LiveRanks(directory, spans_per_s=120, **options)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
@@ -137,6 +137,24 @@ def test_page_shows_ranks_and_the_trend_of_measured_steps(visit, recordings):
         ]  # fmt: skip
         trend = page.evaluate(f"() => {LIVE}.trend.value.steps.map((step) => step.step)")
         assert trend == list(range(trend[0], trend[0] + len(trend)))
+
+
+def test_trend_has_the_throughput_of_counted_tokens(visit, tmp_path):
+    writing = Writing(tmp_path / "recordings", tokens=8192)
+    try:
+        time.sleep(4 * writing.ranks.step_ns / 1e9)
+        with api.open(tmp_path / "recordings", browser=False) as viewer:
+            page = visit(viewer.link)
+            wait(page, f"{LIVE}.trend.value.steps.length >= 3")
+            wait(page, "document.querySelectorAll('.trend svg').length === 5")
+            figure = page.locator(".trend figure", has_text="tokens per second")
+            shown = float(
+                figure.locator("figcaption span").nth(1).inner_text().split("(")[0].replace(",", "")
+            )
+            # A step is as long as the writer made it.
+            assert shown == pytest.approx(8192 / (writing.ranks.step_ns / 1e9), rel=0.02)
+    finally:
+        writing.end()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
