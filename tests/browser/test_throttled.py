@@ -16,9 +16,10 @@ CanvasRenderingContext2D.prototype.setTransform = function (...matrix) {
     const viewer = window.stagescopeViewer;
     if (this.canvas.closest('.canvas-box') && viewer) {
         const { rows, size } = viewer.display, { width, height } = size.peek();
+        const { pinnedHeight } = rows.peek(), fixed = pinnedHeight <= 0.7 * height ? pinnedHeight : 0;
         const tops = new Map(rows.peek().placed.map((one) => [
             'rank ' + viewer.meta.ranks.rank[one.row],
-            one.top - viewer.display.scroll.peek(),
+            one.top < fixed ? one.top : one.top - viewer.display.scroll.peek(),
         ]));
         drawn = { tops, size: [width, height] };
     }
