@@ -110,6 +110,18 @@ def test_small_runs_are_read_directly(cache, recordings, monkeypatch):
     assert not cache.exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
+def test_links_that_lead_back_are_followed_once(cache, recordings, monkeypatch):
+    for name in "abc":
+        (recordings / name).symlink_to(recordings, target_is_directory=True)
+    size_bytes = sum(file.stat().st_size for file in recordings.iterdir() if file.is_file())
+    monkeypatch.setattr(run_cache, "LARGE_BYTES", size_bytes + 1)
+    assert through([recordings]) == (Input([recordings], {}), [])
+    monkeypatch.setattr(run_cache, "LARGE_BYTES", size_bytes)
+    assert "storing 4 files" in through([recordings])[1][0]
+    assert runs(cache)
+
+
 def test_compressed_files_count_as_what_they_expand_to(cache, recordings, monkeypatch):
     size_bytes = sum(file.stat().st_size for file in recordings.iterdir())
     monkeypatch.setattr(run_cache, "LARGE_BYTES", 2 * size_bytes)

@@ -26,6 +26,7 @@ from stagescope.api.reading import RunFacts, inputs_of, read_options
 from stagescope.api.saved_reports import checksum_of_code
 from stagescope.api.stored_runs import stated
 from stagescope.api.storing import store
+from stagescope.ingest.discover import files_below
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.stored_run import VERSION
 from stagescope.storage.cache_directory import (
@@ -143,8 +144,7 @@ def _may_be_large(paths: Paths) -> bool:
     for path in map(Path, paths):
         if not path.exists():
             return True
-        below = (Path(folder, name) for folder, _, names in os.walk(path, followlinks=True) for name in names)
-        for file in [path] if path.is_file() else below:
+        for file in [path] if path.is_file() else files_below(path):
             total += _expanded_bytes(file)
             if total >= LARGE_BYTES:
                 return True

@@ -116,7 +116,7 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
         raise InputError.pseudo_file_system(directory, kind)
     patterns = tuple(dict.fromkeys(pattern for reader in readers for pattern in reader.patterns))
     patterns = (*patterns, MANIFEST, JOURNAL)
-    below = (file for file in _files_below(directory) if _matches(file.name, patterns))
+    below = (file for file in files_below(directory) if _matches(file.name, patterns))
     found: dict[Path, Reader] = {}
     unknown: list[tuple[Path, InputError]] = []
     stored: list[Path] = []
@@ -175,7 +175,7 @@ def _found_by_content(
     found: dict[Path, Reader] = {}
     suffixes = tuple(dict.fromkeys(suffix for reader in readers for suffix in reader.suffixes))
     wanted = (
-        file for file in _files_below(directory) if file.name.lower().endswith(suffixes) and file not in known
+        file for file in files_below(directory) if file.name.lower().endswith(suffixes) and file not in known
     )
     interested = [reader for reader in readers if reader.suffixes]
     for file in sorted(wanted, key=lambda file: natural_key(str(file.relative_to(directory)))):
@@ -211,7 +211,7 @@ def _reader_of_run(directory: Path, readers: Sequence[Reader]) -> Reader:
     return _reader_of(directory / MANIFEST, readers)
 
 
-def _files_below(directory: Path) -> Iterator[Path]:
+def files_below(directory: Path) -> Iterator[Path]:
     """Yield every file in and below a directory, and of a stored run its manifest or journal alone.
 
     A directory reached twice through links is searched once, and the kernel's own are not searched.
