@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.analysis.hangs.conditions import RUNNING
 from stagescope.reports.hang_text import hang_rows, hang_sentences
+from stagescope.reports.translations import translations_of
 from stagescope.reports.watch_text import alarm_sentences
 
 if TYPE_CHECKING:
@@ -38,8 +39,15 @@ class LiveStatus(NamedTuple):
 
 def status_json(status: LiveStatus) -> dict[str, Any]:
     """Return the state as JSON."""
-    report = status.processes
     rows = list(_rank_rows(status))
+    state = _state(status, rows)
+    alarms = [sentence for alarm in state["alarms"] for sentence in alarm["sentences"]]
+    texts = [*state["sentences"], *alarms, *(row["doing"] for row in state["ranks"])]
+    return {**state, "translations": translations_of(texts)}
+
+
+def _state(status: LiveStatus, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    report = status.processes
     return {
         "outcome": report.outcome,
         "has_stopped": report.has_stopped,

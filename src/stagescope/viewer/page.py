@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.exporters.writer import Writer, Written
 from stagescope.viewer.run_data import ViewerData, shown_ranks, viewer_data, viewer_spans_alone
+from stagescope.vocabulary.language import html_language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ POLICY = (
 )
 HEAD = """\
 <!doctype html>
-<html lang="en">
+<html lang="{language}">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
@@ -76,6 +77,7 @@ def _page(data: ViewerData, other: ViewerData | None) -> Iterator[bytes]:
     script, style = asset("viewer.js"), asset("viewer.css")
     policy = POLICY.format(script=_digest(script), style=_digest(style))
     yield HEAD.format(
+        language=html_language(),
         policy=html.escape(policy, quote=False),
         generator=html.escape(data.meta["generator"]),
         title=html.escape(data.meta["document_title"]),

@@ -20,6 +20,7 @@ from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_in_cost_units, is_simulated
+from stagescope.reports.translations import meta_translations, with_translations
 from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.counter_data import counter_section
 from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, viewer_idle
@@ -124,11 +125,12 @@ def data_without_spans(
     if 0 < timeline.kernels.height <= MOST_KERNELS:
         tables["kernels"] = encode_kernels(timeline.kernels, ranks, _least(spans["start"]))
     meta = viewer_meta(timeline.with_diagnostics(omitted), step_lengths(bubbles, extras), ranks)
-    meta["sections"] = [*tables, *extras.objects]
+    objects = with_translations(_with_span_ids(extras.objects, spans))
+    meta["sections"] = [*tables, *objects]
     if "idle" in tables and extras.idle is not None:
         occurring = set(extras.idle["waiting_for"].cast(pl.String))
         meta["idle_waits"] = [name for name in WAIT_LABELS if name in occurring]
-    return ViewerData(meta, tables, _with_span_ids(extras.objects, spans))
+    return ViewerData(meta, tables, objects)
 
 
 def _with_span_ids(objects: Mapping[str, Any], spans: pl.DataFrame) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def viewer_meta(timeline: Timeline, lengths: pl.DataFrame, ranks: list[int]) -> 
     last_ns = spans.select(pl.max_horizontal(pl.max("start_ns"), pl.max("end_ns"))).item()
     end = (last_ns or base_ns) - base_ns
     title = _title(timeline, ranks, lengths)
-    return {
+    meta = {
         "format": META_FORMAT,
         "title": title,
         "document_title": document_title(title, timeline.ranks["source"]),
@@ -193,6 +195,7 @@ def viewer_meta(timeline: Timeline, lengths: pl.DataFrame, ranks: list[int]) -> 
         "tile_bins": 0,
         "tile_rows": 0,
     }
+    return {**meta, "translations": meta_translations(meta)}
 
 
 def _clocks(timeline: Timeline) -> list[dict[str, Any]]:

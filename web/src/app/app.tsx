@@ -1,10 +1,10 @@
 /** The page: header, legend, picture, steps, side panel and dialogs. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-
 import { TimelinePainter } from "../draw/timeline";
 import type { Viewer } from "../layout/viewer";
 import type { EmbeddedSource } from "../model/embedded";
+import { ofData, t } from "../model/language";
 import type { Diagnostic, Meta } from "../model/meta";
 import type { PageActions } from "../panels/commands";
 import { Help, Palette } from "../panels/dialogs";
@@ -36,11 +36,22 @@ interface AppProps {
   /** Null where the page carries no data, as on the local server. */
   savePage: (() => void) | null;
   reload: () => void;
+  /** Show the page in its other language. */
+  switchLanguage: () => void;
   /** Show another run instead. */
   open: (source: EmbeddedSource) => Promise<void>;
 }
 
-export function App({ viewer, chunkCount, copyLink, copy, savePage, reload, open }: AppProps) {
+export function App({
+  viewer,
+  chunkCount,
+  copyLink,
+  copy,
+  savePage,
+  reload,
+  switchLanguage,
+  open,
+}: AppProps) {
   const searchBox = useRef<HTMLInputElement>(null);
   const files = useRef<FileInputs>(null);
   const [results, setResults] = useState<Results>(NO_RESULTS);
@@ -56,6 +67,7 @@ export function App({ viewer, chunkCount, copyLink, copy, savePage, reload, open
     print: () => window.print(),
     save: (format) => void savePicture(viewer, painter, results.layers, chunks, format),
     reload,
+    switchLanguage,
   };
   useEffect(() => listenToKeys(viewer, page), [viewer]);
   useEffect(() => watchFreshness(viewer), [viewer]);
@@ -79,7 +91,7 @@ export function App({ viewer, chunkCount, copyLink, copy, savePage, reload, open
           void viewer.wantInterval(found.layers.idle && viewer.wantedInterval.peek());
         };
         readResults(source).then(first, (problem: unknown) => {
-          viewer.problem.value = `The analysis of this run cannot be shown. ${wordsOf(problem)}`;
+          viewer.problem.value = t`The analysis of this run cannot be shown. ${wordsOf(problem)}`;
         });
       }, 0);
     });
@@ -146,11 +158,11 @@ function Warning({ viewer }: { viewer: Viewer }) {
       {problem && <p role="alert">{problem}</p>}
       {notices.map((notice) => (
         <p role="note" key={notice.code}>
-          <b>Not analyzed.</b> {notice.message}.
+          <b>{t("Not analyzed.")}</b> {ofData(notice.message)}.
         </p>
       ))}
-      <Missing words="Data are missing." errors={own} where=", see the notes on the data" />
-      <Missing words="Data of the other run are missing." errors={others} where="" />
+      <Missing words={t("Data are missing.")} errors={own} where={t(", see the notes on the data")} />
+      <Missing words={t("Data of the other run are missing.")} errors={others} where="" />
     </div>
   );
 }
@@ -164,9 +176,9 @@ function Missing({ words, errors, where }: { words: string; errors: Diagnostic[]
   if (!first) return null;
   return (
     <p role="note">
-      <b>{words}</b> {first.rank === null ? "" : `rank ${first.rank}: `}
-      {first.message}
-      {errors.length > 1 ? ` And ${errors.length - 1} more${where}.` : ""}
+      <b>{words}</b> {first.rank === null ? "" : `${t`rank ${first.rank}`}: `}
+      {ofData(first.message)}
+      {errors.length > 1 ? ` ${t`And ${errors.length - 1} more${where}.`}` : ""}
     </p>
   );
 }

@@ -2,10 +2,10 @@
 
 import { effect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
-
 import { AXIS_HEIGHT, type Layers } from "../draw/scene";
 import type { TimelinePainter } from "../draw/timeline";
 import type { Viewer } from "../layout/viewer";
+import { t } from "../model/language";
 import { durationText } from "../model/time";
 import { idleSentence } from "../panels/idle_details";
 import { kernelSentence } from "../panels/kernel";
@@ -75,8 +75,10 @@ export function Chart({ viewer, painter, layers }: ChartProps) {
           class={viewer.selection.measuring.value ? "measuring" : ""}
           tabIndex={0}
           role="application"
-          aria-roledescription="pipeline diagram"
-          aria-label="Pipeline diagram: a row per rank, time to the right. Arrow keys select the next span, W and S zoom, A and D pan."
+          aria-roledescription={t("pipeline diagram")}
+          aria-label={t(
+            "Pipeline diagram: a row per rank, time to the right. Arrow keys select the next span, W and S zoom, A and D pan.",
+          )}
         />
         <NoteMarkers viewer={viewer} />
         <RangeHandles viewer={viewer} />
@@ -125,8 +127,8 @@ function EmptyNote({ viewer }: { viewer: Viewer }) {
   return (
     <p class="empty-note">
       {isEmpty
-        ? "Nothing was recorded: this run has no spans."
-        : "Every row is hidden. Show them again under View, or with Shift+H."}
+        ? t("Nothing was recorded: this run has no spans.")
+        : t("Every row is hidden. Show them again under View, or with Shift+H.")}
     </p>
   );
 }
@@ -142,7 +144,7 @@ function Readout({ viewer }: { viewer: Viewer }) {
   if (!span) return null;
   const words = [viewer.sentence(span), durationText(span.duration, viewer.meta.time_unit)];
   if (span.wait_duration !== null)
-    words.push(`host blocked ${durationText(span.wait_duration, viewer.meta.time_unit)}`);
+    words.push(t`host blocked ${durationText(span.wait_duration, viewer.meta.time_unit)}`);
   return (
     <p class="readout">
       {words.join(" · ")}

@@ -1,11 +1,11 @@
 /** Follows a run on the server: new versions take the place of the one shown, and the state of a training is kept. */
 
 import { effect } from "@preact/signals";
-
 import { continues, firstLength, hasView, laterRow, latestView, showsEnd } from "../layout/live";
 import { rowsOnScreen } from "../layout/rows";
 import { length, type View } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
+import { learn, t } from "../model/language";
 import type { Meta } from "../model/meta";
 import { openServer, ServerSource } from "../model/server";
 import { FRESH, type Span, type TileRequest } from "../model/source";
@@ -100,9 +100,10 @@ class Follower {
     const { live, freshness } = this.viewer;
     this.state = state;
     live.connection.value = "connected";
+    learn(state.training?.translations);
     live.training.value = state.training;
     this.setFollowed(true);
-    const problem = state.problem ? `The newest files cannot be read: ${state.problem}` : "";
+    const problem = state.problem ? t`The newest files cannot be read: ${state.problem}` : "";
     // An offer to reload stays, with its reason: the version shown is gone, or is of another run.
     if (!freshness.peek().hasNewer && freshness.peek().problem !== problem)
       freshness.value = { ...FRESH, problem };
@@ -125,7 +126,7 @@ class Follower {
     const view = camera.view.value;
     if (live.isFollowing.peek() && !showsEnd(view, meta)) {
       live.isFollowing.value = false;
-      this.viewer.announce("not following");
+      this.viewer.announce(t("not following"));
     }
   }
 

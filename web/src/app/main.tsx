@@ -2,11 +2,11 @@
 
 import { effect } from "@preact/signals";
 import { render } from "preact";
-
 import { fromHash, toHash } from "../layout/hash";
 import { restore, shownOf } from "../layout/shown";
 import { Viewer } from "../layout/viewer";
 import { EmbeddedSource, hasData, openPage } from "../model/embedded";
+import { LANGUAGE, learn, ofData, t } from "../model/language";
 import type { Meta } from "../model/meta";
 import { openServer } from "../model/server";
 import type { Source } from "../model/source";
@@ -27,7 +27,8 @@ declare global {
 
 async function start(): Promise<void> {
   const place = document.getElementById("viewer")!;
-  place.textContent = "Reading the run …";
+  document.documentElement.lang = LANGUAGE === "zh" ? "zh-CN" : "en";
+  place.textContent = t("Reading the run …");
   applyTheme(fromHash(location.hash).theme);
   try {
     const source = hasData(document) ? await openPage(document) : await openServer();
@@ -48,18 +49,25 @@ async function show(source: Source, meta: Meta, place: HTMLElement, hash = locat
   end.abort();
   end = new AbortController();
   window.stagescopeViewer = viewer;
-  document.title = meta.document_title ?? meta.title;
+  learn(meta.translations);
+  document.title = ofData(meta.document_title ?? meta.title);
   const write = keepAddress(viewer, end.signal);
   const copyLink = (): void => {
     write();
     void copy(location.href).then((ok) =>
-      viewer.notify(ok ? "the link is on the clipboard" : "the address bar has the link"),
+      viewer.notify(ok ? t("the link is on the clipboard") : t("the address bar has the link")),
     );
   };
   const reload = (): void => {
     // A span has another number in other data.
     void viewer.select(null);
     write();
+    location.reload();
+  };
+  const switchLanguage = (): void => {
+    const words = new URLSearchParams(toHash(shownOf(viewer)));
+    words.set("lang", LANGUAGE === "en" ? "zh" : "en");
+    history.replaceState(null, "", `#${words}`);
     location.reload();
   };
   followTheme(viewer, end.signal);
@@ -73,6 +81,7 @@ async function show(source: Source, meta: Meta, place: HTMLElement, hash = locat
       copy={copy}
       savePage={isOwn ? () => savePage(viewer) : null}
       reload={reload}
+      switchLanguage={switchLanguage}
       open={async (other) => show(other, await other.meta(), place, "")}
     />,
     place,
@@ -84,7 +93,7 @@ function savePage(viewer: Viewer): void {
   const page = pageWithNotes(document, viewer.notes.all.peek());
   const name = `${fileName(viewer.meta.document_title ?? viewer.meta.title)}.html`;
   download(new Blob([page], { type: "text/html" }), name);
-  viewer.notify(`saved ${name}`);
+  viewer.notify(t`saved ${name}`);
 }
 
 /** Keep the address in step with what is shown, and the other way round; return a function that writes it at once. */
@@ -157,7 +166,7 @@ function fail(place: HTMLElement, problem: unknown): void {
   box.className = "failure";
   box.setAttribute("role", "alert");
   const head = document.createElement("h1");
-  head.textContent = "This run cannot be shown";
+  head.textContent = t("This run cannot be shown");
   const words = document.createElement("p");
   words.textContent = problem instanceof Error ? problem.message : String(problem);
   box.append(head, words);

@@ -1,11 +1,11 @@
 /** Pages of other runs, chosen or dropped: shown instead of this one, or compared with it. Nothing in them is run. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-
 import { compareWith } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import { compareRuns } from "../model/compare";
 import { EmbeddedSource, openPage } from "../model/embedded";
+import { t } from "../model/language";
 import { Dialog } from "../panels/dialogs";
 import { TEXTS } from "../panels/texts";
 
@@ -111,7 +111,7 @@ async function compareRun(viewer: Viewer, file: File | undefined): Promise<void>
     const other = await sourceOf(file);
     const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
     compareWith(viewer, comparison);
-    viewer.notify(`compared with ${comparison.title}`);
+    viewer.notify(t`compared with ${comparison.title}`);
   } catch (problem) {
     viewer.problem.value = TEXTS.notCompared(wordsOf(problem));
   }

@@ -6,7 +6,16 @@ import { waitNamed } from "../layout/colors";
 import { EmbeddedSource } from "../model/embedded";
 import { IdleIntervals } from "../model/idle";
 import { Kernels } from "../model/kernels";
-import { type Changes, COMPUTE, type Ledger, type Meta, type Understood, type Verdict } from "../model/meta";
+import { learn, ofData } from "../model/language";
+import {
+  type Changes,
+  COMPUTE,
+  type Ledger,
+  type Meta,
+  type Translations,
+  type Understood,
+  type Verdict,
+} from "../model/meta";
 import { Slack } from "../model/slack";
 import type { Source, Span } from "../model/source";
 import { Spans } from "../model/spans";
@@ -35,6 +44,7 @@ export const NO_RESULTS: Results = {
 };
 
 export async function readResults(source: Source): Promise<Results> {
+  learn((await source.json("translations")) as Translations | undefined);
   const [changes, verdict, understood, table, critical, ideal, ledger, slack, kernels, analyzed] =
     await Promise.all([
       source.json("comparison"),
@@ -71,7 +81,7 @@ export async function readResults(source: Source): Promise<Results> {
 export function waitedFor(meta: Meta, idle: IdleIntervals | null, span: Span): WaitedFor[] {
   if (!idle || span.lane !== COMPUTE) return [];
   return idle.before(span.row, span.start).map((place) => {
-    const words = [waitNamed(meta, idle.waitingFor(place)).label, idle.text(place)]
+    const words = [ofData(waitNamed(meta, idle.waitingFor(place)).label), idle.text(place)]
       .filter(Boolean)
       .join(": ");
     return {

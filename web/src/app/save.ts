@@ -7,6 +7,7 @@ import type { Layers } from "../draw/scene";
 import { svgOf } from "../draw/svg";
 import type { TimelinePainter } from "../draw/timeline";
 import type { Viewer } from "../layout/viewer";
+import { t } from "../model/language";
 import type { PictureFormat } from "../panels/commands";
 
 /** Pixels of a PNG per pixel of the page, at least. */
@@ -30,10 +31,10 @@ export async function savePicture(
     viewer.revision.value += 1; // the painter has drawn for another size
     const name = `${fileName(picture.title)}.${format}`;
     download(await contentOf(picture, format), name);
-    viewer.notify(`saved ${name}`);
+    viewer.notify(t`saved ${name}`);
   } catch (problem) {
     const words = problem instanceof Error ? problem.message : String(problem);
-    viewer.problem.value = `The picture cannot be saved. ${words}`;
+    viewer.problem.value = t`The picture cannot be saved. ${words}`;
   }
 }
 
@@ -46,7 +47,7 @@ async function contentOf(picture: Picture, format: PictureFormat): Promise<Blob>
   const ratio = Math.max(window.devicePixelRatio || 1, LEAST_RATIO);
   const canvas = rasterOf(marks, width, height, ratio, inks.fontFamily);
   const content = await new Promise<Blob | null>((done) => canvas.toBlob(done, TYPES.png));
-  if (!content) throw new Error("It is too large for this browser.");
+  if (!content) throw new Error(t("It is too large for this browser."));
   return content;
 }
 

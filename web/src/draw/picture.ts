@@ -12,6 +12,7 @@ import {
   stageLabel,
 } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
+import { t } from "../model/language";
 import { isAction } from "../model/meta";
 import { type Hatch, type Mark, RecordingPen } from "./recording_pen";
 import { AXIS_HEIGHT, type Layers } from "./scene";
@@ -153,7 +154,7 @@ function legendOf(viewer: Viewer, chunkCount: number): Entry[] {
     }),
   );
   const notes = legendNotes(viewer, chunkCount).map(words);
-  const named = idle.length ? [{ ...words("idle, waiting for:"), isFirst: true }, ...idle] : [];
+  const named = idle.length ? [{ ...words(t("idle, waiting for:")), isFirst: true }, ...idle] : [];
   return [...swatches, ...notes, ...named];
 }
 

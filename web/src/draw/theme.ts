@@ -22,7 +22,8 @@ export interface Inks {
   fontFamily: string;
 }
 
-const FONT = 'system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif';
+const FONT =
+  'system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC", sans-serif';
 
 export const LIGHT: Inks = {
   paper: "#ffffff",

@@ -5,6 +5,7 @@ import { pinnedHeight, rowsOnScreen, screenTop } from "../layout/rows";
 import { axisTicks, type Tick } from "../layout/ticks";
 import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
+import { t } from "../model/language";
 import { durationText } from "../model/time";
 import { BlockPainter } from "./blocks";
 import { drawKernels } from "./kernels";
@@ -251,7 +252,11 @@ function drawStepMarks(scene: Scene, isWithin: boolean): void {
   pen.strokeStyle = inks.quiet;
   if (isWithin) {
     const { unit } = scene;
-    const caption = `${durationText(length(scene.view), unit)}${unit === "cost" ? " units of cost" : ""} in view, from the start of step ${viewer.camera.step.value!.step}`;
+    const [inView, step] = [durationText(length(scene.view), unit), viewer.camera.step.value!.step];
+    const caption =
+      unit === "cost"
+        ? t`${inView} units of cost in view, from the start of step ${step}`
+        : t`${inView} in view, from the start of step ${step}`;
     pen.font = `11px ${inks.fontFamily}`;
     pen.fillText(caption, 2, 11);
   }
@@ -262,7 +267,7 @@ function drawStepMarks(scene: Scene, isWithin: boolean): void {
     if (left < -2 || left > width) continue;
     pen.moveTo(Math.round(left) + 0.5, AXIS_HEIGHT - 8);
     pen.lineTo(Math.round(left) + 0.5, AXIS_HEIGHT);
-    const text = `step ${step.step}`;
+    const text = t`step ${step.step}`;
     if (!isWithin && left > free) {
       pen.fillText(text, left + 2, 11);
       free = left + text.length * 6.5 + 16;

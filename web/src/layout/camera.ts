@@ -1,6 +1,7 @@
 /** The time range on the screen: zoom, pan, the undo history, and the step in view. */
 
 import { computed, type ReadonlySignal, type Signal, signal } from "@preact/signals";
+import { t } from "../model/language";
 
 import type { Meta, Step } from "../model/meta";
 import { clamp, framed, hold, length, pan, type View, zoom } from "./view";
@@ -86,7 +87,7 @@ export class Camera {
 
   fitAll(): void {
     this.show(0, this.meta().end);
-    this.announce("the whole run");
+    this.announce(t("the whole run"));
   }
 
   /** Return to the view before the last move; false without one. */
@@ -102,7 +103,7 @@ export class Camera {
     const step = this.meta().steps[clamp(index, 0, this.meta().steps.length - 1)];
     if (!step) return;
     this.show(step.start, step.end);
-    this.announce(`step ${step.step}`);
+    this.announce(t`step ${step.step}`);
   }
 
   moveStep(by: number): void {

@@ -1,8 +1,8 @@
 /** The second run of a comparison: embedded in the page, opened from a file, or another step of the same run. */
 
 import { batch } from "@preact/signals";
-
 import { type Comparison, compareSteps } from "../model/compare";
+import { t } from "../model/language";
 import type { Viewer } from "./viewer";
 
 /** Whether the page embeds a second run. */
@@ -22,7 +22,7 @@ export async function showOther(viewer: Viewer, isShown: boolean): Promise<void>
     // Not if the user has ended the comparison in the meantime.
     if (viewer.isOtherShown.peek()) viewer.comparison.value = comparison;
   } catch (problem) {
-    viewer.problem.value = `These runs cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
+    viewer.problem.value = t`These runs cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
   }
 }
 
@@ -43,7 +43,7 @@ export async function showSteps(viewer: Viewer, own: number, before: number): Pr
     compareWith(viewer, compareSteps(viewer.meta, spans, [step, other]));
     return true;
   } catch (problem) {
-    viewer.problem.value = `These steps cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
+    viewer.problem.value = t`These steps cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
     return false;
   }
 }

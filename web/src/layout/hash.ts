@@ -1,5 +1,6 @@
 /** The state of the page as the fragment of its address, so that a copied link restores it. */
 
+import { LANGUAGE_OF_LINK } from "../model/language";
 import { type Note, noteWord, readNotes } from "./notes";
 import { GROUPINGS, type Grouping, type RowChoice, SORTINGS, type Sorting } from "./rows";
 import type { View } from "./view";
@@ -78,6 +79,7 @@ export function toHash(shown: Shown): string {
   if (shown.pitch !== null) put("pitch", String(shown.pitch));
   if (shown.theme !== "auto") put("theme", shown.theme);
   put("panel", shown.panel);
+  put("lang", LANGUAGE_OF_LINK);
   if (!shown.isCompared) put("compare", "off");
   if (shown.interval !== null) put("interval", String(shown.interval));
   for (const note of shown.notes) words.append("note", noteWord(note));

@@ -1,5 +1,6 @@
 /** Which span is drawn at a point of the picture. */
 
+import { t } from "../model/language";
 import { COMM, COMPUTE, HOST } from "../model/meta";
 import type { Span } from "../model/source";
 import type { Spans } from "../model/spans";
@@ -17,15 +18,15 @@ export type Flag =
   | "minimap";
 
 export const LAYER_NAMES: Record<Flag, string> = {
-  arrows: "dependency arrows",
-  waits: "waits for transfers",
-  comm: "transfers",
-  host: "host spans",
-  idle: "idle intervals",
-  critical: "critical path",
-  clocks: "clock errors",
-  table: "table of the visible spans",
-  minimap: "overview of the run",
+  arrows: t("dependency arrows"),
+  waits: t("waits for transfers"),
+  comm: t("transfers"),
+  host: t("host spans"),
+  idle: t("idle intervals"),
+  critical: t("critical path"),
+  clocks: t("clock errors"),
+  table: t("table of the visible spans"),
+  minimap: t("overview of the run"),
 };
 
 export interface Point {

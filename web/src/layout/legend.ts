@@ -1,5 +1,6 @@
 /** What the legend lists: kinds and waits of the layers that are shown, and notes. */
 
+import { ofData, t } from "../model/language";
 import { type Kind, LANES, type Wait } from "../model/meta";
 import { waitNamed } from "./colors";
 import type { Viewer } from "./viewer";
@@ -25,22 +26,22 @@ export function legendWaits(viewer: Viewer): Wait[] {
 }
 
 export function waitText(wait: Wait): string {
-  return wait.name === "nothing" ? "end of the step" : wait.name.replaceAll("_", " ");
+  return wait.name === "nothing" ? t("end of the step") : ofData(wait.name.replaceAll("_", " "));
 }
 
 export function kindText(kind: Kind): string {
-  return kind.name.replaceAll("_", " ");
+  return ofData(kind.name.replaceAll("_", " "));
 }
 
 /** How chunks, narrow spans and the ideal schedule are drawn; none where they are not. */
 export function legendNotes(viewer: Viewer, chunkCount: number): string[] {
-  const notes = chunkCount > 1 ? [`chunks 0 to ${chunkCount - 1}: dark to light`] : [];
+  const notes = chunkCount > 1 ? [t`chunks 0 to ${chunkCount - 1}: dark to light`] : [];
   const { span_count, ranks, steps } = viewer.meta;
   // Decided by the run, not by the view: a legend that changes while zooming would move the picture.
   if (span_count > MANY_SPANS * ranks.rank.length * Math.max(steps.length, 1))
-    notes.push("narrow spans: kinds by their share");
+    notes.push(t("narrow spans: kinds by their share"));
   const ideal = viewer.display.ideal.value;
   if (ideal !== "off" && viewer.meta.sections.includes("ideal") && !viewer.comparison.value)
-    notes.push(ideal === "under" ? "upper half: measured, lower half: ideal" : "dashed: ideal");
+    notes.push(ideal === "under" ? t("upper half: measured, lower half: ideal") : t("dashed: ideal"));
   return notes;
 }

@@ -1,5 +1,6 @@
 /** Which rows are shown, in which order, under which headings, and where. */
 
+import { t } from "../model/language";
 import type { Meta } from "../model/meta";
 import { lowerBound } from "../model/spans";
 
@@ -60,7 +61,7 @@ export function placeRows(meta: Meta, choice: RowChoice, pitch: number): Rows {
   if (pinned.length) head("pinned");
   for (const row of pinned) place(row, true);
   const pinnedHeight = top;
-  if (pinned.length && choice.group === "none") head("other rows");
+  if (pinned.length && choice.group === "none") head(t("other rows"));
   for (const [title, rows] of grouped(meta, choice.group, others)) {
     if (title !== null) head(title);
     for (const row of rows) place(row, false);
@@ -127,15 +128,15 @@ export function autoPitch(count: number, height: number, smallest = SMALLEST_AUT
 }
 
 export function rowLabel(meta: Meta, row: number): string {
-  return `rank ${meta.ranks.rank[row]}`;
+  return t`rank ${meta.ranks.rank[row]!}`;
 }
 
 export function stageLabel(meta: Meta, row: number): string {
   const stages = meta.ranks.stages[row] ?? [];
   if (stages.length === 0) return "";
   return stages.length <= 4
-    ? `stage ${stages.join(", ")}`
-    : `stages ${stages[0]} … ${stages[stages.length - 1]}`;
+    ? t`stage ${stages.join(", ")}`
+    : t`stages ${stages[0]} … ${stages[stages.length - 1]}`;
 }
 
 function sortedRows(meta: Meta, sort: Sorting): number[] {
@@ -163,9 +164,9 @@ function grouped(meta: Meta, group: Grouping, rows: number[]): [string | null, n
 }
 
 function groupTitle(meta: Meta, group: Grouping, row: number): string {
-  if (group === "stage") return stageLabel(meta, row) || "no stage";
-  if (group === "machine") return `machine ${meta.ranks.machine[row] ?? meta.ranks.host[row] ?? "unknown"}`;
+  if (group === "stage") return stageLabel(meta, row) || t("no stage");
+  if (group === "machine") return t`machine ${meta.ranks.machine[row] ?? meta.ranks.host[row] ?? "unknown"}`;
   const value = group === "dp" ? meta.ranks.dp[row] : meta.ranks.pipeline[row];
-  const name = group === "dp" ? "data-parallel replica" : "pipeline of rank";
+  const name = group === "dp" ? t("data-parallel replica") : t("pipeline of rank");
   return `${name} ${value ?? "unknown"}`;
 }

@@ -2,6 +2,7 @@
 
 import { actionsOf } from "../model/compare";
 import { EmbeddedSource } from "../model/embedded";
+import { ofData } from "../model/language";
 import { kindsByCode } from "../model/meta";
 import type { QueryResult } from "../model/server";
 import type { Spans } from "../model/spans";
@@ -75,7 +76,7 @@ function spanRow(viewer: Viewer, spans: Spans, place: number): TableRow {
 
 function placeCells(viewer: Viewer, spans: Spans, place: number): Cell[] {
   const { row, kind, step, stage, chunk, microbatch } = spans.span(place);
-  const name = kindsByCode(viewer.meta.kinds)[kind]?.name.replaceAll("_", " ") ?? "";
+  const name = ofData(kindsByCode(viewer.meta.kinds)[kind]?.name.replaceAll("_", " ") ?? "");
   return [viewer.meta.ranks.rank[row]!, name, step, stage, chunk, microbatch];
 }
 
@@ -99,8 +100,8 @@ export function longestIdle(viewer: Viewer): Listing {
       cells: [
         viewer.meta.ranks.rank[idle.row[place]!]!,
         idle.step(place),
-        idle.waitingFor(place).replaceAll("_", " "),
-        idle.causeOf(place).replaceAll("_", " "),
+        ofData(idle.waitingFor(place).replaceAll("_", " ")),
+        ofData(idle.causeOf(place).replaceAll("_", " ")),
         idle.start[place]!,
         idle.duration[place]!,
       ],
@@ -181,7 +182,7 @@ export function queryListing({ columns, rows, count }: QueryResult): Listing {
 
 /** Rows as tab-separated text with a head, for a spreadsheet: times are whole nanoseconds. */
 export function tableText(columns: Column[], rows: TableRow[]): string {
-  const head = columns.map(({ name, type }) => (type === "ns" ? `${name} (ns)` : name));
+  const head = columns.map(({ name, type }) => (type === "ns" ? `${ofData(name)} (ns)` : ofData(name)));
   const plain = (cell: Cell): string => String(cell ?? "").replace(/[\t\r\n]+/g, " ");
   return [head, ...rows.map(({ cells }) => cells.map(plain))].map((line) => line.join("\t")).join("\n");
 }

@@ -1,10 +1,10 @@
 /** The state of the page: a signal for each thing that a panel or the picture depends on, grouped by part. */
 
 import { batch, type Signal, signal } from "@preact/signals";
-
 import type { Comparison } from "../model/compare";
 import type { IdleIntervals } from "../model/idle";
 import type { Kernel, Kernels } from "../model/kernels";
+import { ofData, t } from "../model/language";
 import type { Meta } from "../model/meta";
 import { FRESH, type Freshness, type Source, type Span } from "../model/source";
 import type { Spans } from "../model/spans";
@@ -138,20 +138,21 @@ export class Viewer {
   /** One line about a span, also for screen readers. */
   sentence(span: Span): string {
     const words = [this.kindName(span.kind)];
-    if (span.stage !== null) words.push(`stage ${span.stage}`);
-    if (span.microbatch !== null) words.push(`micro-batch ${span.microbatch}`);
-    words.push(`rank ${this.meta.ranks.rank[span.row]}`);
+    if (span.stage !== null) words.push(t`stage ${span.stage}`);
+    if (span.microbatch !== null) words.push(t`micro-batch ${span.microbatch}`);
+    words.push(t`rank ${this.meta.ranks.rank[span.row]!}`);
     return words.join(", ");
   }
 
   kindName(code: number): string {
-    return this.meta.kinds.find((one) => one.code === code)?.name.replaceAll("_", " ") ?? "span";
+    return ofData(this.meta.kinds.find((one) => one.code === code)?.name.replaceAll("_", " ") ?? "span");
   }
 
   /** Switch a layer on or off, and state it. */
   toggle(flag: Flag): void {
     this.display.toggle(flag);
-    this.notify(`${LAYER_NAMES[flag]} ${this.display.flags.peek().has(flag) ? "on" : "off"}`);
+    const name = LAYER_NAMES[flag];
+    this.notify(this.display.flags.peek().has(flag) ? t`${name} on` : t`${name} off`);
   }
 
   /** Zoom to the selected range, else to the selected span, else to the step in view. */
@@ -211,7 +212,7 @@ export class Viewer {
     }
     const { measuring } = this.selection;
     measuring.value = !measuring.peek();
-    this.notify(measuring.peek() ? "measuring: drag over the picture" : "dragging moves the picture");
+    this.notify(measuring.peek() ? t("measuring: drag over the picture") : t("dragging moves the picture"));
   }
 
   /** Move one end of the selected range to a time, not beyond the other; its statistics follow when `isDone`. */

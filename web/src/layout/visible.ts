@@ -1,5 +1,6 @@
 /** Whether a match is drawn, and how to draw it: layers, kinds and rows that are switched off. */
 
+import { t } from "../model/language";
 import { COMM, COMPUTE, HOST } from "../model/meta";
 import type { Found } from "../model/source";
 import type { Display } from "./display";
@@ -39,12 +40,12 @@ export function makeVisible(display: Display, { row, layer, kind }: Drawable, ki
   }
   if (display.hiddenKinds.peek().has(kind)) {
     display.toggleKind(kind);
-    shown.push(`spans of kind ${kindName}`);
+    shown.push(t`spans of kind ${kindName}`);
   }
   const choice = display.rowChoice.peek();
   if (choice.hidden.includes(row)) {
     display.rowChoice.value = { ...choice, hidden: choice.hidden.filter((one) => one !== row) };
-    shown.push("a hidden row");
+    shown.push(t("a hidden row"));
   }
-  return shown.length ? `now shown, because a match is there: ${shown.join(", ")}` : "";
+  return shown.length ? t`now shown, because a match is there: ${shown.join(", ")}` : "";
 }

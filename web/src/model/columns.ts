@@ -1,5 +1,7 @@
 /** Column blobs (docs/viewer-format.md): inflated as a whole, each column decoded on first use. */
 
+import { t } from "./language";
+
 export const BLOB_FORMAT = 1;
 const TWO_32 = 4294967296;
 
@@ -29,14 +31,16 @@ export class DataError extends Error {}
 export async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
   if (typeof DecompressionStream === "undefined")
     throw new DataError(
-      "This browser cannot unpack the data (it has no DecompressionStream). Chrome or Edge 80, Firefox 113 and Safari 16.4, or anything newer, can.",
+      t(
+        "This browser cannot unpack the data (it has no DecompressionStream). Chrome or Edge 80, Firefox 113 and Safari 16.4, or anything newer, can.",
+      ),
     );
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   try {
     return new Uint8Array(await new Response(stream).arrayBuffer());
   } catch {
     throw new DataError(
-      "The data in this file are damaged or cut off: they cannot be unpacked. Write the file again.",
+      t("The data in this file are damaged or cut off: they cannot be unpacked. Write the file again."),
     );
   }
 }
@@ -112,7 +116,7 @@ export class Table {
 
   private head(name: string): ColumnHead {
     const head = this.heads.get(name);
-    if (!head) throw new DataError(`The data have no column ${JSON.stringify(name)}.`);
+    if (!head) throw new DataError(t`The data have no column ${JSON.stringify(name)}.`);
     return head;
   }
 
@@ -161,7 +165,7 @@ export class Table {
     const { rows, bytes } = this;
     const width = Number(head.type[1]);
     const from = this.body + head.offset;
-    if (from + width * rows > bytes.length) throw new DataError("The data are cut off inside a column.");
+    if (from + width * rows > bytes.length) throw new DataError(t("The data are cut off inside a column."));
     const codes = new Float64Array(rows);
     for (let plane = width - 1; plane >= 0; plane--) {
       const at = from + plane * rows;
@@ -201,9 +205,9 @@ export class Table {
 function readHead(bytes: Uint8Array): Head {
   const size = bytes.length < 4 ? 0 : new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   if (size === 0 || 4 + size > bytes.length)
-    throw new DataError("The data have no head: the file is cut off.");
+    throw new DataError(t("The data have no head: the file is cut off."));
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + size))) as Head;
   if (head.format !== BLOB_FORMAT)
-    throw new DataError(`The data have format ${head.format}; this viewer reads format ${BLOB_FORMAT}.`);
+    throw new DataError(t`The data have format ${head.format}; this viewer reads format ${BLOB_FORMAT}.`);
   return head;
 }

@@ -1,5 +1,6 @@
 /** Two runs, or two steps of one: the actions of one matched with those of the other by stage, micro-batch, kind and rank. */
 
+import { t } from "./language";
 import { isAction, kindsByCode, type Meta, type Step } from "./meta";
 import type { Spans } from "./spans";
 
@@ -61,7 +62,7 @@ export function compareSteps(
   other.refresh();
   return {
     ...found,
-    title: `step ${before.step}`,
+    title: t`step ${before.step}`,
     meta,
     spans: other,
     cut: 0,

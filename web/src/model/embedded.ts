@@ -4,6 +4,7 @@ import { bytesFromBase64 } from "./base64";
 import { DataError, readTable, type Table } from "./columns";
 import { type Comparison, compareRuns } from "./compare";
 import { IdleIntervals } from "./idle";
+import { t } from "./language";
 import { findLinks } from "./links";
 import { LANES, META_FORMAT, type Meta } from "./meta";
 import { compileQuery, findPlaces } from "./query";
@@ -31,10 +32,10 @@ async function readRun(page: Document, before: string): Promise<[Meta, Spans]> {
   const meta = readJson(page, `${before}meta`) as Meta;
   if (meta.format !== META_FORMAT)
     throw new DataError(
-      `This file has data of format ${meta.format}; its viewer reads format ${META_FORMAT}.`,
+      t`This file has data of format ${meta.format}; its viewer reads format ${META_FORMAT}.`,
     );
   const table = await readBlock(page, `${before}spans`);
-  if (!table) throw new DataError(`This file has no ${before}spans: it is cut off. Write it again.`);
+  if (!table) throw new DataError(t`This file has no ${before}spans: it is cut off. Write it again.`);
   return [meta, new Spans(table)];
 }
 
@@ -170,7 +171,7 @@ function readJson(page: Document, name: string): unknown {
     return JSON.parse(block?.textContent ?? "");
   } catch {
     throw new DataError(
-      `This file is cut off or damaged: its block "${name}" cannot be read. Write it again.`,
+      t`This file is cut off or damaged: its block "${name}" cannot be read. Write it again.`,
     );
   }
 }
@@ -182,13 +183,13 @@ async function readBlock(page: Document, name: string): Promise<Table | null> {
   const length = Number(block.getAttribute("data-length"));
   if (digits.length !== length)
     throw new DataError(
-      `This file is cut off: its block "${name}" has ${digits.length} of ${length} characters. Copy or write it again.`,
+      t`This file is cut off: its block "${name}" has ${digits.length} of ${length} characters. Copy or write it again.`,
     );
   let bytes: Uint8Array<ArrayBuffer>;
   try {
     bytes = bytesFromBase64(digits);
   } catch {
-    throw new DataError(`This file is damaged: its block "${name}" is no base64. Copy or write it again.`);
+    throw new DataError(t`This file is damaged: its block "${name}" is no base64. Copy or write it again.`);
   }
   return readTable(bytes);
 }

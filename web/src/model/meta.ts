@@ -126,8 +126,12 @@ export interface KernelFacts {
   lanes: number[];
 }
 
+/** Texts of the data in other languages than English, by language. */
+export type Translations = Partial<Record<"en" | "zh", Record<string, string>>>;
+
 export interface Meta {
   format: number;
+  translations?: Translations;
   title: string;
   /** The title with the name and path of the input; pages of earlier versions have none. */
   document_title?: string;

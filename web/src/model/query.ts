@@ -4,6 +4,7 @@
  * tests/data/viewer/cases.json holds the cases that both are tested with.
  */
 
+import { t } from "./language";
 import { isAction, type Kind, LANES, type Meta } from "./meta";
 import type { Spans } from "./spans";
 import { parseDuration } from "./time";
@@ -60,7 +61,7 @@ function compileWord(word: string, meta: Meta, spans: Spans): Match {
   const column = COLUMNS[name];
   if (column === undefined)
     throw new QueryError(
-      `Unknown field "${rawName}". Fields: kind, stage, mb, step, rank, chunk, lane, name, machine, peer, pair, dur, wait, start.`,
+      t`Unknown field "${rawName}". Fields: kind, stage, mb, step, rank, chunk, lane, name, machine, peer, pair, dur, wait, start.`,
     );
   return numbers(spans.table.ints(column), operator, value);
 }
@@ -89,7 +90,7 @@ function kindIs(value: string, meta: Meta, spans: Spans): Match {
     const kinds = meta.kinds.filter((kind) => kind.letter === part || isNamed(kind, part));
     if (kinds.length === 0)
       throw new QueryError(
-        `Unknown kind "${part}". Kinds: ${meta.kinds.map((kind) => `${kind.letter} ${kind.name}`).join(", ")}.`,
+        t`Unknown kind "${part}". Kinds: ${meta.kinds.map((kind) => `${kind.letter} ${kind.name}`).join(", ")}.`,
       );
     for (const kind of kinds) wanted[kind.code] = 1;
   }
@@ -116,17 +117,17 @@ function nameHas(part: string, spans: Spans): Match {
 /** Throws QueryError for what is no expression, or has what the server's language of expressions does not have. */
 function expressionOf(pattern: string): RegExp {
   if (NOT_REGULAR.test(pattern))
-    throw new QueryError(`"/${pattern}/" looks around or refers back, which is not supported.`);
+    throw new QueryError(t`"/${pattern}/" looks around or refers back, which is not supported.`);
   try {
     return new RegExp(pattern, "i");
   } catch {
-    throw new QueryError(`"/${pattern}/" is not a regular expression.`);
+    throw new QueryError(t`"/${pattern}/" is not a regular expression.`);
   }
 }
 
 function laneIs(value: string, spans: Spans): Match {
   const wanted = LANES.indexOf(value.toLowerCase());
-  if (wanted < 0) throw new QueryError(`Unknown lane "${value}". Lanes: ${LANES.join(", ")}.`);
+  if (wanted < 0) throw new QueryError(t`Unknown lane "${value}". Lanes: ${LANES.join(", ")}.`);
   const { lane } = spans;
   return (place) => lane[place] === wanted;
 }
@@ -154,12 +155,12 @@ function numbers(column: Int32Array, operator: string, value: string): Match {
 /** Return a test for `3`, `3,5`, `3-7` after a colon, or for one number after > and the like. */
 function numberTest(operator: string, value: string): (number: number) => boolean {
   if (operator !== ":" && operator !== "=") {
-    if (!/^\d+$/.test(value)) throw new QueryError(`"${value}" is not an integer.`);
+    if (!/^\d+$/.test(value)) throw new QueryError(t`"${value}" is not an integer.`);
     return comparison(operator, Number(value));
   }
   const parts = value.split(",").map((part) => {
     const range = /^(\d+)(?:-(\d+))?$/.exec(part);
-    if (!range) throw new QueryError(`"${part}" is neither an integer such as 3 nor a range such as 3-7.`);
+    if (!range) throw new QueryError(t`"${part}" is neither an integer such as 3 nor a range such as 3-7.`);
     return [Number(range[1]), Number(range[2] ?? range[1])] as const;
   });
   return (number) => parts.some(([low, high]) => number >= low && number <= high);
@@ -167,7 +168,7 @@ function numberTest(operator: string, value: string): (number: number) => boolea
 
 function duration(value: string): number {
   const ns = parseDuration(value);
-  if (ns === null) throw new QueryError(`"${value}" is not a duration such as 5ms, 300us or 20ns.`);
+  if (ns === null) throw new QueryError(t`"${value}" is not a duration such as 5ms, 300us or 20ns.`);
   return ns;
 }
 

@@ -1,6 +1,7 @@
 /** The data of the local server: tiles are fetched when they come into view, and cached. */
 
 import { DataError, readTable, type Table } from "./columns";
+import { t } from "./language";
 import { META_FORMAT, type Meta, type Step } from "./meta";
 import {
   type Found,
@@ -49,7 +50,7 @@ interface Held {
 export async function openServer(address = "api"): Promise<ServerSource> {
   const meta = (await ask(`${address}/meta`).then((answer) => answer.json())) as Meta;
   if (meta.format !== META_FORMAT)
-    throw new DataError(`The server has data of format ${meta.format}; this viewer reads ${META_FORMAT}.`);
+    throw new DataError(t`The server has data of format ${meta.format}; this viewer reads ${META_FORMAT}.`);
   return new ServerSource(meta, address);
 }
 
@@ -144,7 +145,7 @@ export class ServerSource implements Source {
 
   async links(id: number, whole: boolean): Promise<Links> {
     const answer = await this.answer(`links?id=${id}&whole=${whole ? 1 : 0}`, TOO_MANY);
-    if (!answer.ok) throw new TooManyError("this step has too many actions to find their links");
+    if (!answer.ok) throw new TooManyError(t("this step has too many actions to find their links"));
     return (await answer.json()) as Links;
   }
 
@@ -157,7 +158,7 @@ export class ServerSource implements Source {
   async kernels(start: number, end: number, rows: number[]): Promise<Table | null> {
     const times = `start=${Math.floor(start)}&end=${Math.ceil(end)}`;
     const answer = await this.answer(`kernels?${times}&rows=${rows.join(",")}`, TOO_MANY);
-    if (!answer.ok) throw new TooManyError("zoom in, or choose fewer rows, to see kernels");
+    if (!answer.ok) throw new TooManyError(t("zoom in, or choose fewer rows, to see kernels"));
     return readTable(await bytesOf(answer));
   }
 
@@ -177,7 +178,7 @@ export class ServerSource implements Source {
     const times = `start=${Math.floor(start)}&end=${Math.ceil(end) + 1}`;
     const rows = `0-${this.known.ranks.rank.length}`;
     const answer = await this.answer(`tile?level=0&${times}&rows=${rows}`, TOO_MANY);
-    if (!answer.ok) throw new TooManyError("a step has too many spans to be compared");
+    if (!answer.ok) throw new TooManyError(t("a step has too many spans to be compared"));
     return new Spans(await readTable(await bytesOf(answer)));
   }
 
@@ -212,7 +213,7 @@ export class ServerSource implements Source {
         version: string;
         problem: string | null;
       };
-      const words = problem ? `The newest files cannot be read: ${problem}` : "";
+      const words = problem ? t`The newest files cannot be read: ${problem}` : "";
       this.freshnessChanged({ hasNewer: version !== this.known.version && !this.isFollowed, problem: words });
       this.fetchMissed();
       return true;
@@ -363,11 +364,11 @@ async function ask(address: string, expected = OK): Promise<Response> {
   try {
     answer = await fetch(address, { credentials: "same-origin" });
   } catch {
-    throw new SilenceError("The server does not answer. Is stagescope open still running?");
+    throw new SilenceError(t("The server does not answer. Is stagescope open still running?"));
   }
   if (answer.ok || answer.status === expected) return answer;
-  if (answer.status === GONE) throw new GoneError("The server no longer has the data of this page.");
-  throw new DataError(`The server answered ${answer.status}${await errorOf(answer)}.`);
+  if (answer.status === GONE) throw new GoneError(t("The server no longer has the data of this page."));
+  throw new DataError(t`The server answered ${answer.status}${await errorOf(answer)}.`);
 }
 
 /** The error message of a response, as the end of a sentence. */

@@ -1,5 +1,7 @@
 /** Durations as text: the unit follows the size, as in vocabulary/durations.py. */
 
+import { t } from "./language";
+
 export const UNITS: [string, number][] = [
   ["s", 1e9],
   ["ms", 1e6],
@@ -64,7 +66,7 @@ export function shortChange(change: number): string {
 }
 
 function multipleText(ratio: number): string {
-  return ratio > 1000 ? "over 1000x" : `${fixed(ratio, 0)}x`;
+  return ratio > 1000 ? t("over 1000x") : `${fixed(ratio, 0)}x`;
 }
 
 export function countText(count: number): string {

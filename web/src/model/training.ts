@@ -1,5 +1,7 @@
 /** The state of a training that is followed, as the server sends it: docs/viewer-format.md, "Events". */
 
+import type { Translations } from "./meta";
+
 export interface RankState {
   rank: number;
   /** running, waiting, busy, silent, gone or ended. */
@@ -20,6 +22,7 @@ export interface AlarmState {
 }
 
 export interface Training {
+  translations?: Translations;
   /** trains, hangs or is over. */
   outcome: string;
   has_stopped: boolean;

@@ -1,11 +1,11 @@
 /** The account of lost time: by cause, each opening into what it comes from, all with one denominator. */
 
 import { useState } from "preact/hooks";
-
 import { waitNamed } from "../layout/colors";
 import { stageLabel } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
 import type { IdleIntervals } from "../model/idle";
+import { ofData, t } from "../model/language";
 import type { Ledger, LedgerPart, Origin } from "../model/meta";
 import { durationText, percentText } from "../model/time";
 
@@ -14,8 +14,7 @@ export function Account({ viewer, ledger }: { viewer: Viewer; ledger: Ledger }) 
   return (
     <div>
       <p class="quiet">
-        Everything is per rank and step, in percent of {durationText(ledger.total_ns, viewer.meta.time_unit)}{" "}
-        ({ledger.denominator}).
+        {t`Everything is per rank and step, in percent of ${durationText(ledger.total_ns, viewer.meta.time_unit)} (${ofData(ledger.denominator)}).`}
       </p>
       <ul class="ledger">
         {ledger.parts.map((part) => (
@@ -47,18 +46,18 @@ function Part({ viewer, ledger, part, most }: PartProps) {
     <li>
       <button
         type="button"
-        title={part.ns === null ? `${part.meaning} Not recorded.` : part.meaning}
+        title={part.ns === null ? `${ofData(part.meaning)} ${t("Not recorded.")}` : ofData(part.meaning)}
         disabled={part.origins.length === 0 && !hasIntervals}
         aria-expanded={part.origins.length > 0 ? isOpen : undefined}
         aria-pressed={isChosen}
         onClick={choose}
       >
-        <span class="ledger-name">{part.label}</span>
+        <span class="ledger-name">{ofData(part.label)}</span>
         <span class="ledger-value">{valueText(viewer, part.ns, part.fraction)}</span>
         <span class="bar" style={{ width: `${(100 * Math.abs(part.ns ?? 0)) / most}%`, background: color }} />
       </button>
       {isOpen && part.origins.length > 0 && (
-        <ul class="origins" aria-label={`What ${part.label} comes from`}>
+        <ul class="origins" aria-label={t`What ${ofData(part.label)} comes from`}>
           {part.origins.map((origin) => (
             <OriginRow
               key={JSON.stringify(origin)}
@@ -93,7 +92,7 @@ function OriginRow({ viewer, ledger, part, origin }: OriginProps) {
       <button
         type="button"
         class="origin"
-        title="Go to the longest idle interval of this cause"
+        title={t("Go to the longest idle interval of this cause")}
         onClick={() => void viewer.selectIdle(place, true)}
       >
         <span class="link">{originText(viewer, origin)}</span>
@@ -104,18 +103,18 @@ function OriginRow({ viewer, ledger, part, origin }: OriginProps) {
 }
 
 function valueText(viewer: Viewer, ns: number | null, fraction: number | null): string {
-  if (ns === null || fraction === null) return "not recorded";
+  if (ns === null || fraction === null) return t("not recorded");
   return `${durationText(ns, viewer.meta.time_unit)} · ${percentText(fraction)}`;
 }
 
 function originText(viewer: Viewer, { rank, peer, pipeline, victim }: Origin): string {
-  if (peer !== null) return `transfers from rank ${rank} to rank ${peer}`;
+  if (peer !== null) return t`transfers from rank ${rank} to rank ${peer}`;
   if (rank !== null) {
     const stage = stageLabel(viewer.meta, viewer.meta.ranks.rank.indexOf(rank));
-    return stage ? `rank ${rank}, ${stage}` : `rank ${rank}`;
+    return stage ? t`rank ${rank}, ${stage}` : t`rank ${rank}`;
   }
-  if (pipeline !== null) return `pipeline of rank ${pipeline}`;
-  return victim === null ? "everything else" : `idle on rank ${victim}`;
+  if (pipeline !== null) return t`pipeline of rank ${pipeline}`;
+  return victim === null ? t("everything else") : t`idle on rank ${victim}`;
 }
 
 /** The longest idle interval of an origin; of a rank, first those of which it is the culprit. */

@@ -3,6 +3,7 @@
 import { IDEAL_PLACES, THEMES } from "../layout/hash";
 import { GROUPINGS, SORTINGS } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
+import { ofData, t } from "../model/language";
 import { TEXTS } from "./texts";
 
 export interface Command {
@@ -30,6 +31,8 @@ export interface PageActions {
   savePage: (() => void) | null;
   /** Show the newest data, at the same place. */
   reload(): void;
+  /** Show the page in its other language. */
+  switchLanguage(): void;
 }
 
 const ZOOM = 0.8;
@@ -38,7 +41,7 @@ const PAN = 0.15;
 function rowOfSelection(viewer: Viewer, act: (row: number) => void): void {
   const span = viewer.selection.selected.peek();
   if (span) act(span.row);
-  else viewer.notify("select a span first");
+  else viewer.notify(t("select a span first"));
 }
 
 function next<T>(all: readonly T[], current: T): T {
@@ -46,126 +49,130 @@ function next<T>(all: readonly T[], current: T): T {
 }
 
 export const COMMANDS: Command[] = [
-  { section: "Move", title: "Zoom in", keys: ["w", "+", "="], run: (v) => v.camera.zoomBy(ZOOM) },
-  { section: "Move", title: "Zoom out", keys: ["s", "-"], run: (v) => v.camera.zoomBy(1 / ZOOM) },
-  { section: "Move", title: "Earlier", keys: ["a"], run: (v) => v.camera.panBy(-PAN) },
-  { section: "Move", title: "Later", keys: ["d"], run: (v) => v.camera.panBy(PAN) },
-  { section: "Move", title: "Show the whole run", keys: ["0"], run: (v) => v.camera.fitAll() },
+  { section: "Move", title: t("Zoom in"), keys: ["w", "+", "="], run: (v) => v.camera.zoomBy(ZOOM) },
+  { section: "Move", title: t("Zoom out"), keys: ["s", "-"], run: (v) => v.camera.zoomBy(1 / ZOOM) },
+  { section: "Move", title: t("Earlier"), keys: ["a"], run: (v) => v.camera.panBy(-PAN) },
+  { section: "Move", title: t("Later"), keys: ["d"], run: (v) => v.camera.panBy(PAN) },
+  { section: "Move", title: t("Show the whole run"), keys: ["0"], run: (v) => v.camera.fitAll() },
   {
     section: "Move",
-    title: "Fit the selection, the selected span or the step",
+    title: t("Fit the selection, the selected span or the step"),
     keys: ["f"],
     run: (v) => v.focusSelection(),
   },
-  { section: "Move", title: "Next step", keys: ["]", "."], run: (v) => v.camera.moveStep(1) },
-  { section: "Move", title: "Previous step", keys: ["[", ","], run: (v) => v.camera.moveStep(-1) },
+  { section: "Move", title: t("Next step"), keys: ["]", "."], run: (v) => v.camera.moveStep(1) },
+  { section: "Move", title: t("Previous step"), keys: ["[", ","], run: (v) => v.camera.moveStep(-1) },
   {
     section: "Move",
-    title: "Follow a running training",
+    title: t("Follow a running training"),
     keys: ["Shift+F"],
     run: (v) => {
       const { training, isFollowing } = v.live;
       if (training.peek()) isFollowing.value = !isFollowing.peek();
       v.notify(
-        isFollowing.peek() ? "following" : training.peek() ? "not following" : "no training is running",
+        isFollowing.peek()
+          ? t("following")
+          : training.peek()
+            ? t("not following")
+            : t("no training is running"),
       );
     },
   },
   {
     section: "Move",
-    title: "Undo the last move",
+    title: t("Undo the last move"),
     keys: ["z", "Backspace"],
     run: (v) => void v.camera.undo(),
   },
   {
     section: "Move",
-    title: "Scroll down",
+    title: t("Scroll down"),
     keys: ["PageDown"],
     run: (v) => v.display.setScroll(v.display.scroll.peek() + v.display.size.peek().height * 0.8),
   },
   {
     section: "Move",
-    title: "Scroll up",
+    title: t("Scroll up"),
     keys: ["PageUp"],
     run: (v) => v.display.setScroll(v.display.scroll.peek() - v.display.size.peek().height * 0.8),
   },
-  { section: "Find", title: "Search", keys: ["/", "Ctrl+f"], run: (_, page) => page.focusSearch() },
-  { section: "Find", title: "Next match", keys: ["n"], run: (v) => void v.nextMatch(1) },
-  { section: "Find", title: "Previous match", keys: ["Shift+N"], run: (v) => void v.nextMatch(-1) },
+  { section: "Find", title: t("Search"), keys: ["/", "Ctrl+f"], run: (_, page) => page.focusSearch() },
+  { section: "Find", title: t("Next match"), keys: ["n"], run: (v) => void v.nextMatch(1) },
+  { section: "Find", title: t("Previous match"), keys: ["Shift+N"], run: (v) => void v.nextMatch(-1) },
   {
     section: "Find",
-    title: "Next span on the row",
+    title: t("Next span on the row"),
     keys: ["ArrowRight"],
     run: (v) => void v.moveFocus("right"),
   },
   {
     section: "Find",
-    title: "Previous span on the row",
+    title: t("Previous span on the row"),
     keys: ["ArrowLeft"],
     run: (v) => void v.moveFocus("left"),
   },
   {
     section: "Find",
-    title: "Span at this time, one row up",
+    title: t("Span at this time, one row up"),
     keys: ["ArrowUp"],
     run: (v) => void v.moveFocus("up"),
   },
   {
     section: "Find",
-    title: "Span at this time, one row down",
+    title: t("Span at this time, one row down"),
     keys: ["ArrowDown"],
     run: (v) => void v.moveFocus("down"),
   },
   {
     section: "Find",
-    title: "Measure the selected span's time, or by dragging",
+    title: t("Measure the selected span's time, or by dragging"),
     keys: ["m"],
     run: (v) => v.measure(),
   },
-  { section: "Look", title: "Ideal schedule: under, over, off", keys: ["i"], run: cycleIdeal },
-  { section: "Look", title: "Critical path", keys: ["c"], run: (v) => v.toggle("critical") },
-  { section: "Look", title: "Dependency arrows", keys: ["r"], run: (v) => v.toggle("arrows") },
-  { section: "Look", title: "Idle intervals", keys: ["g"], run: (v) => v.toggle("idle") },
+  { section: "Look", title: t("Ideal schedule: under, over, off"), keys: ["i"], run: cycleIdeal },
+  { section: "Look", title: t("Critical path"), keys: ["c"], run: (v) => v.toggle("critical") },
+  { section: "Look", title: t("Dependency arrows"), keys: ["r"], run: (v) => v.toggle("arrows") },
+  { section: "Look", title: t("Idle intervals"), keys: ["g"], run: (v) => v.toggle("idle") },
   {
     section: "Look",
-    title: "Clock errors at the edges of spans",
+    title: t("Clock errors at the edges of spans"),
     keys: ["e"],
     run: (v) => v.toggle("clocks"),
   },
-  { section: "Look", title: "Waits for transfers", keys: ["x"], run: (v) => v.toggle("waits") },
-  { section: "Look", title: "Transfers", keys: ["b"], run: (v) => v.toggle("comm") },
-  { section: "Look", title: "Overview of the run", keys: ["v"], run: (v) => v.toggle("minimap") },
-  { section: "Look", title: "Host spans", keys: ["o"], run: (v) => v.toggle("host") },
+  { section: "Look", title: t("Waits for transfers"), keys: ["x"], run: (v) => v.toggle("waits") },
+  { section: "Look", title: t("Transfers"), keys: ["b"], run: (v) => v.toggle("comm") },
+  { section: "Look", title: t("Overview of the run"), keys: ["v"], run: (v) => v.toggle("minimap") },
+  { section: "Look", title: t("Host spans"), keys: ["o"], run: (v) => v.toggle("host") },
   {
     section: "Look",
-    title: "Light, dark or as the system",
+    title: t("Light, dark or as the system"),
     keys: [],
     run: (v) => {
       v.display.theme.value = next(THEMES, v.display.theme.peek());
-      v.notify(`theme: ${v.display.theme.peek()}`);
+      v.notify(t`theme: ${ofData(v.display.theme.peek())}`);
     },
   },
   {
     section: "Rows",
-    title: "Pin or unpin the row of the selected span",
+    title: t("Pin or unpin the row of the selected span"),
     keys: ["p"],
     run: (v) => rowOfSelection(v, (row) => v.display.pin(row)),
   },
   {
     section: "Rows",
-    title: "Hide the row of the selected span",
+    title: t("Hide the row of the selected span"),
     keys: ["h"],
     run: (v) => rowOfSelection(v, (row) => v.display.hide(row)),
   },
   {
     section: "Rows",
-    title: "Show hidden rows again",
+    title: t("Show hidden rows again"),
     keys: ["Shift+H"],
     run: (v) => (v.display.rowChoice.value = { ...v.display.rowChoice.peek(), hidden: [] }),
   },
   {
     section: "Rows",
-    title: "Group rows by the next property",
+    title: t("Group rows by the next property"),
     keys: ["Shift+G"],
     run: (v) =>
       (v.display.rowChoice.value = {
@@ -175,7 +182,7 @@ export const COMMANDS: Command[] = [
   },
   {
     section: "Rows",
-    title: "Sort rows by the next property",
+    title: t("Sort rows by the next property"),
     keys: ["Shift+S"],
     run: (v) =>
       (v.display.rowChoice.value = {
@@ -185,19 +192,19 @@ export const COMMANDS: Command[] = [
   },
   {
     section: "Rows",
-    title: "Higher rows",
+    title: t("Higher rows"),
     keys: ["Shift+W"],
     run: (v) => v.display.setPitch(v.display.pitch.peek() * 1.25 + 1),
   },
   {
     section: "Rows",
-    title: "Lower rows",
+    title: t("Lower rows"),
     keys: ["Shift+X"],
     run: (v) => v.display.setPitch(v.display.pitch.peek() / 1.25),
   },
   {
     section: "Page",
-    title: "Table of the visible spans",
+    title: t("Table of the visible spans"),
     keys: ["t"],
     run: (v) => v.toggle("table"),
   },
@@ -210,9 +217,14 @@ export const COMMANDS: Command[] = [
       v.display.noteAsked.value += 1;
     },
   },
-  { section: "Page", title: "Copy a link to this view", keys: ["l"], run: (_, page) => page.copyLink() },
+  { section: "Page", title: t("Copy a link to this view"), keys: ["l"], run: (_, page) => page.copyLink() },
   { section: "Page", title: TEXTS.openRun, keys: [], run: (_, page) => page.openRun() },
-  { section: "Page", title: "Compare with another run", keys: [], run: (_, page) => page.openComparison() },
+  {
+    section: "Page",
+    title: t("Compare with another run"),
+    keys: [],
+    run: (_, page) => page.openComparison(),
+  },
   ...PICTURE_FORMATS.map(
     (format): Command => ({
       section: "Page",
@@ -221,16 +233,22 @@ export const COMMANDS: Command[] = [
       run: (_, page) => page.save(format),
     }),
   ),
-  { section: "Page", title: "Print", keys: [], run: (_, page) => page.print() },
   {
     section: "Page",
-    title: "Keys and gestures",
+    title: t("Language: English; show the page in Chinese"),
+    keys: [],
+    run: (_, page) => page.switchLanguage(),
+  },
+  { section: "Page", title: t("Print"), keys: [], run: (_, page) => page.print() },
+  {
+    section: "Page",
+    title: t("Keys and gestures"),
     keys: ["?", "Shift+?"],
     run: (v) => (v.display.dialog.value = "help"),
   },
   {
     section: "Page",
-    title: "All commands",
+    title: t("All commands"),
     keys: ["Ctrl+k", "Ctrl+Shift+P"],
     run: (v) => (v.display.dialog.value = "palette"),
   },
@@ -242,10 +260,16 @@ export function commandFor(key: string): Command | undefined {
 
 function cycleIdeal(viewer: Viewer): void {
   if (!viewer.meta.sections.includes("ideal")) {
-    viewer.notify("this run has no ideal schedule");
+    viewer.notify(t("this run has no ideal schedule"));
     return;
   }
   const place = next(IDEAL_PLACES, viewer.display.ideal.peek());
   viewer.display.ideal.value = place;
-  viewer.notify(place === "off" ? "ideal schedule off" : `ideal schedule ${place} the recorded one`);
+  viewer.notify(
+    place === "off"
+      ? t("ideal schedule off")
+      : place === "under"
+        ? t("ideal schedule under the recorded one")
+        : t("ideal schedule over the recorded one"),
+  );
 }

@@ -1,8 +1,8 @@
 /** All recorded facts of the selected span, and what its rank waited for before it. */
 
 import { useEffect, useState } from "preact/hooks";
-
 import type { Viewer } from "../layout/viewer";
+import { ofData, t } from "../model/language";
 import { type Clock, isAction, type Kind, LANES } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText, durationText, momentText } from "../model/time";
@@ -34,8 +34,9 @@ export function Details({ viewer, waitedFor, slackOf }: DetailsProps) {
   if (!span)
     return (
       <p class="quiet">
-        Click a span to see its details and the path of its micro-batch through the stages, or an idle
-        interval to see what its rank waited for.
+        {t(
+          "Click a span to see its details and the path of its micro-batch through the stages, or an idle interval to see what its rank waited for.",
+        )}
       </p>
     );
   const kind = viewer.meta.kinds.find((one) => one.code === span.kind);
@@ -49,19 +50,21 @@ export function Details({ viewer, waitedFor, slackOf }: DetailsProps) {
       <dl class="facts">
         {facts(viewer, span, kind).map(([name, value]) => (
           <div key={name}>
-            <dt>{name}</dt>
+            <dt>{ofData(name)}</dt>
             <dd>{value}</dd>
           </div>
         ))}
         {slack !== null && (
-          <div title="How much later it could have ended without a longer step">
-            <dt>slack</dt>
-            <dd>{slack === 0 ? "none: on a critical path" : durationText(slack, viewer.meta.time_unit)}</dd>
+          <div title={t("How much later it could have ended without a longer step")}>
+            <dt>{t("slack")}</dt>
+            <dd>
+              {slack === 0 ? t("none: on a critical path") : durationText(slack, viewer.meta.time_unit)}
+            </dd>
           </div>
         )}
         {waitedFor(span).map((wait) => (
           <div key={wait.words}>
-            <dt>waited for</dt>
+            <dt>{t("waited for")}</dt>
             <dd>
               {wait.words}
               {wait.id !== null && <Awaited viewer={viewer} id={wait.id} />}
@@ -89,7 +92,7 @@ function Awaited({ viewer, id }: { viewer: Viewer; id: number }) {
 }
 
 function heading(span: Span, kind: Kind | undefined): string {
-  const name = kind?.name.replaceAll("_", " ") ?? "span";
+  const name = ofData(kind?.name.replaceAll("_", " ") ?? "span");
   return isAction(kind) && span.stage !== null && span.microbatch !== null
     ? `${name} ${kind!.letter}${span.stage}.${span.microbatch}`
     : name;
@@ -101,7 +104,7 @@ function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, str
   const step = meta.steps.find((one) => one.step === span.step);
   const machine = meta.ranks.machine[span.row] ?? null;
   const found: [string, string | null][] = [
-    ["kind", kind ? `${kind.name} (${kind.letter})` : null],
+    ["kind", kind ? `${ofData(kind.name.replaceAll("_", " "))} (${kind.letter})` : null],
     ["rank", String(meta.ranks.rank[span.row])],
     ["stage", text(span.stage)],
     ["chunk", text(span.chunk)],
@@ -110,21 +113,21 @@ function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, str
     [
       "start",
       step
-        ? `${durationText(span.start - step.start, unit)} after the start of the step`
+        ? t`${durationText(span.start - step.start, unit)} after the start of the step`
         : durationText(span.start, unit),
     ],
     ["start on the clock", `${momentText(meta.base_ns, span.start)} ns`],
     [
       "duration",
       unit === "cost"
-        ? `${durationText(span.duration, unit)} units of cost`
+        ? t`${durationText(span.duration, unit)} units of cost`
         : `${durationText(span.duration)} (${countText(span.duration)} ns)`,
     ],
     ["host blocked", span.wait_duration === null ? null : durationText(span.wait_duration, unit)],
-    ["peer", span.peer === null ? null : `rank ${span.peer}`],
+    ["peer", span.peer === null ? null : t`rank ${span.peer}`],
     ["size", span.bytes === null ? null : `${countText(span.bytes)} B`],
     ["overlapped pair", text(span.pair)],
-    ["lane", LANES[span.lane] ?? null],
+    ["lane", ofData(LANES[span.lane] ?? "") || null],
     ["machine", machine],
     ["device", meta.ranks.device[span.row] ?? null],
     ["clock error", clockError(meta.clocks.find((one) => one.machine === machine))],
@@ -141,8 +144,10 @@ function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, str
 function clockError(clock: Clock | undefined): string | null {
   if (!clock) return null;
   const { error_lo_ns: low, error_hi_ns: high } = clock;
-  if (low === null || high === null) return "unknown";
-  return low === 0 && high === 0 ? "none: reference clock" : `${durationText(low)} to +${durationText(high)}`;
+  if (low === null || high === null) return t("unknown");
+  return low === 0 && high === 0
+    ? t("none: reference clock")
+    : t`${durationText(low)} to +${durationText(high)}`;
 }
 
 function text(value: number | null): string | null {

@@ -2,8 +2,8 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-
 import type { Viewer } from "../layout/viewer";
+import { ofData, t } from "../model/language";
 import { COMMANDS, type Command, type PageActions } from "./commands";
 import { IconButton } from "./icons";
 
@@ -27,7 +27,7 @@ export function Dialog({ title, onClose: close, children }: DialogProps) {
       <div class="dialog-body" onKeyDown={(event) => event.key !== "Escape" && event.stopPropagation()}>
         <div class="dialog-head">
           <h2>{title}</h2>
-          <IconButton name="close" title="Close" onClick={close} />
+          <IconButton name="close" title={t("Close")} onClick={close} />
         </div>
         {children}
       </div>
@@ -36,32 +36,32 @@ export function Dialog({ title, onClose: close, children }: DialogProps) {
 }
 
 const GESTURES: [string, string][] = [
-  ["Wheel, pinch", "zoom at the pointer"],
-  ["Drag", "move the picture"],
-  ["Shift + drag", "select a range, with its statistics"],
-  ["Wheel on the labels, Shift + wheel", "scroll the rows, move in time"],
-  ["Alt + wheel", "higher or lower rows"],
-  ["Click", "details, and the path of the micro-batch"],
-  ["Double click", "zoom to the span"],
+  [t("Wheel, pinch"), t("zoom at the pointer")],
+  [t("Drag"), t("move the picture")],
+  [t("Shift + drag"), t("select a range, with its statistics")],
+  [t("Wheel on the labels, Shift + wheel"), t("scroll the rows, move in time")],
+  [t("Alt + wheel"), t("higher or lower rows")],
+  [t("Click"), t("details, and the path of the micro-batch")],
+  [t("Double click"), t("zoom to the span")],
 ];
 const SEARCHES: [string, string][] = [
-  ["stage:3 mb:7", "all words must match; also step, rank, chunk, peer, lane, machine"],
-  ["kind:B  kind:F,B", "kinds by letter or name"],
+  ["stage:3 mb:7", t("all words must match; also step, rank, chunk, peer, lane, machine")],
+  ["kind:B  kind:F,B", t("kinds by letter or name")],
   ["dur>5ms  wait>=300us", "durations"],
-  ["mb:0-3,7", "numbers and ranges"],
-  ["F0.3", "forward of stage 0, micro-batch 3"],
-  ["allreduce", "part of a name"],
-  ["/^gpt.*mlp$/", "names that match a regular expression"],
+  ["mb:0-3,7", t("numbers and ranges")],
+  ["F0.3", t("forward of stage 0, micro-batch 3")],
+  ["allreduce", t("part of a name")],
+  ["/^gpt.*mlp$/", t("names that match a regular expression")],
 ];
 
 export function Help({ viewer }: { viewer: Viewer }) {
   const sections = [...new Set(COMMANDS.map((command) => command.section))];
   return (
-    <Dialog title="Keys and gestures" onClose={() => (viewer.display.dialog.value = "")}>
+    <Dialog title={t("Keys and gestures")} onClose={() => (viewer.display.dialog.value = "")}>
       <div class="help">
         {sections.map((section) => (
           <section key={section}>
-            <h3>{section}</h3>
+            <h3>{ofData(section)}</h3>
             <Pairs
               pairs={COMMANDS.filter((one) => one.section === section && one.keys.length).map((one) => [
                 one.keys
@@ -75,11 +75,11 @@ export function Help({ viewer }: { viewer: Viewer }) {
           </section>
         ))}
         <section>
-          <h3>Mouse and touch</h3>
+          <h3>{t("Mouse and touch")}</h3>
           <Pairs pairs={GESTURES} />
         </section>
         <section>
-          <h3>Search</h3>
+          <h3>{t("Search")}</h3>
           <Pairs pairs={SEARCHES} />
         </section>
       </div>
@@ -129,17 +129,17 @@ export function Palette({ viewer, page }: { viewer: Viewer; page: PageActions })
     event.preventDefault();
   };
   return (
-    <Dialog title="All commands" onClose={() => (viewer.display.dialog.value = "")}>
+    <Dialog title={t("All commands")} onClose={() => (viewer.display.dialog.value = "")}>
       <input
         class="palette-input"
         type="text"
         role="combobox"
         aria-expanded="true"
         aria-controls="palette-list"
-        aria-label="Command"
+        aria-label={t("Command")}
         autofocus
         aria-activedescendant={matches.length ? `command-${at}` : undefined}
-        placeholder="What to do"
+        placeholder={t("What to do")}
         value={text}
         onInput={(event) => {
           setText(event.currentTarget.value);
@@ -147,7 +147,7 @@ export function Palette({ viewer, page }: { viewer: Viewer; page: PageActions })
         }}
         onKeyDown={onKeyDown}
       />
-      <ul id="palette-list" class="palette-list" role="listbox" aria-label="Commands">
+      <ul id="palette-list" class="palette-list" role="listbox" aria-label={t("Commands")}>
         {matches.map((command, i) => (
           <li
             key={command.title}

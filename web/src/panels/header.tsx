@@ -1,9 +1,9 @@
 /** Title, search, and the buttons that are wanted most. */
 
 import type { RefObject } from "preact";
-
 import type { Viewer } from "../layout/viewer";
 import { hiddenCount } from "../layout/visible";
+import { ofData, t } from "../model/language";
 import { countText } from "../model/time";
 import type { PageActions } from "./commands";
 import { IconButton } from "./icons";
@@ -15,28 +15,29 @@ interface HeaderProps {
   searchBox: RefObject<HTMLInputElement | null>;
 }
 
-const HIDDEN_MEANING =
-  "These matches are in layers or of kinds that are switched off. Going to one switches them on.";
+const HIDDEN_MEANING = t(
+  "These matches are in layers or of kinds that are switched off. Going to one switches them on.",
+);
 
 export function Header({ viewer, page, searchBox }: HeaderProps) {
   return (
     <header class="header">
-      <h1 title={viewer.meta.document_title ?? viewer.meta.title}>{viewer.meta.title}</h1>
+      <h1 title={ofData(viewer.meta.document_title ?? viewer.meta.title)}>{ofData(viewer.meta.title)}</h1>
       <Search viewer={viewer} searchBox={searchBox} />
-      <div class="buttons" role="toolbar" aria-label="Viewer">
-        <IconButton name="undo" title="Undo the last move (Z)" onClick={() => viewer.camera.undo()} />
-        <IconButton name="fit" title="Show the whole run (0)" onClick={() => viewer.camera.fitAll()} />
+      <div class="buttons" role="toolbar" aria-label={t("Viewer")}>
+        <IconButton name="undo" title={t("Undo the last move (Z)")} onClick={() => viewer.camera.undo()} />
+        <IconButton name="fit" title={t("Show the whole run (0)")} onClick={() => viewer.camera.fitAll()} />
         <IconButton name="open" title={TEXTS.openRun} onClick={page.openRun} />
-        <IconButton name="link" title="Copy a link to this view (L)" onClick={page.copyLink} />
+        <IconButton name="link" title={t("Copy a link to this view (L)")} onClick={page.copyLink} />
         <IconButton
           name="table"
-          title="Table of the visible spans (T)"
+          title={t("Table of the visible spans (T)")}
           pressed={viewer.display.flags.value.has("table")}
           onClick={() => viewer.display.toggle("table")}
         />
         <IconButton
           name="dark"
-          title={`Theme: ${viewer.display.theme.value}`}
+          title={t`Theme: ${ofData(viewer.display.theme.value)}`}
           onClick={() =>
             (viewer.display.theme.value =
               viewer.display.theme.value === "dark"
@@ -46,17 +47,25 @@ export function Header({ viewer, page, searchBox }: HeaderProps) {
                   : "dark")
           }
         />
+        <button
+          type="button"
+          class="language"
+          title={t("Language: English; show the page in Chinese")}
+          onClick={page.switchLanguage}
+        >
+          {t("中文")}
+        </button>
         <IconButton
           name="panel"
-          title="Side panel"
+          title={t("Side panel")}
           pressed={viewer.display.panel.value !== "none"}
           onClick={() => (viewer.display.panel.value = viewer.display.panel.value === "none" ? "" : "none")}
         />
         <button
           type="button"
           class="icon-button"
-          title="Keys and gestures (?)"
-          aria-label="Keys and gestures"
+          title={t("Keys and gestures (?)")}
+          aria-label={t("Keys and gestures")}
           onClick={() => (viewer.display.dialog.value = "help")}
         >
           ?
@@ -71,7 +80,7 @@ function Search({ viewer, searchBox }: { viewer: Viewer; searchBox: RefObject<HT
   const at = viewer.search.foundAt.value;
   const problem = viewer.search.problem.value;
   const count =
-    found && (at >= 0 ? `${countText(at + 1)} of ${countText(found.count)}` : countText(found.count));
+    found && (at >= 0 ? t`${countText(at + 1)} of ${countText(found.count)}` : countText(found.count));
   const { flags, hiddenKinds } = viewer.display;
   const hidden = found ? hiddenCount(found, flags.value, hiddenKinds.value) : 0;
   return (
@@ -80,7 +89,7 @@ function Search({ viewer, searchBox }: { viewer: Viewer; searchBox: RefObject<HT
         ref={searchBox}
         type="search"
         placeholder="stage:3 mb:7 kind:B dur>5ms"
-        aria-label="Search"
+        aria-label={t("Search")}
         spellcheck={false}
         aria-invalid={problem !== ""}
         aria-describedby="search-problem"
@@ -94,10 +103,10 @@ function Search({ viewer, searchBox }: { viewer: Viewer; searchBox: RefObject<HT
       />
       <output class="count" title={hidden ? HIDDEN_MEANING : undefined}>
         {count ? `${count}` : ""}
-        {hidden > 0 && <span class="hidden-count">, {countText(hidden)} not shown</span>}
+        {hidden > 0 && <span class="hidden-count">{t`, ${countText(hidden)} not shown`}</span>}
       </output>
-      <IconButton name="up" title="Previous match (Shift+N)" onClick={() => void viewer.nextMatch(-1)} />
-      <IconButton name="down" title="Next match (N)" onClick={() => void viewer.nextMatch(1)} />
+      <IconButton name="up" title={t("Previous match (Shift+N)")} onClick={() => void viewer.nextMatch(-1)} />
+      <IconButton name="down" title={t("Next match (N)")} onClick={() => void viewer.nextMatch(1)} />
       <p id="search-problem" class="problem" role="alert" hidden={problem === ""}>
         {problem}
       </p>

@@ -4,18 +4,19 @@ import { waitNamed } from "../layout/colors";
 import type { Hop } from "../layout/idle_chain";
 import type { Viewer } from "../layout/viewer";
 import type { IdleIntervals } from "../model/idle";
+import { ofData, t } from "../model/language";
 import type { Span } from "../model/source";
 import { countText, durationText } from "../model/time";
 
 /** One line about an interval, beside the picture and for screen readers. */
 export function idleSentence(viewer: Viewer, idle: IdleIntervals, place: number): string {
   const words = [
-    `idle, rank ${viewer.meta.ranks.rank[idle.row[place]!]}`,
+    t`idle, rank ${viewer.meta.ranks.rank[idle.row[place]!]!}`,
     durationText(idle.duration[place]!, viewer.meta.time_unit),
-    `waiting for ${waitNamed(viewer.meta, idle.waitingFor(place)).label}`,
+    t`waiting for ${ofData(waitNamed(viewer.meta, idle.waitingFor(place)).label)}`,
   ];
   const cause = idle.causeOf(place);
-  if (cause) words.push(`cause: ${causeText(cause)}`);
+  if (cause) words.push(t`cause: ${causeText(cause)}`);
   return words.join(" · ");
 }
 
@@ -28,10 +29,12 @@ export function IdleDetails({ viewer, idle, place }: { viewer: Viewer; idle: Idl
   const cause = idle.causeOf(place);
   const facts: [string, string][] = [
     ["rank", String(meta.ranks.rank[idle.row[place]!])],
-    ["step", step ? String(step.step) : "unknown"],
+    ["step", step ? String(step.step) : t("unknown")],
     [
       "start",
-      `${durationText(start - (step?.start ?? 0), unit)}${step ? " after the start of the step" : ""}`,
+      step
+        ? t`${durationText(start - step.start, unit)} after the start of the step`
+        : durationText(start, unit),
     ],
     [
       "duration",
@@ -39,22 +42,22 @@ export function IdleDetails({ viewer, idle, place }: { viewer: Viewer; idle: Idl
         ? durationText(duration, unit)
         : `${durationText(duration)} (${countText(duration)} ns)`,
     ],
-    ["waiting for", waitNamed(meta, idle.waitingFor(place)).label],
-    ["largest cause", cause ? causeText(cause) : "unknown"],
+    ["waiting for", ofData(waitNamed(meta, idle.waitingFor(place)).label)],
+    ["largest cause", cause ? causeText(cause) : t("unknown")],
   ];
   return (
     <div>
-      <h3 class="action">Idle interval</h3>
+      <h3 class="action">{t("Idle interval")}</h3>
       <dl class="facts">
         {facts.map(([name, value]) => (
           <div key={name}>
-            <dt>{name}</dt>
+            <dt>{ofData(name)}</dt>
             <dd>{value}</dd>
           </div>
         ))}
         {chain?.culprit && (
-          <div title="The action that takes or starts late by this cause; framed in the picture">
-            <dt>caused by</dt>
+          <div title={t("The action that takes or starts late by this cause; framed in the picture")}>
+            <dt>{t("caused by")}</dt>
             <dd>
               <SpanLink viewer={viewer} span={chain.culprit} />
             </dd>
@@ -62,7 +65,7 @@ export function IdleDetails({ viewer, idle, place }: { viewer: Viewer; idle: Idl
         )}
       </dl>
       {chain && chain.hops.length > 0 && (
-        <ol class="chain" aria-label="What was waited for">
+        <ol class="chain" aria-label={t("What was waited for")}>
           {chain.hops.map((hop) => (
             <li key={hop.place}>
               <HopWords viewer={viewer} idle={idle} hop={hop} />
@@ -78,7 +81,7 @@ function HopWords({ viewer, idle, hop: { place, span } }: { viewer: Viewer; idle
   const rank = viewer.meta.ranks.rank[idle.row[place]!];
   return (
     <>
-      rank {rank} waited {durationText(idle.duration[place]!, viewer.meta.time_unit)} for{" "}
+      {t`rank ${String(rank)} waited ${durationText(idle.duration[place]!, viewer.meta.time_unit)} for`}{" "}
       <SpanLink viewer={viewer} span={span} />
     </>
   );
@@ -93,5 +96,5 @@ function SpanLink({ viewer, span }: { viewer: Viewer; span: Span }) {
 }
 
 function causeText(cause: string): string {
-  return cause === "data_parallel_wait" ? "data-parallel wait" : cause.replaceAll("_", " ");
+  return ofData(cause === "data_parallel_wait" ? "data-parallel wait" : cause.replaceAll("_", " "));
 }

@@ -3,6 +3,7 @@
 import { kernelColor, shortName } from "../draw/kernels";
 import type { Viewer } from "../layout/viewer";
 import type { Kernel } from "../model/kernels";
+import { ofData, t } from "../model/language";
 import { countText, durationText, momentText, type TimeUnit } from "../model/time";
 
 const LONGEST_READOUT = 60;
@@ -10,8 +11,8 @@ const LONGEST_READOUT = 60;
 /** One line about a kernel. */
 export function kernelSentence(kernel: Kernel, unit: TimeUnit): string {
   const words = [shortName(kernel.name).slice(0, LONGEST_READOUT), kernel.category];
-  if (kernel.action) words.push(`in ${kernel.action}`);
-  if (kernel.stream !== null) words.push(`stream ${kernel.stream}`);
+  if (kernel.action) words.push(t`in ${kernel.action}`);
+  if (kernel.stream !== null) words.push(t`stream ${kernel.stream}`);
   words.push(durationText(kernel.duration, unit));
   return words.join(" · ");
 }
@@ -23,7 +24,7 @@ export function KernelDetails({ viewer, kernel }: { viewer: Viewer; kernel: Kern
     ["operation", kernel.operation?.replaceAll("_", " ") ?? null],
     ["rank", String(meta.ranks.rank[kernel.row])],
     ["stream", kernel.stream === null ? null : String(kernel.stream)],
-    ["action", kernel.action ?? "none"],
+    ["action", kernel.action ?? t("none")],
     ["overlapped pair", kernel.pair === null ? null : String(kernel.pair)],
     ["start on the clock", `${momentText(meta.base_ns, kernel.start)} ns`],
     ["duration", `${durationText(kernel.duration)} (${countText(kernel.duration)} ns)`],
@@ -41,7 +42,7 @@ export function KernelDetails({ viewer, kernel }: { viewer: Viewer; kernel: Kern
           .filter((fact): fact is [string, string] => fact[1] !== null)
           .map(([name, value]) => (
             <div key={name}>
-              <dt>{name}</dt>
+              <dt>{ofData(name)}</dt>
               <dd>{value}</dd>
             </div>
           ))}

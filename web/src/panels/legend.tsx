@@ -5,6 +5,7 @@ import { chunkColor, contrast, textColor } from "../layout/colors";
 import { kindText, legendKinds, legendNotes, legendWaits, waitText } from "../layout/legend";
 import type { Viewer } from "../layout/viewer";
 import type { Comparison } from "../model/compare";
+import { ofData, t } from "../model/language";
 import { isAction, type Kind, LANES, type Wait } from "../model/meta";
 import { fixed } from "../model/time";
 import { TEXTS } from "./texts";
@@ -14,12 +15,12 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
   const flags = viewer.display.flags.value;
   const notes = legendNotes(viewer, chunkCount);
   return (
-    <ul class="legend" aria-label="Legend">
+    <ul class="legend" aria-label={t("Legend")}>
       {legendKinds(viewer).map((kind) => (
         <li key={kind.code}>
           <button
             type="button"
-            title={`${kind.meaning} Click to hide or show.`}
+            title={`${ofData(kind.meaning)} ${t("Click to hide or show.")}`}
             aria-pressed={!viewer.display.hiddenKinds.value.has(kind.code)}
             onClick={() => viewer.display.toggleKind(kind.code)}
           >
@@ -37,13 +38,13 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
       {flags.has("waits") && hasWaits(viewer) && (
         <li class="note">
           <span class="swatch wait" aria-hidden="true" />
-          waits for a transfer
+          {t("waits for a transfer")}
         </li>
       )}
       {waits.length > 0 && (
         <li>
-          <ul class="causes" aria-label="Idle intervals">
-            <li class="note">idle, waiting for:</li>
+          <ul class="causes" aria-label={t("Idle intervals")}>
+            <li class="note">{t("idle, waiting for:")}</li>
             {waits.map((wait) => (
               <WaitKey key={wait.name} wait={wait} />
             ))}
@@ -57,7 +58,7 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
 function WaitKey({ wait }: { wait: Wait }) {
   const { color, texture, label } = wait;
   return (
-    <li class="note" title={`idle, waiting for ${label}`}>
+    <li class="note" title={t`idle, waiting for ${ofData(label)}`}>
       <svg class="swatch" viewBox="0 0 22 12" aria-hidden="true">
         <rect width="22" height="12" fill="none" stroke={color} />
         <path d={TEXTURE_PATHS[texture]} stroke={color} fill="none" />

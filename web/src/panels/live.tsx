@@ -1,8 +1,8 @@
 /** A running training: its state in one line above the picture, and its ranks, alarms and trend beside it. */
 
 import type { ComponentChildren, ComponentType } from "preact";
-
 import type { Viewer } from "../layout/viewer";
+import { ofData, t } from "../model/language";
 import { countText, durationText, percentText } from "../model/time";
 import type { RankState, Training } from "../model/training";
 import { TEXTS } from "./texts";
@@ -48,11 +48,14 @@ function Facts({ viewer, training }: { viewer: Viewer; training: Training }) {
   const last = viewer.live.trend.value.steps.at(-1);
   const whole = viewer.live.trend.value.steps.filter((step) => step.iteration_ns !== null).at(-1);
   const facts: [string, boolean][] = [];
-  if (last) facts.push([`step ${last.step}`, false]);
-  if (whole) facts.push([`iteration ${durationText(Math.round(whole.iteration_ns!))}`, false]);
-  if (last?.bubble != null) facts.push([`bubble ${percentText(last.bubble)}`, false]);
+  if (last) facts.push([t`step ${last.step}`, false]);
+  if (whole) facts.push([t`iteration ${durationText(Math.round(whole.iteration_ns!))}`, false]);
+  if (last?.bubble != null) facts.push([t`bubble ${percentText(last.bubble)}`, false]);
   for (const [condition, count] of Object.entries(training.conditions))
-    facts.push([`${countText(count)} ${condition}`, condition !== "running" && condition !== "ended"]);
+    facts.push([
+      `${countText(count)} ${ofData(condition)}`,
+      condition !== "running" && condition !== "ended",
+    ]);
   if (training.behind_count) facts.push([TEXTS.behind(countText(training.behind_count)), true]);
   if (training.dropped_spans) facts.push([TEXTS.dropped(countText(training.dropped_spans)), true]);
   if (training.skipped) facts.push([TEXTS.skipped(countText(training.skipped)), false]);
@@ -107,7 +110,7 @@ function Ranks({ viewer, training }: { viewer: Viewer; training: Training }) {
       {training.has_stopped && (
         <div class="hang" role="alert">
           {training.sentences.map((sentence) => (
-            <p key={sentence}>{sentence}</p>
+            <p key={sentence}>{ofData(sentence)}</p>
           ))}
         </div>
       )}
@@ -116,9 +119,9 @@ function Ranks({ viewer, training }: { viewer: Viewer; training: Training }) {
         <table>
           <thead>
             <tr>
-              <th scope="col">rank</th>
-              <th scope="col">step</th>
-              <th scope="col">condition, last action</th>
+              <th scope="col">{t("rank")}</th>
+              <th scope="col">{t("step")}</th>
+              <th scope="col">{t("condition, last action")}</th>
             </tr>
           </thead>
           <tbody>
@@ -141,7 +144,7 @@ function RankRow({ viewer, rank }: { viewer: Viewer; rank: RankState }) {
         <button
           type="button"
           class="link"
-          title={`Show the row of rank ${rank.rank}`}
+          title={t`Show the row of rank ${rank.rank}`}
           disabled={row < 0}
           onClick={() => viewer.display.revealRow(row)}
         >
@@ -150,10 +153,10 @@ function RankRow({ viewer, rank }: { viewer: Viewer; rank: RankState }) {
       </th>
       <td>{rank.step ?? "–"}</td>
       <td>
-        <b>{rank.condition}</b> {rank.doing}
+        <b>{ofData(rank.condition)}</b> {ofData(rank.doing)}
         {rank.behind > 0 && <span class="bad"> · {TEXTS.stepsBehind(rank.behind)}</span>}
         {rank.chain.length > 0 && (
-          <span class="quiet"> · {TEXTS.waitsFor(rank.chain.map((one) => `rank ${one}`).join(" → "))}</span>
+          <span class="quiet"> · {TEXTS.waitsFor(rank.chain.map((one) => t`rank ${one}`).join(" → "))}</span>
         )}
       </td>
     </tr>
@@ -167,7 +170,7 @@ function Alarms({ training }: { training: Training }) {
       {training.alarms.map((alarm) => (
         <li key={alarm.number} class={alarm.is_over ? "quiet" : "active"}>
           {alarm.sentences.map((sentence) => (
-            <p key={sentence}>{sentence}</p>
+            <p key={sentence}>{ofData(sentence)}</p>
           ))}
         </li>
       ))}

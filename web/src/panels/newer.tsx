@@ -1,6 +1,7 @@
 /** The offer to load newer data of the server; the page never reloads without a click. */
 
 import type { Viewer } from "../layout/viewer";
+import { t } from "../model/language";
 import type { PageActions } from "./commands";
 
 export function NewerData({ viewer, page }: { viewer: Viewer; page: PageActions }) {
@@ -10,7 +11,7 @@ export function NewerData({ viewer, page }: { viewer: Viewer; page: PageActions 
       {problem && <span>{problem}</span>}
       {hasNewer && (
         <button type="button" onClick={() => page.reload()}>
-          New data: reload
+          {t("New data: reload")}
         </button>
       )}
     </div>

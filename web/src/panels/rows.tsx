@@ -12,6 +12,7 @@ import {
   stageLabel,
 } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
+import { t } from "../model/language";
 import { IconButton } from "./icons";
 
 const BUTTONS_HEIGHT = 20;
@@ -93,13 +94,13 @@ function RowButtons({ viewer, row }: { viewer: Viewer; row: PlacedRow }) {
     <span class="row-buttons">
       <IconButton
         name="pin"
-        title={`Pin rank ${viewer.meta.ranks.rank[row.row]} (P)`}
+        title={t`Pin rank ${viewer.meta.ranks.rank[row.row]} (P)`}
         pressed={row.pinned}
         onClick={() => viewer.display.pin(row.row)}
       />
       <IconButton
         name="hide"
-        title={`Hide rank ${viewer.meta.ranks.rank[row.row]} (H)`}
+        title={t`Hide rank ${viewer.meta.ranks.rank[row.row]} (H)`}
         onClick={() => viewer.display.hide(row.row)}
       />
     </span>
@@ -117,7 +118,7 @@ export function RowScroller({ viewer, top }: { viewer: Viewer; top: number }) {
       style={{ top: `${top}px`, height: `${height}px` }}
       tabIndex={0}
       role="region"
-      aria-label="Scroll the rows"
+      aria-label={t("Scroll the rows")}
       onScroll={(event) => viewer.display.setScroll(event.currentTarget.scrollTop)}
       ref={(element) => {
         if (element && Math.abs(element.scrollTop - viewer.display.scroll.value) > 1)

@@ -1,12 +1,12 @@
 /** The side panel: verdict, selected span, statistics, ledger, heat map and display options. */
 
 import type { ComponentChildren } from "preact";
-
 import { broughtOther } from "../layout/compared";
 import { IDEAL_PLACES } from "../layout/hash";
 import { type Flag, LAYER_NAMES } from "../layout/hit";
 import { GROUPINGS, type Grouping, LARGEST_PITCH, SORTINGS, type Sorting } from "../layout/rows";
 import type { Viewer } from "../layout/viewer";
+import { ofData, t } from "../model/language";
 import type { Changes, Diagnostic, Ledger, Understood, Verdict } from "../model/meta";
 import type { Span } from "../model/source";
 import { countText } from "../model/time";
@@ -53,40 +53,40 @@ export function Side({
   const { sections, diagnostics } = viewer.meta;
   const problems = diagnostics.length;
   return (
-    <aside class="side" aria-label="Details and statistics">
+    <aside class="side" aria-label={t("Details and statistics")}>
       {viewer.isOtherShown.value && (
-        <Section title="What changed" isPrinted>
+        <Section title={t("What changed")} isPrinted>
           {changes && <ChangeWords changes={changes} />}
         </Section>
       )}
       <LiveSections viewer={viewer} section={Section} />
       {sections.includes("verdict") && (
-        <Section title="Why" isPrinted>
+        <Section title={t("Why")} isPrinted>
           {analyzed && <p class="quiet">{TEXTS.analyzedSteps(String(analyzed[0]), String(analyzed[1]))}</p>}
           {verdict && <VerdictWords viewer={viewer} verdict={verdict} />}
         </Section>
       )}
       {understood && (
-        <Section title="Understood as">
+        <Section title={t("Understood as")}>
           <UnderstoodAs rows={understood} />
         </Section>
       )}
-      <Section title="Selected span or interval">
+      <Section title={t("Selected span or interval")}>
         <Details viewer={viewer} waitedFor={waitedFor} slackOf={slackOf} />
       </Section>
       <Section title={TEXTS.notes}>
         <NoteList viewer={viewer} page={page} />
       </Section>
-      <Section title="Selection">
+      <Section title={t("Selection")}>
         <SelectionStatistics viewer={viewer} />
       </Section>
       {ledger && (
-        <Section title="Where the time went" isPrinted>
+        <Section title={t("Where the time went")} isPrinted>
           <Account viewer={viewer} ledger={ledger} />
         </Section>
       )}
       {sections.includes("heat") && (
-        <Section title="Stages by steps">
+        <Section title={t("Stages by steps")}>
           <HeatMap viewer={viewer} />
         </Section>
       )}
@@ -105,7 +105,7 @@ export function Side({
           <Transfers viewer={viewer} isDark={isDark} />
         </Section>
       )}
-      <Section title="View">
+      <Section title={t("View")}>
         <ViewChoices viewer={viewer} />
         <p class="save-picture">
           {TEXTS.picture}{" "}
@@ -121,11 +121,11 @@ export function Side({
           ))}
         </p>
       </Section>
-      <Section title="Compare" isClosed={!broughtOther(viewer)}>
+      <Section title={t("Compare")} isClosed={!broughtOther(viewer)}>
         <ComparisonStatistics viewer={viewer} onOpen={page.openComparison} />
       </Section>
       {problems > 0 && (
-        <Section title={`Diagnostics (${countText(problems)})`}>
+        <Section title={t`Diagnostics (${countText(problems)})`}>
           <Diagnostics diagnostics={diagnostics} />
         </Section>
       )}
@@ -177,7 +177,7 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
   return (
     <div class="view-choices">
       <label>
-        group rows by
+        {t("group rows by")}
         <select
           value={choice.group}
           onChange={(event) =>
@@ -186,13 +186,13 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
         >
           {GROUPINGS.map((group) => (
             <option key={group} value={group}>
-              {group === "dp" ? "data-parallel replica" : group}
+              {group === "dp" ? t("data-parallel replica") : ofData(group)}
             </option>
           ))}
         </select>
       </label>
       <label>
-        sort rows by
+        {t("sort rows by")}
         <select
           value={choice.sort}
           onChange={(event) =>
@@ -201,13 +201,13 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
         >
           {SORTINGS.map((sort) => (
             <option key={sort} value={sort}>
-              {sort}
+              {ofData(sort)}
             </option>
           ))}
         </select>
       </label>
       <label>
-        row height
+        {t("row height")}
         <input
           type="range"
           min={1}
@@ -218,7 +218,7 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
       </label>
       {meta.sections.includes("ideal") && (
         <label>
-          ideal schedule
+          {t("ideal schedule")}
           <select
             value={viewer.display.ideal.value}
             onChange={(event) =>
@@ -227,14 +227,14 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
           >
             {IDEAL_PLACES.map((place) => (
               <option key={place} value={place}>
-                {place}
+                {ofData(place)}
               </option>
             ))}
           </select>
         </label>
       )}
       <fieldset>
-        <legend class="sr-only">Layers</legend>
+        <legend class="sr-only">{t("Layers")}</legend>
         {flags.map(([flag]) => (
           <label key={flag} class="check">
             <input
@@ -248,7 +248,7 @@ function ViewChoices({ viewer }: { viewer: Viewer }) {
       </fieldset>
       {choice.hidden.length > 0 && (
         <button type="button" onClick={() => (viewer.display.rowChoice.value = { ...choice, hidden: [] })}>
-          Show {choice.hidden.length} hidden {choice.hidden.length === 1 ? "row" : "rows"}
+          {choice.hidden.length === 1 ? t("Show 1 hidden row") : t`Show ${choice.hidden.length} hidden rows`}
         </button>
       )}
     </div>
@@ -261,7 +261,7 @@ function ChangeWords({ changes }: { changes: Changes }) {
   return (
     <div class="verdict">
       {changes.sentences.map((sentence) => (
-        <p key={sentence}>{sentence}</p>
+        <p key={sentence}>{ofData(sentence)}</p>
       ))}
       {changes.diagnostics.length > 0 && <Diagnostics diagnostics={changes.diagnostics} />}
     </div>
@@ -273,8 +273,8 @@ function Diagnostics({ diagnostics }: { diagnostics: Diagnostic[] }) {
     <ul class="diagnostics">
       {diagnostics.slice(0, MOST_DIAGNOSTICS).map((one, i) => (
         <li key={i} class={one.severity}>
-          <b>{one.severity}</b> {one.rank === null ? "" : `rank ${one.rank}: `}
-          {one.message}
+          <b>{ofData(one.severity)}</b> {one.rank === null ? "" : `${t`rank ${one.rank}`}: `}
+          {ofData(one.message)}
           {one.count > 1 ? ` (${countText(one.count)})` : ""}
           {one.source && (
             <span class="quiet">
@@ -286,7 +286,7 @@ function Diagnostics({ diagnostics }: { diagnostics: Diagnostic[] }) {
         </li>
       ))}
       {diagnostics.length > MOST_DIAGNOSTICS && (
-        <li class="quiet">and {countText(diagnostics.length - MOST_DIAGNOSTICS)} more</li>
+        <li class="quiet">{t`and ${countText(diagnostics.length - MOST_DIAGNOSTICS)} more`}</li>
       )}
     </ul>
   );

@@ -1,65 +1,66 @@
 /** Statistics of a selection, stages and steps, and a comparison. */
 
 import { useEffect, useState } from "preact/hooks";
-
 import { broughtOther, compareWith, showOther, showSteps } from "../layout/compared";
 import { shade } from "../layout/rank_heat";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
+import { ofData, t } from "../model/language";
 import { changeText, countText, durationText, percentText } from "../model/time";
 import { TEXTS } from "./texts";
 
 export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
   const selection = viewer.selection.statistics.value;
-  if (!selection) return <p class="quiet">Drag with Shift, or press M and drag, to select a range.</p>;
+  if (!selection) return <p class="quiet">{t("Drag with Shift, or press M and drag, to select a range.")}</p>;
   const unit = viewer.meta.time_unit;
   const long = selection.end - selection.start;
   const area = long * selection.row_count;
-  const names = new Map(viewer.meta.kinds.map((kind) => [kind.code, kind.name.replaceAll("_", " ")]));
+  const names = new Map(viewer.meta.kinds.map((kind) => [kind.code, ofData(kind.name.replaceAll("_", " "))]));
   return (
     <div>
       <dl class="facts">
         <div>
-          <dt>length</dt>
+          <dt>{t("length")}</dt>
           <dd>
-            {durationText(long, unit)} on {selection.row_count} {selection.row_count === 1 ? "row" : "rows"}
+            {selection.row_count === 1
+              ? t`${durationText(long, unit)} on 1 row`
+              : t`${durationText(long, unit)} on ${selection.row_count} rows`}
           </dd>
         </div>
         <div>
-          <dt>spans</dt>
+          <dt>{t("spans")}</dt>
           <dd>{countText(selection.span_count)}</dd>
         </div>
         <div>
-          <dt>sum</dt>
+          <dt>{t("sum")}</dt>
           <dd>{durationText(selection.sum_ns, unit)}</dd>
         </div>
         <div>
-          <dt>mean</dt>
+          <dt>{t("mean")}</dt>
           <dd>{selection.span_count ? durationText(selection.sum_ns / selection.span_count, unit) : "–"}</dd>
         </div>
         <div>
-          <dt>busy</dt>
+          <dt>{t("busy")}</dt>
           <dd>{durationText(selection.busy_ns, unit)}</dd>
         </div>
         <div>
-          <dt>bubble</dt>
+          <dt>{t("bubble")}</dt>
           <dd>
-            {durationText(selection.idle_ns, unit)} ({area > 0 ? percentText(selection.idle_ns / area) : "–"}{" "}
-            of rows × length)
+            {t`${durationText(selection.idle_ns, unit)} (${area > 0 ? percentText(selection.idle_ns / area) : "–"} of rows × length)`}
           </dd>
         </div>
         <div>
-          <dt>host blocked</dt>
+          <dt>{t("host blocked")}</dt>
           <dd>{durationText(selection.wait_ns, unit)}</dd>
         </div>
       </dl>
       <table class="figures">
         <thead>
           <tr>
-            <th scope="col">kind</th>
-            <th scope="col">spans</th>
-            <th scope="col">sum</th>
-            <th scope="col">mean</th>
+            <th scope="col">{t("kind")}</th>
+            <th scope="col">{t("spans")}</th>
+            <th scope="col">{t("sum")}</th>
+            <th scope="col">{t("mean")}</th>
           </tr>
         </thead>
         <tbody>
@@ -77,14 +78,14 @@ export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
         <table class="figures">
           <thead>
             <tr>
-              <th scope="col">idle, waiting for</th>
-              <th scope="col">sum</th>
+              <th scope="col">{t("idle, waiting for")}</th>
+              <th scope="col">{t("sum")}</th>
             </tr>
           </thead>
           <tbody>
             {selection.waits.map((one) => (
               <tr key={one.waiting_for}>
-                <th scope="row">{one.waiting_for.replaceAll("_", " ")}</th>
+                <th scope="row">{ofData(one.waiting_for.replaceAll("_", " "))}</th>
                 <td>{durationText(one.sum_ns, unit)}</td>
               </tr>
             ))}
@@ -92,7 +93,7 @@ export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
         </table>
       )}
       <button type="button" onClick={() => void viewer.selection.setRange(null)}>
-        Clear the selection
+        {t("Clear the selection")}
       </button>
     </div>
   );
@@ -100,7 +101,7 @@ export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
 
 const METRICS = [
   ["action_ns", "work"],
-  ["wait_ns", "host blocked"],
+  ["wait_ns", t("host blocked")],
   ["idle_ns", "idle"],
 ] as const;
 const MOST_STEPS = 12;
@@ -126,18 +127,18 @@ export function HeatMap({ viewer }: { viewer: Viewer }) {
   }
   return (
     <div>
-      <div class="choices" role="group" aria-label="What the colors show">
+      <div class="choices" role="group" aria-label={t("What the colors show")}>
         {METRICS.map(([name, words]) => (
           <button key={name} type="button" aria-pressed={metric === name} onClick={() => setMetric(name)}>
-            {words}
+            {ofData(words)}
           </button>
         ))}
       </div>
-      <div class="heat-window" tabIndex={0} role="region" aria-label="Stages by steps">
+      <div class="heat-window" tabIndex={0} role="region" aria-label={t("Stages by steps")}>
         <table class="heat">
           <thead>
             <tr>
-              <th scope="col">stage</th>
+              <th scope="col">{t("stage")}</th>
               {shown.map((step) => (
                 <th key={step} scope="col">
                   {step}
@@ -166,8 +167,7 @@ export function HeatMap({ viewer }: { viewer: Viewer }) {
         </table>
       </div>
       <p class="quiet">
-        {durationText(low, viewer.meta.time_unit)} (pale) to {durationText(high, viewer.meta.time_unit)}{" "}
-        (strong), per stage and step
+        {t`${durationText(low, viewer.meta.time_unit)} (pale) to ${durationText(high, viewer.meta.time_unit)} (strong), per stage and step`}
       </p>
     </div>
   );
@@ -185,7 +185,7 @@ interface HeatCellProps {
 function HeatCell({ viewer, step, stage, value, low, high }: HeatCellProps) {
   if (value === undefined) return <td />;
   const fraction = shade(value, low, high);
-  const title = `stage ${stage}, step ${step}: ${durationText(value, viewer.meta.time_unit)}`;
+  const title = t`stage ${stage}, step ${step}: ${durationText(value, viewer.meta.time_unit)}`;
   const go = (): void => viewer.camera.goToStep(viewer.meta.steps.findIndex((one) => one.step === step));
   return (
     <td>
@@ -236,17 +236,18 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
     return (
       <div>
         <p class="quiet">
-          Lay another run under this one: blocks are colored by how much longer or shorter the same action
-          took.
+          {t(
+            "Lay another run under this one: blocks are colored by how much longer or shorter the same action took.",
+          )}
         </p>
         <StepChoice viewer={viewer} />
         {broughtOther(viewer) && (
           <button type="button" onClick={() => void showOther(viewer, true)}>
-            Show the comparison again
+            {t("Show the comparison again")}
           </button>
         )}
         <button type="button" onClick={onOpen}>
-          Open another run's page …
+          {t("Open another run's page …")}
         </button>
       </div>
     );
@@ -255,28 +256,28 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
     <div>
       <dl class="facts">
         <div>
-          <dt>{comparison.steps ? "other step" : "other run"}</dt>
+          <dt>{comparison.steps ? t("other step") : t("other run")}</dt>
           <dd>{comparison.title}</dd>
         </div>
         <div>
-          <dt>actions matched</dt>
+          <dt>{t("actions matched")}</dt>
           <dd>{countText(comparison.matched)}</dd>
         </div>
         <div>
-          <dt>without a match</dt>
+          <dt>{t("without a match")}</dt>
           <dd>{countText(comparison.unmatched)}</dd>
         </div>
         <div>
-          <dt>work of the matched</dt>
+          <dt>{t("work of the matched")}</dt>
           <dd>
-            {durationText(comparison.own_ns)} here, {durationText(comparison.other_ns)} there
+            {t`${durationText(comparison.own_ns)} here, ${durationText(comparison.other_ns)} there`}
             {comparison.other_ns ? ` (${changeText(change)})` : ""}
           </dd>
         </div>
       </dl>
       {comparison.cut > 0 && <p class="quiet">{TEXTS.spansCut(countText(comparison.cut))}</p>}
       <button type="button" onClick={() => compareWith(viewer, null)}>
-        End the comparison
+        {t("End the comparison")}
       </button>
     </div>
   );

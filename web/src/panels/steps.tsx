@@ -1,11 +1,11 @@
 /** The steps as bars of their length, on a common scale: slow ones are seen, and a click goes to one. */
 
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-
 import { drawStepBars, MARK_HEIGHT } from "../draw/step_bars";
 import { DARK, LIGHT } from "../draw/theme";
 import { barAt, type StepBar, stepBars } from "../layout/step_bars";
 import type { Viewer } from "../layout/viewer";
+import { t } from "../model/language";
 import type { Step } from "../model/meta";
 import { countText, durationText, percentText } from "../model/time";
 import { IconButton } from "./icons";
@@ -25,12 +25,12 @@ export function Steps({ viewer, isDark }: StepsProps) {
   if (steps.length < 2) return null;
   return (
     <nav class="steps" aria-label={TEXTS.steps}>
-      <IconButton name="left" title="Previous step ([)" onClick={() => viewer.camera.moveStep(-1)} />
+      <IconButton name="left" title={t("Previous step ([)")} onClick={() => viewer.camera.moveStep(-1)} />
       <Bars viewer={viewer} isDark={isDark} current={current} hover={setHovered} />
       <input
         type="range"
         class="step-slider"
-        aria-label="Step"
+        aria-label={t("Step")}
         min={0}
         max={steps.length - 1}
         value={current}
@@ -41,7 +41,7 @@ export function Steps({ viewer, isDark }: StepsProps) {
         {hovered ? barText(viewer, hovered) : stepText(viewer, steps[current]!)}
         <span class="quiet">{TEXTS.stepBarsLegend}</span>
       </p>
-      <IconButton name="right" title="Next step (])" onClick={() => viewer.camera.moveStep(1)} />
+      <IconButton name="right" title={t("Next step (])")} onClick={() => viewer.camera.moveStep(1)} />
     </nav>
   );
 }

@@ -1,7 +1,6 @@
 /** A table of spans, idle intervals or actions: sorted, filtered and copied, with exact times; each row is a link. */
 
 import { useMemo, useState } from "preact/hooks";
-
 import {
   arranged,
   type Cell,
@@ -16,6 +15,7 @@ import {
 } from "../layout/table_rows";
 import type { Viewer } from "../layout/viewer";
 import { EmbeddedSource } from "../model/embedded";
+import { ofData } from "../model/language";
 import { type QueryResult, ServerSource } from "../model/server";
 import type { Spans } from "../model/spans";
 import { countText, durationText } from "../model/time";
@@ -97,7 +97,7 @@ export function VisibleTable({ viewer, ideal, copy }: TableProps) {
                     setOrder({ by: i, isFalling: order.by === i ? !order.isFalling : type === "ns" })
                   }
                 >
-                  {type === "ns" && viewer.meta.time_unit === "ns" ? `${name} (ns)` : name}
+                  {type === "ns" && viewer.meta.time_unit === "ns" ? `${ofData(name)} (ns)` : ofData(name)}
                   <span aria-hidden="true">{order.by === i ? (order.isFalling ? " ▾" : " ▴") : ""}</span>
                 </button>
               </th>

@@ -2,6 +2,7 @@
 
 import { CHART, CHARTED_STEPS, largestCauses, lineOf, stackOf } from "../layout/trend_chart";
 import type { Viewer } from "../layout/viewer";
+import { ofData, t } from "../model/language";
 import { countText, durationText, percentText } from "../model/time";
 import type { Slowest, TrendStep } from "../model/training";
 import { TEXTS } from "./texts";
@@ -19,13 +20,13 @@ export function Trend({ viewer }: { viewer: Viewer }) {
   return (
     <div class="trend">
       <p class="quiet">{TEXTS.trendSteps(String(steps[0]!.step), String(steps.at(-1)!.step))}</p>
-      <Lines title="iteration" series={[steps.map((step) => step.iteration_ns)]} text={time} />
+      <Lines title={t("iteration")} series={[steps.map((step) => step.iteration_ns)]} text={time} />
       <LostTime steps={steps} />
       <Place name="rank" steps={steps} of={(step) => step.slowest_rank} />
       <Place name="stage" steps={steps} of={(step) => step.slowest_stage} />
       {unit && (
         <Lines
-          title={`${unit} per second`}
+          title={t`${ofData(unit)} per second`}
           series={[steps.map((step) => step.data?.per_second ?? null)]}
           text={rate}
         />
@@ -47,7 +48,7 @@ function Lines({ title, series, text, note = "" }: LinesProps) {
   const lines = series.map((values) => lineOf(values, top));
   const main = lines[0];
   if (!main) return null;
-  const range = `${text(main.low)} to ${text(main.high)}`;
+  const range = t`${text(main.low)} to ${text(main.high)}`;
   return (
     <figure>
       <figcaption>
@@ -60,7 +61,7 @@ function Lines({ title, series, text, note = "" }: LinesProps) {
         viewBox={`0 0 ${CHART.width} ${CHART.height}`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={`${title}: ${range}, last ${text(main.last!)}`}
+        aria-label={t`${title}: ${range}, last ${text(main.last!)}`}
       >
         {lines.map((line, i) => line && <path key={i} class={i ? "line weak" : "line"} d={line.path} />)}
       </svg>
@@ -83,10 +84,10 @@ function Place({
     .filter((slowest) => slowest !== null)
     .at(-1);
   if (!last) return null;
-  const note = `${name} ${last.place}, ${durationText(Math.round(last.work_ns))}`;
+  const note = `${ofData(name)} ${last.place}, ${durationText(Math.round(last.work_ns))}`;
   return (
     <Lines
-      title={`slowest ${name}, and median`}
+      title={t`slowest ${ofData(name)}, and median`}
       series={[
         steps.map((step) => of(step)?.work_ns ?? null),
         steps.map((step) => of(step)?.median_ns ?? null),
@@ -107,19 +108,19 @@ function LostTime({ steps }: { steps: TrendStep[] }) {
     causes.map(([, values]) => values),
     top,
   );
-  const label = (cause: string): string => cause.replaceAll("_", " ");
+  const label = (cause: string): string => ofData(cause.replaceAll("_", " "));
   const now = causes.map(([cause, values]) => `${label(cause)} ${percentText(values.at(-1)!)}`);
   return (
     <figure>
       <figcaption>
-        <span>lost time by cause</span>
-        <span class="quiet">of the iteration, up to {percentText(top)}</span>
+        <span>{t("lost time by cause")}</span>
+        <span class="quiet">{t`of the iteration, up to ${percentText(top)}`}</span>
       </figcaption>
       <svg
         viewBox={`0 0 ${CHART.width} ${CHART.height}`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={`lost time by cause, last: ${now.join(", ")}`}
+        aria-label={t`lost time by cause, last: ${now.join(", ")}`}
       >
         {areas.map((path, i) => (
           <path key={causes[i]![0]} d={path} fill={CAUSE_COLORS[i]} />

@@ -1,18 +1,19 @@
 /** The verdict: the sentences of `stagescope report`, and what a trace of another tool was understood as. */
 
 import type { Viewer } from "../layout/viewer";
+import { ofData } from "../model/language";
 import type { Finding, Understood, Verdict } from "../model/meta";
 import { TEXTS } from "./texts";
 
 export function VerdictWords({ viewer, verdict }: { viewer: Viewer; verdict: Verdict }) {
   return (
     <div class="verdict">
-      <p>{verdict.why}</p>
-      {verdict.improvement && <p>{verdict.improvement}</p>}
+      <p>{ofData(verdict.why)}</p>
+      {verdict.improvement && <p>{ofData(verdict.improvement)}</p>}
       {verdict.tested && (
         <details class="tested">
           <summary>{TEXTS.tested}</summary>
-          <p>{verdict.tested}</p>
+          <p>{ofData(verdict.tested)}</p>
         </details>
       )}
       {verdict.findings.length > 0 && (
@@ -21,10 +22,10 @@ export function VerdictWords({ viewer, verdict }: { viewer: Viewer; verdict: Ver
             <li key={finding.text}>
               {isPlaced(finding) ? (
                 <button type="button" class="link" onClick={() => void viewer.showPlace(finding)}>
-                  {finding.text}
+                  {ofData(finding.text)}
                 </button>
               ) : (
-                finding.text
+                ofData(finding.text)
               )}
             </li>
           ))}
@@ -44,8 +45,8 @@ export function UnderstoodAs({ rows }: { rows: Understood }) {
     <dl class="facts">
       {rows.map(([name, text]) => (
         <div key={`${name} ${text}`}>
-          <dt>{name}</dt>
-          <dd>{text}</dd>
+          <dt>{ofData(name)}</dt>
+          <dd>{ofData(text)}</dd>
         </div>
       ))}
     </dl>

@@ -28,6 +28,7 @@ from stagescope.viewer.tiles.search import search_spans
 from stagescope.viewer.tiles.statistics import select_statistics
 from stagescope.viewer.tiles.tiles import tile_blob
 from stagescope.vocabulary.errors import StagescopeError
+from stagescope.vocabulary.language import html_language
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -49,7 +50,7 @@ QUICK_AT_ONCE, SLOW_AT_ONCE = 3, 1
 
 PAGE = """\
 <!doctype html>
-<html lang="en">
+<html lang="{language}">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
@@ -98,7 +99,7 @@ def make_app(
     slow: dict[str, Handler] = {"api/search": _search, "api/select": _select}
     routes = [
         Route("/", functools.partial(_newest, live)),
-        Route(RUN, functools.partial(_page, live)),
+        Route(RUN, functools.partial(_page, live, PAGE.format(language=html_language()))),
         Route("/viewer.js", _fixed((assets / "viewer.js").read_bytes(), "text/javascript")),
         Route("/viewer.css", _fixed((assets / "viewer.css").read_bytes(), "text/css")),
         Route(f"{RUN}api/version", functools.partial(_version, live)),
@@ -157,14 +158,14 @@ async def _newest(live: VersionedRun, _: Request) -> Response:
     return RedirectResponse(f"/run/{live.expect()}/", 303)
 
 
-async def _page(live: VersionedRun, request: Request) -> Response:
+async def _page(live: VersionedRun, page: str, request: Request) -> Response:
     """Return the page of a version that is expected; other addresses redirect, and browsers keep the fragment."""
     live.look()
     version = request.path_params["version"]
     if not live.is_expected(version):
         return await _newest(live, request)
     live.version(version)
-    return Response(PAGE, media_type="text/html")
+    return Response(page, media_type="text/html")
 
 
 async def _version(live: VersionedRun, request: Request) -> Response:

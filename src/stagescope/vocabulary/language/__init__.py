@@ -9,6 +9,7 @@ from stagescope.vocabulary.language.choice import (
     ENGLISH,
     LANGUAGES,
     current_language,
+    html_language,
     language_of,
     speaking,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "cell_width",
     "current_language",
     "filled",
+    "html_language",
     "language_of",
     "localized",
     "localized_list",

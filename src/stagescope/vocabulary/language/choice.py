@@ -34,6 +34,11 @@ def current_language() -> str:
     return _current.get()
 
 
+def html_language() -> str:
+    """Return the current language as HTML states it; a page that was written in Chinese opens in Chinese."""
+    return {ENGLISH: "en", CHINESE: "zh-CN"}[current_language()]
+
+
 @contextmanager
 def speaking(language: str) -> Iterator[None]:
     """Show texts in a language; an unknown one is English. Python callers of the API get English without it."""
