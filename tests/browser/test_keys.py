@@ -37,11 +37,12 @@ FLAGS = {
     "b": "comm",
     "o": "host",
     "t": "table",
+    "v": "minimap",
 }
 OF_TEST = {
     "/", "Control+f", "n", "Shift+N", "ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "m", "i", "p", "h", "Shift+H",
     "Shift+G", "Shift+S", "l", "?", "Control+k", "Control+Shift+P", "f", "z", "Backspace", "PageDown", "PageUp",
-    "Shift+F",
+    "Shift+F", "k",  # k: test_notes.py
 }  # fmt: skip
 
 
