@@ -144,7 +144,7 @@ def _remote(path: str, facts: Mapping[str, Any]) -> Remote:
 def _error(error: Exception, address: Address, name: str) -> InputError:
     """Return the error for what a library raised."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & WITHOUT_CREDENTIALS:
+    if kinds & WITHOUT_CREDENTIALS or (address.scheme == "az" and isinstance(error, ValueError)):  # of adlfs
         return errors.no_credentials(name, address.service.credentials)
     if "FileExpired" in kinds:
         return errors.changed(name)
