@@ -1,10 +1,11 @@
 """How fast the viewer's page is, in a real browser without a GPU.
 
-    python benchmarks/viewer_speed.py [SPANS]
+    python benchmarks/viewer_speed.py [SPANS | RANKSxMICROBATCHES]
 
-A run of 64 ranks, 1F1B with jitter, goes into one page. The page is opened from the file; then the view is panned and
-zoomed one animation frame at a time, and the time is that of the frame's script and canvas commands, flushed by
-reading one pixel back. Size is that of the page, next to the limit of 15 MB for 2 M spans.
+A run of 64 ranks, 1F1B with jitter, or one step of so many ranks and micro-batches, goes into one page. The page is
+opened from the file; then the view is panned and zoomed one animation frame at a time, and the time is that of the
+frame's script and canvas commands, flushed by reading one pixel back. Size is that of the page, next to the limit of
+15 MB for 2 M spans.
 """
 
 from __future__ import annotations
@@ -122,10 +123,17 @@ def frames(page: Page, where: str, *, whole: bool) -> None:
     report(f"CPU time per frame, {where}", 1000 * (cpu_seconds(page) - began) / FRAMES)
 
 
+def timeline_of(size: str) -> Timeline:
+    """Return a run of so many spans, or one step of RANKSxMICROBATCHES."""
+    ranks, _, microbatches = size.partition("x")
+    if not microbatches:
+        return big_timeline(int(size))
+    return pipeline_timeline(Shape(ranks=int(ranks), microbatches=int(microbatches), steps=1))
+
+
 def main() -> None:
     """Write the page, open it a few times, and print the results."""
-    span_count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    timeline = big_timeline(span_count)
+    timeline = timeline_of(sys.argv[1] if len(sys.argv) > 1 else "1000000")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         began = time.process_time()
         extras = gather_extras(timeline)
@@ -155,6 +163,8 @@ def main() -> None:
         report("CPU time to the first picture", 1000 * statistics.median(spent_seconds))
         frames(page, "one step", whole=False)
         frames(page, "whole run", whole=True)
+        page.evaluate("() => window.stagescopeViewer.display.setPitch(1)")
+        frames(page, "whole run, rows of one pixel", whole=True)
         for query in ("stage:3 mb:7 kind:B dur>1ms", "dur>1.9ms", "F3.7"):
             page.evaluate(SEARCH, query)
             spent = [page.evaluate(SEARCH, query) for _ in range(ROUNDS)]
