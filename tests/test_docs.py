@@ -87,6 +87,18 @@ def test_lines_of_documents_fit_a_page(document):
     assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
 
 
+def test_the_chinese_readme_has_the_sections_commands_and_pictures_of_the_english_one():
+    english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
+    for language in ("sh", "python"):
+        assert fenced(chinese, language) == fenced(english, language)
+    texts = [path.read_text(encoding="utf-8") for path in (english, chinese)]
+    for pattern in (r"^(#+) ", r"!\[[^]]*\]\((\S+)\)", r"^\*\*[^*]+\*\*()"):
+        first, other = (re.findall(pattern, without_code(text), re.MULTILINE) for text in texts)
+        assert first == other
+    assert "(README.zh-CN.md)" in texts[0]
+    assert "(README.md)" in texts[1]
+
+
 def test_decisions_are_numbered_consecutively():
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in decisions]

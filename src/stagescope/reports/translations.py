@@ -60,10 +60,8 @@ def texts_of_objects(objects: Mapping[str, Any]) -> Iterator[str]:
     for row in objects.get("understood", ()):
         yield from row
     ledger = objects.get("ledger") or {}
-    if ledger:
-        yield ledger["denominator"]
-    for part in ledger.get("parts", ()):
-        yield from (part["label"], part["name"].replace("_", " "), part["meaning"])
+    for each in (ledger, *ledger.get("parts", ())):
+        yield from filter(None, (each.get(name) for name in ("denominator", "label", "meaning")))
     comparison = objects.get("comparison") or {}
     yield from comparison.get("sentences", ())
     for diagnostic in comparison.get("diagnostics", ()):
