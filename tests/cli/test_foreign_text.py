@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import io
 import json
+from datetime import datetime, timezone
 from xml.etree import ElementTree as ET
 
 import polars as pl
@@ -14,6 +15,7 @@ from rich.text import Text
 from ascend_profiles import Cluster, add_mark, write_cluster
 from paddle_logs import PaddleRun, write_worker_logs
 from recordings import anchor_record, encode, recording_frames, span_record, step_record
+from stagescope import api
 from stagescope.api.serving import Viewer
 from stagescope.cli import COMMANDS, main
 from stagescope.cli.console import print_styled
@@ -194,8 +196,26 @@ def test_a_receiver_prints_no_control_characters(printed, tmp_path, capsys):
         assert printed("receive", *words)[0] != 0
 
 
+def test_the_list_of_the_cache_prints_no_control_characters(printed, tmp_path, monkeypatch):
+    monkeypatch.setenv("STAGESCOPE_CACHE", str(tmp_path / FOLDER))
+    kept = api.CacheEntry("stored run", 10, datetime.now(timezone.utc), HOSTILE, tmp_path)
+    monkeypatch.setattr(api, "cache_entries", lambda: [kept])
+    assert printed("cache")[0] == 0
+
+
 def test_every_command_is_tested():
-    tested = {*READING, "compare", "simulate", "open", "run", "paddle", "pp-chart", "inspect", "receive"}
+    tested = {
+        *READING,
+        "compare",
+        "simulate",
+        "open",
+        "run",
+        "paddle",
+        "pp-chart",
+        "inspect",
+        "receive",
+        "cache",
+    }
     assert tested == {command.name for command in COMMANDS} - WITHOUT_FILES
 
 

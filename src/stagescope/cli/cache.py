@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo
+from stagescope.vocabulary.printable import printable
 from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def command(*, clear: bool) -> int:
     """
     from stagescope import api
 
-    place = api.cache_place()
+    place = printable(str(api.cache_place()))
     found = api.clear_cache() if clear else api.cache_entries()
     total = size_text(sum(entry.size_bytes for entry in found))
     if clear:
@@ -53,7 +54,7 @@ def _table(found: list[CacheEntry]) -> list[str]:
     if not found:
         return []
     rows = [
-        (entry.kind, size_text(entry.size_bytes), f"{entry.used:%Y-%m-%d %H:%M}", entry.source)
+        (entry.kind, size_text(entry.size_bytes), f"{entry.used:%Y-%m-%d %H:%M}", printable(entry.source))
         for entry in found
     ]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
