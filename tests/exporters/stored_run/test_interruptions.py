@@ -99,8 +99,10 @@ def interrupted(moment: str, recordings: Path, out: Path) -> tuple[subprocess.Po
         "writing": lambda: any(out.rglob("part.parquet")),
     }
     wait_until(lambda: conditions[moment]() or process.poll() is not None)
+    process.send_signal(signal.SIGSTOP)  # looking for its workers takes longer than the rest of the work
     workers = workers_of(process)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     _, errors = process.communicate(timeout=60)
     return process, workers, errors
 
