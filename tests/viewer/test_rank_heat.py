@@ -1,13 +1,12 @@
 """The map of ranks by steps: exact to three digits, and left out where it would be too large."""
 
 import polars as pl
-import pytest
 
 from column_blobs import read_blob
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.pipelines import find_pipelines
 from stagescope.viewer import rank_heat
-from stagescope.viewer.rank_heat import rank_heat_section, three_digits
+from stagescope.viewer.rank_heat import rank_heat_section
 from synthetic import Shape, pipeline_timeline
 
 RUN = pipeline_timeline(Shape(ranks=4, microbatches=3, steps=2))
@@ -19,20 +18,12 @@ def test_it_has_every_rank_in_every_step():
     found = pl.DataFrame(columns)
     assert found.select("row", "step").rows() == [(row, step) for row in range(4) for step in range(2)]
     measured = BUBBLES.sort("rank", "step", descending=[True, False])
-    for name, wanted in {"work_ns": "busy_ns", "idle_ns": "idle_ns"}.items():
-        ratio = (found[name] / measured[wanted]).fill_nan(1.0)
-        assert ratio.to_list() == pytest.approx([1.0] * 8, abs=5e-3)
-    assert found["window_ns"].to_list() == measured["window_ns"].to_list()
-    waits = measured["receive_wait_ns"] + measured["send_wait_ns"]
-    assert ((found["wait_ns"] - waits).abs() <= 5e-3 * waits).all()
+    for name in ("window_ns", "idle_ns"):
+        assert found[name].to_list() == measured[name].to_list()
+    assert found["wait_ns"].to_list() == (measured["receive_wait_ns"] + measured["send_wait_ns"]).to_list()
 
 
 def test_nothing_is_made_of_nothing(monkeypatch):
     assert rank_heat_section(BUBBLES.clear(), [0, 1, 2, 3]) is None
     monkeypatch.setattr(rank_heat, "MOST_CELLS", 7)
     assert rank_heat_section(BUBBLES, [0, 1, 2, 3]) is None
-
-
-def test_three_digits_remain():
-    found = pl.DataFrame({"ns": [0, 1, 999, 1234, 123_456, 9_995_000]}).select(three_digits(pl.col("ns")))
-    assert found.to_series().to_list() == [0, 1, 999, 1230, 123_000, 10_000_000]

@@ -26,7 +26,7 @@ from stagescope.viewer.counter_data import counter_section
 from stagescope.viewer.idle_data import encode_idle, encode_idle_after_spans, viewer_idle
 from stagescope.viewer.kernel_data import MOST_KERNELS, encode_kernels, omitted_kernels
 from stagescope.viewer.links import TooManyPairsError, find_pairs
-from stagescope.viewer.rank_heat import rank_heat_section, three_digits
+from stagescope.viewer.rank_heat import rank_heat_section
 from stagescope.viewer.run_name import document_title
 from stagescope.viewer.span_data import encode_spans, viewer_spans
 from stagescope.viewer.step_data import step_lengths, viewer_steps
@@ -283,11 +283,21 @@ def _extra_sections(
     if extras.slack is not None and 0 < extras.slack.height <= MOST_SLACK_ROWS:
         slack = extras.slack.with_columns(pl.col("row").cast(pl.Int64))
         slack = slack.join(ids, left_on="row", right_on="source_row", how="inner").sort("id")
-        slack = slack.select(pl.col("id").alias("span"), three_digits(pl.col("slack_ns")).alias("slack_ns"))
+        slack = slack.select(pl.col("id").alias("span"), _three_digits(pl.col("slack_ns")))
         yield "slack", encode_columns(slack, chained={"span": None})
     if extras.ideal is not None and extras.ideal.height:
         ideal = viewer_spans(extras.ideal.filter(pl.col("rank").is_in(ranks)), ranks)
         yield "ideal", encode_spans(ideal, base_ns)
+
+
+def _three_digits(time_ns: pl.Expr) -> pl.Expr:
+    """Return times rounded to three significant digits; 0 stays 0 and nothing else becomes 0.
+
+    The trailing digits of a slack are noise that does not compress: to the nanosecond, they were a tenth of a page.
+    """
+    digits = time_ns.clip(1).cast(pl.Float64).log10().floor().cast(pl.Int64)
+    unit = pl.lit(10, pl.Int64).pow((digits - 2).clip(0)).cast(pl.Int64)
+    return ((time_ns + unit // 2) // unit * unit).cast(pl.Int64).alias("slack_ns")
 
 
 def _least(column: pl.Series) -> int:

@@ -18,9 +18,16 @@ export interface RankHeat {
   high: number;
 }
 
+/** The values of a metric by row of the table; a rank works while it is not idle. */
+export function valuesOf(table: Table, metric: RankMetric): Float64Array {
+  if (metric !== "work_ns") return table.values(metric);
+  const idle = table.values("idle_ns");
+  return table.values("window_ns").map((window, i) => window - idle[i]!);
+}
+
 /** Sum up a table in at most `most` lines and columns of cells, each with its largest value. */
 export function rankHeatOf(table: Table, metric: RankMetric, rowCount: number, most: number): RankHeat {
-  const [row, step, value] = [table.ints("row"), table.ints("step"), table.values(metric)];
+  const [row, step, value] = [table.ints("row"), table.ints("step"), valuesOf(table, metric)];
   const every = [...new Set(step)].sort((a, b) => a - b);
   const [perColumn, perLine] = [Math.ceil(every.length / most) || 1, Math.ceil(rowCount / most) || 1];
   const [width, height] = [Math.ceil(every.length / perColumn), Math.ceil(rowCount / perLine)];
@@ -61,4 +68,23 @@ const LEAST_SPREAD = 0.25;
 export function shade(value: number, low: number, high: number): number {
   const pale = Math.min(low, high * (1 - LEAST_SPREAD));
   return high > pale ? (value - pale) / (high - pale) : 0;
+}
+
+/** The metrics of a table with a value: a wait that was not recorded is 0 everywhere, and no wait of 0. */
+export function recordedMetrics<Metric extends string>(table: Table, names: readonly Metric[]): Metric[] {
+  return names.filter((name) => name !== "wait_ns" || table.values(name).some((value) => value > 0));
+}
+
+/** Where the largest values above 0 are, the first ones among equal values. */
+export function largestRows(values: Float64Array, most: number): number[] {
+  const found: number[] = [];
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i]!;
+    const isLarge = found.length < most || value > values[found[most - 1]!]!;
+    if (!(value > 0) || !isLarge) continue;
+    const before = found.findIndex((one) => value > values[one]!);
+    found.splice(before < 0 ? found.length : before, 0, i);
+    found.length = Math.min(found.length, most);
+  }
+  return found;
 }

@@ -1,11 +1,21 @@
 /** Ranks by steps: a map of idle time, work and blocking, and the largest values; both lead to their place. */
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 
-import { RANK_METRICS, type RankHeat, type RankMetric, rankHeatOf, shade } from "../layout/rank_heat";
+import {
+  largestRows,
+  RANK_METRICS,
+  type RankHeat,
+  type RankMetric,
+  rankHeatOf,
+  recordedMetrics,
+  shade,
+  valuesOf,
+} from "../layout/rank_heat";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
 import { durationText, percentText } from "../model/time";
+import { CellMap, type CellPainter, MetricChoice } from "./cell_map";
 import { TEXTS } from "./texts";
 
 const WIDTH = 300;
@@ -16,50 +26,49 @@ const MOST_PLACES = 5;
 
 export function RankHeatMap({ viewer, isDark }: { viewer: Viewer; isDark: boolean }) {
   const [table, setTable] = useState<Table | null>(null);
-  const [metric, setMetric] = useState<RankMetric>("idle_ns");
-  const [pointed, setPointed] = useState("");
   useEffect(() => {
     viewer.source.table("rank_heat").then(setTable, () => setTable(null));
   }, [viewer.source]);
+  return table && <RankHeatOf viewer={viewer} table={table} isDark={isDark} />;
+}
+
+function RankHeatOf({ viewer, table, isDark }: { viewer: Viewer; table: Table; isDark: boolean }) {
+  const [metric, setMetric] = useState<RankMetric>("idle_ns");
+  const [pointed, setPointed] = useState("");
   const rowCount = viewer.meta.ranks.rank.length;
-  const heat = useMemo(
-    () => (table ? rankHeatOf(table, metric, rowCount, MOST_CELLS) : null),
-    [table, metric, rowCount],
+  const names = useMemo(() => recordedMetrics(table, RANK_METRICS), [table]);
+  const values = useMemo(() => valuesOf(table, metric), [table, metric]);
+  const places = useMemo(() => largestRows(values, MOST_PLACES), [values]);
+  const heat = useMemo(() => rankHeatOf(table, metric, rowCount, MOST_CELLS), [table, metric, rowCount]);
+  const paint = useCallback<CellPainter>(
+    (pen, width, height, color) => paintHeat(heat, pen, { width, height }, color),
+    [heat],
   );
-  if (!table || !heat) return null;
-  const placeAt = (event: MouseEvent): number => {
-    const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
-    const at = (distance: number, size: number, count: number): number =>
-      Math.min(Math.max(Math.floor((distance / size) * count), 0), count - 1);
-    const line = at(event.clientY - box.top, box.height, heat.rows.length);
-    return heat.places[
-      line * heat.steps.length + at(event.clientX - box.left, box.width, heat.steps.length)
-    ]!;
-  };
-  const text = (place: number): string => (place < 0 ? "" : placeText(viewer, table, metric, place));
+  const [columns, lines] = [heat.steps.length, heat.rows.length];
+  const [[first], [, last]] = [heat.steps[0]!, heat.steps[columns - 1]!];
+  const placeAt = ([line, column]: [number, number]): number => heat.places[line * columns + column]!;
+  const text = (place: number): string => (place < 0 ? "" : placeText(viewer, table, values[place]!, place));
   const go = (place: number): void => void (place >= 0 && goTo(viewer, table, place));
   const unit = viewer.meta.time_unit;
   return (
     <div>
-      <div class="choices" role="group" aria-label={TEXTS.whatIsShown}>
-        {RANK_METRICS.map((name) => (
-          <button key={name} type="button" aria-pressed={metric === name} onClick={() => setMetric(name)}>
-            {TEXTS.rankMetrics[name]}
-          </button>
-        ))}
-      </div>
-      <Cells
-        heat={heat}
+      <MetricChoice names={names} words={TEXTS.rankMetrics} chosen={metric} choose={setMetric} />
+      <CellMap
+        columns={columns}
+        lines={lines}
+        size={{ width: WIDTH, height: Math.min(lines * TALLEST_LINE, TALLEST) }}
+        label={TEXTS.rankHeat}
+        caption={TEXTS.rankHeatAxes(String(first), String(last))}
         isDark={isDark}
-        onPoint={(event) => setPointed(text(placeAt(event)))}
-        onLeave={() => setPointed("")}
-        onClick={(event) => go(placeAt(event))}
+        paint={paint}
+        onPoint={(cell) => setPointed(cell ? text(placeAt(cell)) : "")}
+        onChoose={(cell) => go(placeAt(cell))}
       />
       <p class="quiet">
         {pointed || TEXTS.rankHeatLegend(durationText(heat.low, unit), durationText(heat.high, unit))}
       </p>
       <ul class="places">
-        {largest(table, metric).map((place) => (
+        {places.map((place) => (
           <li key={place}>
             <button type="button" class="link" onClick={() => go(place)}>
               {text(place)}
@@ -71,22 +80,34 @@ export function RankHeatMap({ viewer, isDark }: { viewer: Viewer; isDark: boolea
   );
 }
 
-/** The rows of the table with the largest values, the earliest first among equal ones. */
-function largest(table: Table, metric: RankMetric): number[] {
-  const values = table.values(metric);
-  const found: number[] = [];
-  for (let i = 0; i < table.rows; i++) {
-    if (found.length === MOST_PLACES && values[i]! <= values[found[MOST_PLACES - 1]!]!) continue;
-    if (!(values[i]! > 0)) continue;
-    const before = found.findIndex((one) => values[i]! > values[one]!);
-    found.splice(before < 0 ? found.length : before, 0, i);
-    found.length = Math.min(found.length, MOST_PLACES);
-  }
-  return found;
+function paintHeat(
+  heat: RankHeat,
+  pen: CanvasRenderingContext2D,
+  cell: { width: number; height: number },
+  color: (name: string) => string,
+): void {
+  const columns = heat.steps.length;
+  const [low, high] = [color("--heat-low"), color("--heat-high")];
+  pen.clearRect(0, 0, pen.canvas.width, pen.canvas.height);
+  heat.cells.forEach((value, i) => {
+    // A step that a rank does not have stays empty.
+    if (Number.isNaN(value)) return;
+    const [column, line] = [i % columns, Math.floor(i / columns)];
+    const [left, right] = [Math.round(column * cell.width), Math.round((column + 1) * cell.width)];
+    const [top, bottom] = [Math.round(line * cell.height), Math.round((line + 1) * cell.height)];
+    for (const [ink, strength] of [
+      [low, 1],
+      [high, shade(value, heat.low, heat.high)],
+    ] as const) {
+      pen.globalAlpha = strength;
+      pen.fillStyle = ink;
+      pen.fillRect(left, top, right - left, bottom - top);
+    }
+  });
+  pen.globalAlpha = 1;
 }
 
-function placeText(viewer: Viewer, table: Table, metric: RankMetric, place: number): string {
-  const value = table.values(metric)[place]!;
+function placeText(viewer: Viewer, table: Table, value: number, place: number): string {
   const window = table.values("window_ns")[place]!;
   const rank = viewer.meta.ranks.rank[table.ints("row")[place]!]!;
   const length = durationText(value, viewer.meta.time_unit);
@@ -97,55 +118,4 @@ function placeText(viewer: Viewer, table: Table, metric: RankMetric, place: numb
 function goTo(viewer: Viewer, table: Table, place: number): void {
   const rank = viewer.meta.ranks.rank[table.ints("row")[place]!]!;
   void viewer.showPlace({ step: table.ints("step")[place]!, rank, span: null });
-}
-
-interface CellsProps {
-  heat: RankHeat;
-  isDark: boolean;
-  onPoint: (event: MouseEvent) => void;
-  onLeave: () => void;
-  onClick: (event: MouseEvent) => void;
-}
-
-function Cells({ heat, isDark, onPoint, onLeave, onClick }: CellsProps) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const [columns, lines] = [heat.steps.length, heat.rows.length];
-  const height = Math.min(lines * TALLEST_LINE, TALLEST);
-  useEffect(() => {
-    const ratio = window.devicePixelRatio || 1;
-    const element = canvas.current!;
-    [element.width, element.height] = [Math.round(WIDTH * ratio), Math.round(height * ratio)];
-    const pen = element.getContext("2d")!;
-    const style = getComputedStyle(element);
-    pen.fillStyle = style.getPropertyValue("--heat-low");
-    pen.fillRect(0, 0, element.width, element.height);
-    pen.fillStyle = style.getPropertyValue("--heat-high");
-    const [x, y] = [element.width / columns, element.height / lines];
-    heat.cells.forEach((value, i) => {
-      const [left, top] = [(i % columns) * x, Math.floor(i / columns) * y];
-      if (Number.isNaN(value)) {
-        pen.clearRect(Math.floor(left), Math.floor(top), Math.ceil(x), Math.ceil(y));
-        return;
-      }
-      pen.globalAlpha = shade(value, heat.low, heat.high);
-      const [right, bottom] = [Math.round(left + x), Math.round(top + y)];
-      pen.fillRect(Math.round(left), Math.round(top), right - Math.round(left), bottom - Math.round(top));
-    });
-    pen.globalAlpha = 1;
-  }, [heat, isDark, height, columns, lines]);
-  const [[first], [, last]] = [heat.steps[0]!, heat.steps[columns - 1]!];
-  return (
-    <figure class="matrix">
-      <figcaption class="quiet">{TEXTS.rankHeatAxes(String(first), String(last))}</figcaption>
-      <canvas
-        ref={canvas}
-        style={{ width: `${WIDTH}px`, maxWidth: "100%", height: `${height}px`, cursor: "pointer" }}
-        role="img"
-        aria-label={TEXTS.rankHeat}
-        onMouseMove={onPoint}
-        onMouseLeave={onLeave}
-        onClick={onClick}
-      />
-    </figure>
-  );
 }

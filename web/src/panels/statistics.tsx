@@ -2,11 +2,12 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { broughtOther, compareWith, showOther, showSteps } from "../layout/compared";
-import { shade } from "../layout/rank_heat";
+import { recordedMetrics, shade } from "../layout/rank_heat";
 import type { Viewer } from "../layout/viewer";
 import type { Table } from "../model/columns";
 import { ofData, t } from "../model/language";
 import { changeText, countText, durationText, percentText } from "../model/time";
+import { MetricChoice } from "./cell_map";
 import { TEXTS } from "./texts";
 
 export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
@@ -99,16 +100,13 @@ export function SelectionStatistics({ viewer }: { viewer: Viewer }) {
   );
 }
 
-const METRICS = [
-  ["action_ns", "work"],
-  ["wait_ns", t("host blocked")],
-  ["idle_ns", "idle"],
-] as const;
+const METRICS = ["action_ns", "wait_ns", "idle_ns"] as const;
 const MOST_STEPS = 12;
+
 /** Stages by steps; a click goes to the step. */
 export function HeatMap({ viewer }: { viewer: Viewer }) {
   const [table, setTable] = useState<Table | null>(null);
-  const [metric, setMetric] = useState<(typeof METRICS)[number][0]>("action_ns");
+  const [metric, setMetric] = useState<(typeof METRICS)[number]>("action_ns");
   useEffect(() => void viewer.source.table("heat").then(setTable, () => setTable(null)), [viewer.source]);
   if (!table) return null;
   const [steps, stages, values] = [table.ints("step"), table.ints("stage"), table.values(metric)];
@@ -127,13 +125,12 @@ export function HeatMap({ viewer }: { viewer: Viewer }) {
   }
   return (
     <div>
-      <div class="choices" role="group" aria-label={t("What the colors show")}>
-        {METRICS.map(([name, words]) => (
-          <button key={name} type="button" aria-pressed={metric === name} onClick={() => setMetric(name)}>
-            {ofData(words)}
-          </button>
-        ))}
-      </div>
+      <MetricChoice
+        names={recordedMetrics(table, METRICS)}
+        words={TEXTS.stageMetrics}
+        chosen={metric}
+        choose={setMetric}
+      />
       <div class="heat-window" tabIndex={0} role="region" aria-label={t("Stages by steps")}>
         <table class="heat">
           <thead>

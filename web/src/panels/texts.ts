@@ -76,7 +76,8 @@ export const TEXTS = {
   clocks: (error: string) => t`clocks ±${error}`,
   clocksUnknown: t("clock error not bounded"),
   rankHeat: t("Ranks by steps"),
-  rankMetrics: { idle_ns: "idle", work_ns: "work", wait_ns: t("host blocked") },
+  rankMetrics: { idle_ns: t("idle"), work_ns: t("work"), wait_ns: t("host blocked") },
+  stageMetrics: { action_ns: t("work"), wait_ns: t("host blocked"), idle_ns: t("idle") },
   rankHeatAxes: (first: string, last: string) =>
     t`steps ${first} to ${last}, left to right; ranks top to bottom`,
   rankHeatLegend: (low: string, high: string) =>

@@ -1,6 +1,6 @@
 /** Transfers between ranks: a matrix of senders and receivers, and the pairs with most. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 
 import {
   largestPairs,
@@ -13,6 +13,7 @@ import {
 } from "../layout/matrix";
 import type { Viewer } from "../layout/viewer";
 import { bytesText, countText, durationText } from "../model/time";
+import { CellMap, type CellPainter, MetricChoice } from "./cell_map";
 import { TEXTS } from "./texts";
 
 const SIZE = 260;
@@ -29,27 +30,29 @@ export function Transfers({ viewer, isDark }: { viewer: Viewer; isDark: boolean 
       .table("transfers")
       .then((table) => (table ? setTransfers(transfersOf(table)) : none()), none);
   }, [viewer.source]);
+  const ranks = viewer.meta.ranks.rank;
+  const matrix = useMemo(() => matrixOf(transfers, ranks, metric, MOST_CELLS), [transfers, ranks, metric]);
+  const pairs = useMemo(() => largestPairs(transfers, metric, MOST_PAIRS), [transfers, metric]);
+  const paint = useCallback<CellPainter>(
+    (pen, side, _, color) => paintMatrix(matrix, pen, side, color),
+    [matrix],
+  );
   if (transfers.length === 0) return null;
-  const matrix = matrixOf(transfers, viewer.meta.ranks.rank, metric, MOST_CELLS);
   const text = (value: number): string => valueText(viewer, metric, value);
-  const point = (event: MouseEvent): void => {
-    const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
-    const count = matrix.ranks.length;
-    const at = (distance: number, size: number): number =>
-      Math.min(Math.max(Math.floor((distance / size) * count), 0), count - 1);
-    const [row, column] = [at(event.clientY - box.top, box.height), at(event.clientX - box.left, box.width)];
-    setPointed(cellText(matrix, row, column, text));
-  };
+  const count = matrix.ranks.length;
   return (
     <div>
-      <div class="choices" role="group" aria-label={TEXTS.whatIsShown}>
-        {METRICS.map((name) => (
-          <button key={name} type="button" aria-pressed={metric === name} onClick={() => setMetric(name)}>
-            {TEXTS.metrics[name]}
-          </button>
-        ))}
-      </div>
-      <Cells matrix={matrix} isDark={isDark} onPoint={point} onLeave={() => setPointed("")} />
+      <MetricChoice names={METRICS} words={TEXTS.metrics} chosen={metric} choose={setMetric} />
+      <CellMap
+        columns={count}
+        lines={count}
+        size={{ width: SIZE, height: SIZE }}
+        label={TEXTS.matrix}
+        caption={TEXTS.matrixAxes(String(matrix.ranks[0]![0]), String(matrix.ranks[count - 1]![1]))}
+        isDark={isDark}
+        paint={paint}
+        onPoint={(cell) => setPointed(cell ? cellText(matrix, ...cell, text) : "")}
+      />
       <p class="quiet">{pointed || TEXTS.matrixLegend(text(matrix.largest))}</p>
       <table class="figures">
         <thead>
@@ -63,7 +66,7 @@ export function Transfers({ viewer, isDark }: { viewer: Viewer; isDark: boolean 
           </tr>
         </thead>
         <tbody>
-          {largestPairs(transfers, metric, MOST_PAIRS).map((one) => (
+          {pairs.map((one) => (
             <tr key={`${one.source} ${one.target}`}>
               <th scope="row">{TEXTS.arrow(String(one.source), String(one.target))}</th>
               {METRICS.map((name) => (
@@ -80,54 +83,24 @@ export function Transfers({ viewer, isDark }: { viewer: Viewer; isDark: boolean 
   );
 }
 
-interface CellsProps {
-  matrix: Matrix;
-  isDark: boolean;
-  onPoint: (event: MouseEvent) => void;
-  onLeave: () => void;
-}
-
-function Cells({ matrix, isDark, onPoint, onLeave }: CellsProps) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  useEffect(() => {
-    const count = matrix.ranks.length;
-    const ratio = window.devicePixelRatio || 1;
-    const size = Math.round(SIZE * ratio);
-    canvas.current!.width = canvas.current!.height = size;
-    const pen = canvas.current!.getContext("2d")!;
-    const style = getComputedStyle(canvas.current!);
-    pen.fillStyle = style.getPropertyValue("--track");
-    pen.fillRect(0, 0, size, size);
-    pen.fillStyle = style.getPropertyValue("--heat-high");
-    const side = size / count;
-    matrix.cells.forEach((value, i) => {
-      if (value === 0) return;
-      // The root keeps small values visible beside large ones; an unknown value is as faint as the smallest.
-      pen.globalAlpha = Number.isNaN(value) ? 0.15 : 0.15 + 0.85 * Math.sqrt(value / matrix.largest);
-      const [left, top] = [Math.floor((i % count) * side), Math.floor(Math.floor(i / count) * side)];
-      pen.fillRect(
-        left,
-        top,
-        Math.max(Math.ceil(side) - (side > 6 ? 1 : 0), 1),
-        Math.max(Math.ceil(side) - (side > 6 ? 1 : 0), 1),
-      );
-    });
-  }, [matrix, isDark]);
-  const [first] = matrix.ranks[0]!;
-  const [, last] = matrix.ranks[matrix.ranks.length - 1]!;
-  return (
-    <figure class="matrix">
-      <figcaption class="quiet">{TEXTS.matrixAxes(String(first), String(last))}</figcaption>
-      <canvas
-        ref={canvas}
-        style={{ width: `${SIZE}px`, height: `${SIZE}px` }}
-        role="img"
-        aria-label={TEXTS.matrix}
-        onMouseMove={onPoint}
-        onMouseLeave={onLeave}
-      />
-    </figure>
-  );
+function paintMatrix(
+  matrix: Matrix,
+  pen: CanvasRenderingContext2D,
+  side: number,
+  color: (name: string) => string,
+): void {
+  const count = matrix.ranks.length;
+  const filled = Math.max(Math.ceil(side) - (side > 6 ? 1 : 0), 1);
+  pen.fillStyle = color("--track");
+  pen.fillRect(0, 0, pen.canvas.width, pen.canvas.height);
+  pen.fillStyle = color("--heat-high");
+  matrix.cells.forEach((value, i) => {
+    if (value === 0) return;
+    // The root keeps small values visible beside large ones; an unknown value is as faint as the smallest.
+    pen.globalAlpha = Number.isNaN(value) ? 0.15 : 0.15 + 0.85 * Math.sqrt(value / matrix.largest);
+    pen.fillRect(Math.floor((i % count) * side), Math.floor(Math.floor(i / count) * side), filled, filled);
+  });
+  pen.globalAlpha = 1;
 }
 
 function cellText(matrix: Matrix, row: number, column: number, text: (value: number) => string): string {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { rankHeatOf, shade } from "../../src/layout/rank_heat";
+import { largestRows, rankHeatOf, recordedMetrics, shade, valuesOf } from "../../src/layout/rank_heat";
 import type { Table } from "../../src/model/columns";
 
 function tableOf(rows: [number, number, number][]): Table {
@@ -57,6 +57,16 @@ describe("the map of ranks by steps", () => {
     ]);
   });
 
+  it("has as work what is not idle", () => {
+    const columns: Record<string, Float64Array> = {
+      window_ns: Float64Array.from([10, 20]),
+      idle_ns: Float64Array.from([4, 5]),
+    };
+    const table = { rows: 2, values: (name: string) => columns[name]! } as unknown as Table;
+    expect([...valuesOf(table, "work_ns")]).toEqual([6, 15]);
+    expect([...valuesOf(table, "idle_ns")]).toEqual([4, 5]);
+  });
+
   it("keeps a zero", () => {
     expect([...rankHeatOf(tableOf([[0, 0, 0]]), "idle_ns", 1, 9).cells]).toEqual([0]);
   });
@@ -69,5 +79,20 @@ describe("the shade of a value", () => {
     expect(shade(98, 98, 100)).toBeCloseTo(0.92);
     expect(shade(7, 7, 7)).toBe(1);
     expect(shade(0, 0, 0)).toBe(0);
+  });
+});
+
+describe("the metrics of a map", () => {
+  it("leave out waits of which none was recorded", () => {
+    const table = (waits: number[]): Table =>
+      ({ rows: waits.length, ints: () => [], values: () => waits }) as unknown as Table;
+    expect(recordedMetrics(table([0, 0]), ["idle_ns", "wait_ns"])).toEqual(["idle_ns"]);
+    expect(recordedMetrics(table([0, 3]), ["idle_ns", "wait_ns"])).toEqual(["idle_ns", "wait_ns"]);
+  });
+
+  it("have the largest values, the first ones among equal values, and none of 0", () => {
+    const values = Float64Array.from([5, 0, 9, 5, 7]);
+    expect(largestRows(values, 3)).toEqual([2, 4, 0]);
+    expect(largestRows(values, 9)).toEqual([2, 4, 0, 3]);
   });
 });
