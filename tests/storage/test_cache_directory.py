@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from stagescope.api import clear_cache
 from stagescope.storage import cache_directory as cache
 
 
@@ -19,7 +20,7 @@ def directory(tmp_path, monkeypatch):
 
 
 def entry(directory, name, size_bytes, age_s):
-    made = directory / cache.RUNS / name
+    made = directory / cache.RUNS / (name * cache.DIGITS)
     made.mkdir(parents=True)
     (made / "file").write_bytes(b"x" * size_bytes)
     os.utime(made, (time.time() - age_s,) * 2)
@@ -65,6 +66,21 @@ def test_entries_used_least_recently_are_removed_first_and_those_in_use_stay(dir
     in_use = entry(directory, "d", 100, 10)
     cache.free_space_for(10_000, newest)
     assert in_use.exists()
+
+
+def test_folders_of_other_programs_are_no_entries_and_stay(directory, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    own = directory / cache.RUNS / "llama-70b"
+    (own / "checkpoints").mkdir(parents=True)
+    os.utime(own, (0, 0))
+    linked = directory / cache.RUNS / ("f" * cache.DIGITS)
+    linked.symlink_to(own)
+    newest = entry(directory, "a", 100, 0)
+    assert cache.entries() == [newest]
+    cache.free_space_for(10_000, newest)
+    assert [kept.path for kept in clear_cache()] == [newest]
+    assert sorted((directory / cache.RUNS).iterdir()) == [linked, own]
+    assert (own / "checkpoints").is_dir()
 
 
 @pytest.mark.usefixtures("directory")

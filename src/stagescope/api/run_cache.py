@@ -30,6 +30,7 @@ from stagescope.ingest.discover import files_below
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.stored_run import VERSION
 from stagescope.storage.cache_directory import (
+    DIGITS,
     RUNS,
     cache_directory,
     describe,
@@ -67,7 +68,6 @@ LIBRARIES = ("filelock", "pyarrow")
 CODE = ("clocks", "exporters/stored_run", "ingest", "model", "record/format.py", "vocabulary")
 """Parts whose code determines what is stored."""
 STATE, RUN = "state.json", "run.stagescope"
-DIGITS = 24
 
 
 class Shown(NamedTuple):

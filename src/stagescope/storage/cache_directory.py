@@ -1,12 +1,14 @@
 """The cache directory of the user: where it is, who may read it, and what is removed from it first.
 
-Entries are directories. What an entry was made from decides its name, so that stale ones are never used. The time of
-modification of an entry is when it was used last.
+Entries are directories. What an entry was made from decides its name, so that stale ones are never used. Directories
+with other names are no entries, and are never removed: STAGESCOPE_CACHE may name a directory with folders of other
+programs. The time of modification of an entry is when it was used last.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -24,6 +26,9 @@ OFF = "off"
 OBJECTS, RUNS, LEVELS = "objects", "runs", "levels"
 """Folders of the cache: copies from object stores, stored runs, and tiles of the page."""
 ABOUT = "about.txt"
+DIGITS = 24
+"""Of the names of entries: hexadecimal digits of a checksum of what they were made from."""
+NAME = re.compile(f"[0-9a-f]{{{DIGITS}}}(-[0-9a-f]{{{DIGITS}}})?")
 KEPT = (OBJECTS, RUNS)
 """What MOST_BYTES is about; viewer/tiles/cache.py has a limit of its own."""
 MOST_BYTES = 50_000_000_000
@@ -115,9 +120,14 @@ def entries_in(kinds: Iterable[str]) -> list[Path]:
 
 def _folders(directory: Path) -> Iterable[Path]:
     try:
-        return [entry for entry in directory.iterdir() if entry.is_dir() and not entry.is_symlink()]
+        return [entry for entry in directory.iterdir() if is_entry(entry)]
     except OSError:
         return []
+
+
+def is_entry(path: Path) -> bool:
+    """Return whether a path in a folder of the cache is an entry of it."""
+    return NAME.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
 
 
 def last_used(entry: Path) -> float:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.storage import errors
 from stagescope.storage.cache_directory import (
+    DIGITS,
     describe,
     free_space_for,
     make_private,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 FRESH_S = 30.0
 """How long a list of objects is used before the store is asked again: one command looks at its paths several times."""
-DIGITS = 24
 MOST_NAME_BYTES = 255
 WHERE = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "FSSPEC_S3_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
 """Environment variables that decide which store an address means."""

@@ -4,8 +4,17 @@ import time
 
 import pytest
 
+from stagescope.storage.cache_directory import DIGITS
 from stagescope.viewer.tiles import cache
 from stagescope.viewer.tiles.cache import cache_folder, content_key, fingerprint_files, keep
+
+
+def key(place, content):
+    """Return a name as content_key() makes them."""
+    return f"{place * DIGITS}-{content * DIGITS}"
+
+
+FIRST, CHANGED, OTHER, THIRD = key("a", "1"), key("a", "2"), key("b", "1"), key("c", "1")
 
 
 @pytest.fixture
@@ -24,8 +33,8 @@ def test_what_was_made_once_is_found_again(root):
         made.append(folder)
         fill(folder)
 
-    first, second = (keep("a-1", make, root) for _ in range(2))
-    assert first == second == root / "a-1"
+    first, second = (keep(FIRST, make, root) for _ in range(2))
+    assert first == second == root / FIRST
     assert len(made) == 1
     assert (first / "spans").exists()
 
@@ -36,38 +45,46 @@ def test_whatever_stops_the_making_leaves_nothing(root):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        keep("a-1", make, root)
+        keep(FIRST, make, root)
     assert list(root.iterdir()) == []
 
 
 def test_the_folder_is_for_its_owner_alone(root):
-    keep("a-1", fill, root)
+    keep(FIRST, fill, root)
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
-    assert stat.S_IMODE((root / "a-1").stat().st_mode) == 0o700
+    assert stat.S_IMODE((root / FIRST).stat().st_mode) == 0o700
 
 
 def test_of_the_same_input_only_the_newest_is_kept(root):
-    for key in ("a-1", "b-1", "a-2"):
-        keep(key, fill, root)
-    assert {path.name for path in root.iterdir()} == {"a-2", "b-1"}
+    for name in (FIRST, OTHER, CHANGED):
+        keep(name, fill, root)
+    assert {path.name for path in root.iterdir()} == {CHANGED, OTHER}
 
 
 def test_another_process_that_was_faster_is_no_error(root):
     def make(folder):
         fill(folder)
-        keep("a-1", fill, root)
+        keep(FIRST, fill, root)
 
-    assert keep("a-1", make, root) == root / "a-1"
-    assert [path.name for path in root.iterdir()] == ["a-1"]
+    assert keep(FIRST, make, root) == root / FIRST
+    assert [path.name for path in root.iterdir()] == [FIRST]
 
 
 def test_least_recently_used_folder_is_evicted(root, monkeypatch):
     monkeypatch.setattr(cache, "MOST_BYTES", 250)
-    for number, key in enumerate(("a-1", "b-1")):
-        os.utime(keep(key, fill, root), (number, number))
-    os.utime(keep("a-1", fill, root))
-    keep("c-1", fill, root)
-    assert {path.name for path in root.iterdir()} == {"a-1", "c-1"}
+    for number, name in enumerate((FIRST, OTHER)):
+        os.utime(keep(name, fill, root), (number, number))
+    os.utime(keep(FIRST, fill, root))
+    keep(THIRD, fill, root)
+    assert {path.name for path in root.iterdir()} == {FIRST, THIRD}
+
+
+def test_folders_of_other_programs_stay(root, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    (root / "llama-70b").mkdir(parents=True)
+    fill(root / "llama-70b")
+    keep(FIRST, fill, root)
+    assert {path.name for path in root.iterdir()} == {FIRST, "llama-70b"}
 
 
 def test_what_an_ended_process_left_unfinished_is_removed(root):
@@ -75,8 +92,8 @@ def test_what_an_ended_process_left_unfinished_is_removed(root):
     ended, running = root / f"{cache.UNFINISHED}999999999-x", root / f"{cache.UNFINISHED}{os.getpid()}-x"
     for folder in (ended, running):
         folder.mkdir()
-    keep("a-1", fill, root)
-    assert {path.name for path in root.iterdir()} == {"a-1", running.name}
+    keep(FIRST, fill, root)
+    assert {path.name for path in root.iterdir()} == {FIRST, running.name}
 
 
 def test_names_change_with_what_is_read_and_how(tmp_path):

@@ -15,7 +15,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stagescope.storage.cache_directory import LEVELS, cache_directory
+from stagescope.storage.cache_directory import (
+    DIGITS,
+    LEVELS,
+    cache_directory,
+    is_entry,
+    last_used,
+    size_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +35,6 @@ MOST_BYTES = 20_000_000_000
 
 DAY_S = 86_400
 UNFINISHED = ".unfinished-"
-DIGITS = 24
 
 
 def cache_folder() -> Path:
@@ -104,37 +110,24 @@ def discard(folder: Path) -> None:
 def _evict(root: Path, newest: Path) -> None:
     """Remove older folders of the same input, unfinished folders, and those beyond MOST_BYTES."""
     place = newest.name.partition("-")[0]
-    kept_bytes = 0
-    for folder in sorted((path for path in root.iterdir() if path.is_dir()), key=_last_used, reverse=True):
-        if folder == newest:
-            kept_bytes += _size(folder)
-        elif folder.name.startswith(UNFINISHED):
+    kept_bytes = size_bytes(newest)
+    others = [path for path in root.iterdir() if path != newest and path.is_dir()]
+    for folder in sorted(others, key=last_used, reverse=True):
+        if folder.name.startswith(UNFINISHED):
             if _is_abandoned(folder):
                 discard(folder)
-        elif folder.name.startswith(f"{place}-") or kept_bytes + _size(folder) > MOST_BYTES:
+        elif not is_entry(folder):
+            continue  # of another program
+        elif folder.name.startswith(f"{place}-") or kept_bytes + size_bytes(folder) > MOST_BYTES:
             discard(folder)
         else:
-            kept_bytes += _size(folder)
-
-
-def _last_used(folder: Path) -> float:
-    try:
-        return folder.stat().st_mtime
-    except OSError:
-        return 0.0  # removed by another process just now
-
-
-def _size(folder: Path) -> int:
-    try:
-        return sum(file.stat().st_size for file in folder.iterdir())
-    except OSError:
-        return 0  # same
+            kept_bytes += size_bytes(folder)
 
 
 def _is_abandoned(folder: Path) -> bool:
     """Return whether the process that made an unfinished folder has ended; on Windows, whether it is a day old."""
     if sys.platform == "win32":  # os.kill would end the process, or send Ctrl-C to a group of them
-        return time.time() - _last_used(folder) > DAY_S
+        return time.time() - last_used(folder) > DAY_S
     return not _is_running(folder.name.removeprefix(UNFINISHED).partition("-")[0])
 
 
