@@ -145,14 +145,25 @@ def describe(torch: Any) -> dict[str, Any]:
     """Return date, device, driver and version of torch."""
     if torch is None or not torch.cuda.is_available():
         return {}
-    driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: "unknown")()  # noqa: SLF001  # no public name
     return {
         "date": time.strftime("%Y-%m-%d"),
         "device": torch.cuda.get_device_name(),
-        "driver": str(driver),
+        "driver": driver(),
         "torch": torch.__version__,
         "hip": str(getattr(torch.version, "hip", None) or ""),
     }
+
+
+def driver() -> str:
+    """Return the version of NVIDIA's driver, "unknown" where its tool is not installed."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.partition("\n")[0].strip()
 
 
 def rows_of(result: dict[str, Any]) -> list[tuple[str, ...]]:

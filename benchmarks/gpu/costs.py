@@ -6,17 +6,17 @@ import gc
 import os
 import signal
 import statistics
-import tempfile
 import time
 from typing import Any
 
-from gpu.device import sleep_ms
+from gpu.device import recorder_on_device, sleep_ms
 from gpu.measures import SETTINGS, Measure, Unavailable
-from stagescope import record
-from stagescope.record import session
 
 HEAD_START = 5.0
 """How many times longer the kernel before them is than the host takes to queue the small kernels."""
+BATCH = 250
+"""Small kernels queued at once. With an event after each, they fit the device's queue of 1,024 launches; the host waits
+when that is full."""
 FORWARD = 1
 ROUNDS = 20
 SPANS = 200
@@ -24,13 +24,16 @@ FORK_LIMIT_S = 5.0
 
 
 def device_costs(torch: Any) -> list[Measure]:
-    """Measure how much longer the device takes for 10,000 small kernels if an event follows each."""
+    """Measure how much longer the device takes for a small kernel if an event follows it, over 10,000 of each."""
     tensor = torch.zeros(1, device="cuda")
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(SETTINGS.kernels)]
-    bare, timed = ([_device_ms(torch, tensor, kinds) for _ in range(3)] for kinds in (None, events))
-    more_us = (statistics.median(timed) - statistics.median(bare)) * 1e3 / SETTINGS.kernels
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(BATCH)]
+    bare, timed = [], []
+    for _ in range(max(3, SETTINGS.kernels // BATCH)):
+        bare.append(_device_ms(torch, tensor, None))
+        timed.append(_device_ms(torch, tensor, events))
+    more_us = (statistics.median(timed) - statistics.median(bare)) * 1e3 / BATCH
     return [
-        Measure("time of a small kernel", statistics.median(bare) * 1e3 / SETTINGS.kernels, "us"),
+        Measure("time of a small kernel", statistics.median(bare) * 1e3 / BATCH, "us"),
         Measure("increase by an event", more_us, "us", high=2.5),
     ]
 
@@ -54,7 +57,7 @@ def _device_ms(torch: Any, tensor: Any, events: list[Any] | None) -> float:
 
 
 def _queue(tensor: Any, events: list[Any] | None) -> None:
-    for number in range(SETTINGS.kernels):
+    for number in range(BATCH):
         tensor.add_(1)
         if events is not None:
             events[number].record()
@@ -63,10 +66,7 @@ def _queue(tensor: Any, events: list[Any] | None) -> None:
 def host_costs(torch: Any) -> list[Measure]:
     """Measure the host's time for the begin and the end of an action, without and with its share of the harvest."""
     costs_us, with_harvest_us = [], []
-    with tempfile.TemporaryDirectory() as name:
-        record.start(name)
-        recorder = session.recorder
-        recorder.begin_step()
+    with recorder_on_device(torch) as recorder:
         timer = recorder.timer
         timer.end(timer.begin(), FORWARD)
         for _ in range(ROUNDS):
@@ -80,7 +80,6 @@ def host_costs(torch: Any) -> list[Measure]:
             harvest_ns = time.perf_counter_ns() - resumed_ns
             costs_us.append((ended_ns - begun_ns) / SPANS / 1e3)
             with_harvest_us.append((ended_ns - begun_ns + harvest_ns) / SPANS / 1e3)
-        record.stop()
     return [
         Measure("begin and end of an action", statistics.median(costs_us), "us", high=14.0),
         Measure("the same with its harvest", statistics.median(with_harvest_us), "us", high=25.0),
@@ -90,20 +89,15 @@ def host_costs(torch: Any) -> list[Measure]:
 def forks(torch: Any) -> list[Measure]:
     """Measure how many of 200 forked children hang or fail while the parent's events are pending."""
     hung = failed = 0
-    with tempfile.TemporaryDirectory() as name:
-        record.start(name)
-        recorder = session.recorder
-        recorder.begin_step()
+    with recorder_on_device(torch) as recorder:
+        timer = recorder.timer
         for number in range(SETTINGS.forks):
-            timer = recorder.timer
             token = timer.begin()
             sleep_ms(torch, 1)
             timer.end(token, FORWARD, 0, number)
             code = _fork()
             hung += code is None
             failed += code not in (None, 0)
-        torch.cuda.synchronize()
-        record.stop()
     return [
         Measure(f"children of {SETTINGS.forks} that hang for {FORK_LIMIT_S:g} s", hung, "", high=0),
         Measure(f"children of {SETTINGS.forks} that fail", failed, "", high=0),

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope import record
+from stagescope.record import session
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from stagescope.record.recorder import Recorder
 
 CALIBRATION_CYCLES = 10_000_000
 GIVE_UP_S = 30.0
@@ -39,6 +45,27 @@ def cycles_per_ms(torch: Any) -> float:
 def sleep_ms(torch: Any, ms: float) -> None:
     """Queue a kernel of `ms` milliseconds on the current stream."""
     torch.cuda._sleep(round(ms * cycles_per_ms(torch)))  # noqa: SLF001
+
+
+@contextmanager
+def recorder_on_device(torch: Any) -> Iterator[Recorder]:
+    """Record into a temporary directory, with actions on the GPU's clock; raise RuntimeError if they are not.
+
+    The recorder only looks for devices that the training has initialized, and never initializes one itself.
+    """
+    sleep_ms(torch, 1)
+    torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as name:
+        record.start(name)
+        try:
+            session.recorder.begin_step()
+            session.recorder.timer.look_for_device()
+            if session.recorder.timer.device is None:
+                raise RuntimeError("the recorder does not use the clock of the GPU")
+            yield session.recorder
+            torch.cuda.synchronize()
+        finally:
+            record.stop()
 
 
 def wait_for(event: Any) -> int:

@@ -1,7 +1,7 @@
 """A torch with a simulated CUDA device, for the dry run of the check: its streams run in real time, its kernels sleep.
 
 A connection runs its work in order: an item starts only after the one before it has started, on whatever stream.
-Streams of high priority have connections of their own.
+Streams of all priorities share the connections, as on an H100 (driver 580.159.04).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ DEVICE = Device()
 class Stream:
     """A stream on one of the connections of the device."""
 
-    def __init__(self, number: int, priority: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
         self.free_ns = 0
-        self.connection = (priority, number % DEVICE.connections + (number > 0 and DEVICE.connections > 1))
+        self.connection = number % DEVICE.connections + (number > 0 and DEVICE.connections > 1)
 
     def run(self, duration_ns: int) -> tuple[int, int]:
         """Queue an item; return when it starts and ends."""
@@ -69,7 +69,7 @@ class Stream:
             return start_ns, self.free_ns
 
 
-DEFAULT = Stream(0, 0)
+DEFAULT = Stream(0)
 CURRENT = threading.local()
 POOLS: dict[int, list[Stream]] = {}
 TAKEN: dict[int, itertools.count[int]] = {}
@@ -78,7 +78,7 @@ TAKEN: dict[int, itertools.count[int]] = {}
 def pooled_stream(device: Any = None, priority: int = 0) -> Stream:
     """Return the next stream of the pool of a priority; the 33rd is the first again."""
     del device
-    pool = POOLS.setdefault(priority, [Stream(7 + number, priority) for number in range(POOL)])
+    pool = POOLS.setdefault(priority, [Stream(7 + number) for number in range(POOL)])
     return pool[next(TAKEN.setdefault(priority, itertools.count())) % POOL]
 
 
