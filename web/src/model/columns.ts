@@ -54,6 +54,7 @@ export class Table {
   readonly facts: Record<string, unknown>;
   private readonly heads = new Map<string, ColumnHead>();
   private readonly numbers = new Map<string, Float64Array>();
+  private readonly based = new Map<string, Float64Array>();
   private readonly integers = new Map<string, Int32Array>();
 
   constructor(private readonly bytes: Uint8Array) {
@@ -88,7 +89,11 @@ export class Table {
   /** Values as doubles; NaN: null. Exact only up to 2^53. */
   values(name: string): Float64Array {
     const base = Number(this.head(name).base ?? 0);
-    return base === 0 ? this.relative(name) : this.relative(name).map((value) => value + base);
+    if (base === 0) return this.relative(name);
+    // Kept: callers that read value by value would otherwise copy the column for each.
+    let values = this.based.get(name);
+    if (!values) this.based.set(name, (values = this.relative(name).map((value) => value + base)));
+    return values;
   }
 
   /** Small whole numbers; -1: null. */
