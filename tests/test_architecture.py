@@ -24,6 +24,7 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("parameters_stay_few", "api/writing.py", "export"): "same",
     ("parameters_stay_few", "api/ascend_chart.py", "export_pp_chart"): "same",
     ("parameters_stay_few", "api/simulation.py", "simulate"): "same",
+    ("parameters_stay_few", "api/serving.py", "open"): "same",
     ("parameters_stay_few", "api/serving.py", "prepare_viewer"): "same",
     ("parameters_stay_few", "api/storing.py", "store"): "same",
     ("parameters_stay_few", "api/running.py", "control"): "same",

@@ -234,3 +234,57 @@ def test_shows_a_bar_only_for_many_spans_and_on_a_terminal(monkeypatch):
         assert bar._update is None
         bar.show(1, 10_000_000)
         assert bar._update is not None
+
+
+def test_compares_with_an_earlier_run(table, tmp_path):
+    before = tmp_path / "before.parquet"
+    timeline_from_text("F0 F1 B0 B1\n. F0 B0 F1 . B1").spans.write_parquet(before)
+    with opened_compared(table, before, tmp_path) as (visitor, printed):
+        assert printed[1] == "compared with Pipeline · 2 ranks · 2 micro-batches · 1 step · 8 spans\n"
+        assert enter(visitor).json("other/meta")["span_count"] == 8
+        words = visitor.json("section", name="comparison")["sentences"]
+    done = subprocess.run(
+        [sys.executable, "-m", "stagescope", "compare", str(before), str(table)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    printed = " ".join(done.stdout.split())
+    assert words
+    assert all(sentence in printed for sentence in words)
+
+
+@contextmanager
+def opened_compared(path, before, tmp_path):
+    own = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [
+        sys.executable,
+        "-m",
+        "stagescope",
+        "open",
+        str(path),
+        "--compare",
+        str(before),
+        "--no-browser",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own)
+    try:
+        printed = [process.stdout.readline() for _ in range(4)]
+        link = re.fullmatch(r"open (http://127\.0\.0\.1:(\d+)/\?token=[\w-]{43})\n", printed[2])
+        yield Visitor(int(link[2]), link[1]), printed
+    finally:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (0, "ended\n", "")
+
+
+@pytest.mark.parametrize("wrong", ["missing", "text"])
+def test_a_second_run_that_cannot_be_read_is_one_sentence(wrong, table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = tmp_path / wrong
+    if wrong == "text":
+        before.write_text("no run", encoding="utf-8")
+    assert main(["open", str(table), "--compare", str(before), "--no-browser"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert str(before) in err
+    assert err.startswith("stagescope: ")
+    assert "Traceback" not in err

@@ -35,6 +35,7 @@ from stagescope.api.reading import (
 )
 from stagescope.api.receiving import TraceReceiver
 from stagescope.api.run_cache import Shown, cached_input
+from stagescope.api.run_views import files_state, view_run
 from stagescope.api.running import (
     Answers,
     HangReport,
@@ -45,7 +46,7 @@ from stagescope.api.running import (
     hang_sentences,
 )
 from stagescope.api.saved_reports import is_quick_to_analyze, load_report, report_of_stored_run, save_report
-from stagescope.api.serving import Viewer, files_state, open, prepare_viewer, view_run  # noqa: A004 - the public verb
+from stagescope.api.serving import Viewer, open, prepare_viewer  # noqa: A004 - the public verb
 from stagescope.api.simulation import SimulatedStep, simulate
 from stagescope.api.storing import store
 from stagescope.api.watching import Update, Watcher

@@ -9,26 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stagescope import __version__
 from stagescope.analysis import Report
-from stagescope.api.large_runs import find_large_run
+from stagescope.api.analyses import compare as compare_runs
 from stagescope.api.live_training import LiveTraining, is_running
 from stagescope.api.query_service import QueryService
-from stagescope.api.reading import RunFacts, inputs_of, read, read_options
-from stagescope.api.run_cache import Input, Shown, cached_input
+from stagescope.api.reading import RunFacts, read, read_options
+from stagescope.api.run_views import Calls, RunFiles, state_of, view_compared, view_files
 from stagescope.ingest.reader import ReadOptions
 from stagescope.model import Timeline
 from stagescope.viewer.analysis_data import gather_extras, report_extras
 from stagescope.viewer.server.launch import open_browser
 from stagescope.viewer.server.live import LiveRun, Opener
 from stagescope.viewer.server.serve import listen, require_loopback
-from stagescope.viewer.tiles.cache import cache_folder, content_key, fingerprint_files
-from stagescope.viewer.tiles.run import keep_run, open_run
+from stagescope.viewer.tiles.compared import save_comparison, with_comparison
+from stagescope.viewer.tiles.run import open_run
 from stagescope.viewer.tiles.sources import save_timeline
-from stagescope.viewer.tiles.stored import save_large_run
-from stagescope.viewer.tiles.table import find_large, save_table
-from stagescope.vocabulary.errors import OutputError
-from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
     import os
@@ -45,72 +40,17 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 
 
-def view_run(
-    *paths: str | os.PathLike[str],
-    align: bool = True,
-    on_progress: Progress | None = None,
-    on_tiles: Progress | None = None,
-    on_notice: Callable[[str], object] | None = None,
-    **facts: Unpack[RunFacts],
-) -> RunView:
-    """Return a run as the local server shows it: tiles on disk, made now unless they are in the cache.
-
-    The cache is in the user's cache directory and valid while the files are unchanged (viewer/tiles/cache.py).
-    `on_progress` is called as by `read`, `on_tiles` with the number of spans done and of all spans. With `on_notice`,
-    which is called with sentences for people, large runs are read through the cache of stored runs. Raises as `read`
-    does, and OutputError if the cache cannot be written.
-    """
-    options = read_options(**facts)
-    limits = checked_limits(facts.get("limits"))
-    with limits_in_force(limits):
-        inputs = inputs_of(paths)
-    files_by_reader = inputs.files
-    files = [file for group in files_by_reader.values() for file in group]
-    facts_of_run = options.layout, options.schedule, options.microbatches, options.pattern, options.attempt
-    key = repr((__version__, *facts_of_run, options.pipeline, align, sorted(limits.items())))
-    is_plain = options == ReadOptions()
-    is_one_plain_table = (
-        is_plain and len(files) == 1 and [each.name for each in files_by_reader] == ["parquet"]
-    )
-
-    def fill(folder: Path) -> None:
-        large = find_large(files[0]) if is_one_plain_table else None
-        if large is not None:
-            save_table(large, folder, on_tiles)
-            return
-        stored = find_large_run(inputs) if is_plain and align else None
-        if stored is not None:
-            run, extras = stored
-            save_large_run(run, folder, extras, on_tiles)
-            return
-        source = Input(paths, facts)
-        if on_notice is not None:
-            source = cached_input(paths, facts, Shown(on_notice, on_progress), align=align)
-        timeline = read(*source.paths, align=align, on_progress=on_progress, **source.facts)
-        save_timeline(timeline, folder, gather_extras(timeline), on_tiles)
-
-    try:
-        with limits_in_force(limits):
-            return keep_run(content_key(files, key), fill)
-    except OSError as reason:
-        raise OutputError.cannot_write(cache_folder(), reason) from reason
-
-
-def files_state(*paths: str | os.PathLike[str], limits: Mapping[str, int | str] | None = None) -> str:
-    """Return a text that changes when a file that `view_run` reads has changed. Raises InputError as `read` does."""
-    with limits_in_force(checked_limits(limits)):
-        return fingerprint_files(file for group in inputs_of(paths).files.values() for file in group)
-
-
 @dataclass(frozen=True)
 class Viewer:
     """The local server of one run. `link` opens the viewer once: it contains a one-time token.
 
-    `meta` describes the run: title, span_count, diagnostics. Used in a `with` statement, the server ends with it.
+    `meta` describes the run: title, span_count, diagnostics; `compared` the run that it is compared with, None without.
+    Used in a `with` statement, the server ends with it.
     """
 
     link: str
     meta: Mapping[str, Any]
+    compared: Mapping[str, Any] | None
     _listening: Listening = field(repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
     _threads: list[threading.Thread] = field(default_factory=list, repr=False)
@@ -165,6 +105,7 @@ class Viewer:
 
 def prepare_viewer(
     *source: str | os.PathLike[str] | Timeline | Report,
+    compare: str | os.PathLike[str] | Timeline | Report | None = None,
     host: str = LOOPBACK,
     port: int = 0,
     align: bool = True,
@@ -186,30 +127,73 @@ def prepare_viewer(
                 "a Timeline or Report is opened alone, without further sources or keywords of read()"
             )
         folder = tempfile.TemporaryDirectory(prefix="stagescope-")
-        timeline, extras = (
-            (run.timeline, report_extras(run)) if isinstance(run, Report) else (run, gather_extras(run))
-        )
-        save_timeline(timeline, Path(folder.name), extras, on_tiles)
-        view = open_run(Path(folder.name))
+        view = _view_of(run, compare, Path(folder.name), on_tiles)
         queries = QueryService(lambda: run)
         listening = listen(
             LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port, query=queries.answer
         )
-        return Viewer(listening.link, view.meta, listening, folder)
+        return Viewer(listening.link, view.meta, _other(view), listening, folder)
     paths = [_path(each) for each in source]
-    if live and align and read_options(**facts) == ReadOptions() and is_running(*paths):
+    if isinstance(compare, (Timeline, Report)):
+        raise TypeError("compare must be a path if the run is read from paths")
+    compared = None if compare is None else _path(compare)
+    is_plain = compared is None and align and read_options(**facts) == ReadOptions()
+    if live and is_plain and is_running(*paths):
         training = LiveTraining(*paths)
         listening = listen(training, host, port)
         training.start()
-        return Viewer(listening.link, training.current.meta, listening, _training=training)
-    look = partial(files_state, *paths, limits=facts.get("limits"))
+        return Viewer(listening.link, training.current.meta, None, listening, _training=training)
+
+    def view_now(calls: Calls) -> RunView:
+        after = RunFiles(paths, facts, align, calls)
+        return (
+            view_files(after)
+            if compared is None
+            else view_compared(after, RunFiles([compared], facts, align, calls))
+        )
+
+    def look() -> str:
+        runs = [paths] if compared is None else [paths, [compared]]
+        return state_of(*(RunFiles(each, facts) for each in runs))
+
     state = look()
-    later = None if on_notice is None else str  # of a refresh, which no one sees in the terminal
-    again = partial(view_run, *paths, align=align, on_notice=later, **facts)
-    view = again(on_progress=on_progress, on_tiles=on_tiles, on_notice=on_notice)
-    queries = QueryService(partial(read, *paths, align=align, **facts), look, facts.get("limits"))
-    listening = listen(LiveRun(Opener(look, again), view, state), host, port, query=queries.answer)
-    return Viewer(listening.link, view.meta, listening)
+    later = Calls(on_notice=None if on_notice is None else str)  # no one sees a refresh in the terminal
+    view = view_now(Calls(on_progress, on_tiles, on_notice))
+    queries = QueryService(
+        partial(read, *paths, align=align, **facts),
+        lambda: state_of(RunFiles(paths, facts)),
+        facts.get("limits"),
+    )
+    opener = Opener(look, partial(view_now, later))
+    listening = listen(LiveRun(opener, view, state), host, port, query=queries.answer)
+    return Viewer(listening.link, view.meta, _other(view), listening)
+
+
+def _other(view: RunView) -> Mapping[str, Any] | None:
+    return None if view.other is None else view.other.meta
+
+
+def _view_of(
+    run: Timeline | Report,
+    compared: str | os.PathLike[str] | Timeline | Report | None,
+    folder: Path,
+    on_tiles: Progress | None,
+) -> RunView:
+    """Return a run that is in memory, with its files in `folder`."""
+    timeline, extras = (
+        (run.timeline, report_extras(run)) if isinstance(run, Report) else (run, gather_extras(run))
+    )
+    place = folder / "run"
+    place.mkdir()
+    save_timeline(timeline, place, extras, on_tiles)
+    if compared is None:
+        return open_run(place)
+    before = compared.timeline if isinstance(compared, Report) else compared
+    before = before if isinstance(before, Timeline) else read(before)
+    other = folder / "compared"
+    other.mkdir()
+    save_comparison(compare_runs(before, timeline), before, other, on_tiles)
+    return with_comparison(open_run(place), other)
 
 
 def _path(source: object) -> str | os.PathLike[str]:
@@ -220,6 +204,7 @@ def _path(source: object) -> str | os.PathLike[str]:
 
 def open(  # noqa: A001 - the public verb, as in gzip.open
     *source: str | os.PathLike[str] | Timeline | Report,
+    compare: str | os.PathLike[str] | Timeline | Report | None = None,
     host: str = LOOPBACK,
     port: int = 0,
     browser: bool = True,
@@ -234,6 +219,10 @@ def open(  # noqa: A001 - the public verb, as in gzip.open
     `wait`.
     `host` is a loopback address; `port` 0 picks a free port.
 
+    With `compare`, an earlier run, the page opens with the comparison of the two, as one of `export_comparison` does: a
+    path that is read with the same keywords, or a Timeline or Report if `source` is one. A training that is still
+    running is then read as with `live=False`.
+
     Runs read from paths are read again when their files change. A training that is still running is followed: the page
     has its last steps, and what its ranks are doing. With `live=False`, or with keywords of `read`, all of it is read.
 
@@ -244,7 +233,7 @@ def open(  # noqa: A001 - the public verb, as in gzip.open
     ...     viewer.meta["span_count"]
     16
     """
-    viewer = prepare_viewer(*source, host=host, port=port, align=align, live=live, **facts)
+    viewer = prepare_viewer(*source, compare=compare, host=host, port=port, align=align, live=live, **facts)
     viewer.start()
     if browser:
         viewer.open_browser()

@@ -31,6 +31,7 @@ MANY_SPANS = 2_000_000
     \b
     Examples:
       stagescope open recordings
+      stagescope open after --compare before                as stagescope compare before after, with both pictures
       stagescope open recordings --whole
       stagescope open s3://bucket/run.stagescope
       stagescope open recordings --port 8000 --no-browser   from elsewhere: ssh -L 8000:127.0.0.1:8000 HOST
@@ -43,16 +44,31 @@ MANY_SPANS = 2_000_000
 )
 @click.option("--browser/--no-browser", default=True, help="Open the browser, or only print the link.")
 @click.option("--whole", is_flag=True, help="Read all of a training that is still running.")
+@click.option(
+    "--compare",
+    metavar="RUN",
+    type=RUN_PATH,
+    help="Compare with an earlier run, which is read with the same options and shown below this one.",
+)
 @align_option
 @reading_options
 def command(
-    paths: tuple[Path, ...], facts: RunFacts, host: str, port: int, *, browser: bool, align: bool, whole: bool
+    paths: tuple[Path, ...],
+    facts: RunFacts,
+    host: str,
+    port: int,
+    compare: Path | None,
+    *,
+    browser: bool,
+    align: bool,
+    whole: bool,
 ) -> int:
     """Open a run in the browser, from a server that only this machine can reach.
 
     Ctrl-C ends the server. If PATH is a directory of recordings that a training is writing, the page follows it: its
-    last steps, what each rank does, trends and alarms. With --whole, or with options about how PATH is read, all of it
-    is read, and read again when the files change. The tiles that make large runs fast are kept in the cache directory.
+    last steps, what each rank does, trends and alarms. With --whole, --compare, or options about how PATH is read, all
+    of it is read, and read again when the files change. The tiles that make large runs fast are kept in the cache
+    directory.
     """
     from stagescope import api
 
@@ -60,13 +76,25 @@ def command(
     with ExitStack() as shown:
         bars: dict[str, Any] = {"on_progress": FileBar(shown, paths).show, "on_tiles": TileBar(shown).show}
         viewer = api.prepare_viewer(
-            *paths, host=host, port=port, align=align, live=not whole, on_notice=cache_notice, **bars, **facts
+            *paths,
+            compare=compare,
+            host=host,
+            port=port,
+            align=align,
+            live=not whole,
+            on_notice=cache_notice,
+            **bars,
+            **facts,
         )
     warn_partial(viewer.meta)
+    if viewer.compared is not None:
+        warn_partial(viewer.compared)
     with viewer.ended_by_ctrl_c():
         echo(
             f"{viewer.meta['title']} · {viewer.meta['span_count']:,} spans{LATEST if viewer.is_live else ''}"
         )
+        if viewer.compared is not None:
+            echo(f"compared with {viewer.compared['title']} · {viewer.compared['span_count']:,} spans")
         echo(f"open {viewer.link}")
         echo("  this link works once; Ctrl-C ends the server")
         if browser and _has_display():

@@ -84,11 +84,15 @@ def saved_report_extras(report: Report) -> AnalysisLayers:
 def gather_compared_extras(timeline: Timeline, comparison: Comparison) -> AnalysisLayers:
     """Return the layers of a timeline, and the sentences of its comparison with an earlier run."""
     extras = gather_extras(timeline)
-    stated = {
+    return replace(extras, objects={**extras.objects, "comparison": comparison_words(comparison)})
+
+
+def comparison_words(comparison: Comparison) -> dict[str, Any]:
+    """Return the sentences of `stagescope compare` and its diagnostics, the section `comparison`."""
+    return {
         "sentences": comparison_sentences(comparison),
         "diagnostics": [asdict(diagnostic) for diagnostic in comparison.diagnostics],
     }
-    return replace(extras, objects={**extras.objects, "comparison": stated})
 
 
 def gather_layers(timeline: Timeline, step: int | None = None) -> AnalysisLayers:

@@ -12,10 +12,12 @@ import pytest
 from column_blobs import read_blob
 from drawing import timeline_from_text
 from running_server import assets_in, resting, run_of, serving
+from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.run_data import data_without_spans, shown_ranks, viewer_data
 from stagescope.viewer.server import app
 from stagescope.viewer.span_data import viewer_spans
+from stagescope.viewer.tiles.compared import save_comparison, with_comparison
 from stagescope.viewer.tiles.levels import TooManyError
 from synthetic import Shape, pipeline_timeline
 
@@ -179,3 +181,64 @@ def test_hostile_names_arrive_as_they_are(tmp_path):
         assert visitor.json("search", q="onerror", limit=10)["count"] == 2
         columns, _ = read_blob(visitor.api("tile", level=0, start=0, end=5000, rows="0")[1])
         assert columns["name"] == [name, name]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Return a server of the run compared with another one of three ranks, and that run."""
+    folder = tmp_path_factory.mktemp("compared")
+    before = pipeline_timeline(Shape(ranks=3, microbatches=8, steps=2))
+    (folder / "before").mkdir()
+    save_comparison(compare_totals(before, TIMELINE), before, folder / "before")
+    run = with_comparison(run_of(TIMELINE, folder / "run", gather_extras(TIMELINE)), folder / "before")
+    with serving(resting(run), assets_in(folder / "assets")) as visitor:
+        yield visitor.enter(), before
+
+
+def test_all_spans_are_those_of_a_page_number_for_number(known):
+    page_columns, _ = read_blob(viewer_data(TIMELINE).tables["spans"])
+    columns, facts = read_blob(known.api("spans")[1])
+    assert facts["first"] == 0
+    assert columns["start"] == from_base(page_columns["start"])
+    for name in ("row", "kind", "lane", "duration", "step", "stage", "microbatch"):
+        assert columns[name] == page_columns[name], name
+    step = known.json("meta")["steps"][1]
+    of_step, _ = read_blob(known.api("spans", start=step["start"], end=step["end"])[1])
+    assert set(of_step["step"]) >= {step["step"]}
+    assert 0 < len(of_step["row"]) < len(columns["row"])
+
+
+def test_the_other_run_of_a_comparison_is_served_beside_it(compared):
+    visitor, before = compared
+    assert visitor.json("meta")["title"] == viewer_data(TIMELINE).meta["title"]
+    assert "comparison" in visitor.json("meta")["sections"]
+    assert visitor.json("section", name="comparison")["sentences"]
+    assert visitor.json("other/meta")["title"] == viewer_data(before).meta["title"]
+    columns, _ = read_blob(visitor.api("other/spans")[1])
+    page_columns, _ = read_blob(viewer_data(before).tables["spans"])
+    assert columns["row"] == page_columns["row"]
+    assert columns["start"] == from_base(page_columns["start"])
+
+
+def from_base(starts):
+    return [start - min(starts) for start in starts]
+
+
+def test_a_run_that_is_compared_with_none_has_no_other_run(known):
+    for what in ("other/meta", "other/spans"):
+        assert known.api(what) == (404, b'{"error":"no span or section with this number or name"}')
+
+
+def test_the_other_run_is_refused_to_strangers(compared):
+    visitor, _ = compared
+    for what in ("other/meta", "other/spans", "spans"):
+        path = f"/run/{visitor.version}/api/{what}"
+        assert replace(visitor, cookie="").ask(path)[0] == 403
+        assert visitor.ask(path, Origin="http://example.org")[0] == 403
+        assert visitor.ask(path, Sec_Fetch_Site="cross-site")[0] == 403
+
+
+def test_too_many_spans_at_once_are_refused_in_a_sentence(known, monkeypatch):
+    monkeypatch.setattr(app, "MOST_COMPARED", 10)
+    assert known.api("spans") == (413, b'{"error":"this part of the run is too large for one response"}')
+    assert known.api("spans", start="x", end=3)[0] == 400

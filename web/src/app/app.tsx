@@ -2,6 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { TimelinePainter } from "../draw/timeline";
+import { followComparedStep } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import type { EmbeddedSource } from "../model/embedded";
 import { ofData, t } from "../model/language";
@@ -72,6 +73,7 @@ export function App({
   useEffect(() => listenToKeys(viewer, page), [viewer]);
   useEffect(() => watchFreshness(viewer), [viewer]);
   useEffect(() => followKernels(viewer), [viewer]);
+  useEffect(() => followComparedStep(viewer), [viewer]);
   const use = (found: Results): void => {
     if (!viewer.meta.kernels) viewer.kernels.value = found.layers.kernels;
     viewer.idle.value = found.layers.idle;

@@ -1,6 +1,7 @@
 /** Follows a run on the server: new versions take the place of the one shown, and the state of a training is kept. */
 
 import { effect } from "@preact/signals";
+import { renewComparison } from "../layout/compared";
 import { continues, firstLength, hasView, laterRow, latestView, showsEnd } from "../layout/live";
 import { rowsOnScreen } from "../layout/rows";
 import { length, type View } from "../layout/view";
@@ -197,8 +198,10 @@ class Follower {
     ]);
     if (isHeld() || selection.selected.peek() !== selected) return;
     source.isFollowed = true;
+    const before = viewer.comparison.peek();
     viewer.replace(meta, source, wanted(), id);
     this.use(results);
+    void renewComparison(viewer, before);
     history.replaceState(null, "", `/run/${version}/${location.hash}`);
   }
 

@@ -4,8 +4,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { compareWith } from "../layout/compared";
 import type { Viewer } from "../layout/viewer";
 import { compareRuns } from "../model/compare";
-import { EmbeddedSource, openPage } from "../model/embedded";
-import { t } from "../model/language";
+import { type EmbeddedSource, openPage } from "../model/embedded";
+import { ofData, t } from "../model/language";
+import { TooManyError } from "../model/source";
 import { Dialog } from "../panels/dialogs";
 import { TEXTS } from "../panels/texts";
 
@@ -106,19 +107,23 @@ async function compareRun(viewer: Viewer, file: File | undefined): Promise<void>
   if (!file) return;
   viewer.problem.value = "";
   try {
-    const own = viewer.source;
-    if (!(own instanceof EmbeddedSource)) throw new Error(TEXTS.onlyInPages);
     const other = await sourceOf(file);
-    const comparison = compareRuns(viewer.meta, own.spans, await other.meta(), other.spans);
+    const own = viewer.source;
+    const spans = await own.allSpans();
+    if (own !== viewer.source) throw new Error(TEXTS.changedMeanwhile);
+    const comparison = compareRuns([viewer.meta, spans], [await other.meta(), other.spans]);
     compareWith(viewer, comparison);
-    viewer.notify(t`compared with ${comparison.title}`);
+    viewer.notify(t`compared with ${ofData(comparison.title)}`);
   } catch (problem) {
-    viewer.problem.value = TEXTS.notCompared(wordsOf(problem));
+    const isTooLarge = problem instanceof TooManyError;
+    viewer.problem.value = TEXTS.notCompared(isTooLarge ? TEXTS.tooLargeForThat : wordsOf(problem));
   }
 }
 
 async function sourceOf(file: File): Promise<EmbeddedSource> {
-  return openPage(new DOMParser().parseFromString(await file.text(), "text/html"));
+  // Its style is not applied, but on the local server the browser would report that it must not be.
+  const text = (await file.text()).replace(/<style>[^<]*<\/style>/, "");
+  return openPage(new DOMParser().parseFromString(text, "text/html"));
 }
 
 function wordsOf(problem: unknown): string {

@@ -88,7 +88,7 @@ export class BlockPainter {
     for (const band of bands) {
       const tiles = bandTiles(scene, band, ghostTile).map((tile) => ({
         tile,
-        track: tile.spans.track(band.row.row, Math.max(band.lane, COMPUTE)),
+        track: tile.spans.track(rowIn(scene, band), Math.max(band.lane, COMPUTE)),
         override: this.overrideOf(scene, tile),
       }));
       const { line, division } = band;
@@ -332,6 +332,12 @@ function ghostOf(scene: Scene): Tile | null {
 function bandTiles(scene: Scene, band: Band, ghost: Tile | null): Tile[] {
   if (band.lane >= 0) return scene.tiles;
   return ghost ? [ghost] : [];
+}
+
+/** The row of a band's spans: that of another run may differ, because rows are ranks and each run has its own. */
+function rowIn(scene: Scene, { row, lane }: Band): number {
+  const comparison = lane < 0 ? scene.viewer.comparison.value : null;
+  return comparison ? comparison.otherRow(row.row) : row.row;
 }
 
 function placed(block: Block, band: Band): Drawable {

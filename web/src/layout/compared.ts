@@ -1,33 +1,60 @@
-/** The second run of a comparison: embedded in the page, opened from a file, or another step of the same run. */
+/** The second run of a comparison: one that came with the page, one opened from a file, or another step of this run. */
 
-import { batch } from "@preact/signals";
+import { batch, effect } from "@preact/signals";
 import { type Comparison, compareSteps } from "../model/compare";
-import { t } from "../model/language";
+import { learn, t } from "../model/language";
 import type { Viewer } from "./viewer";
 
-/** Whether the page embeds a second run. */
+/** Whether a second run came with this one. */
 export function broughtOther(viewer: Viewer): boolean {
   return viewer.meta.sections.includes("comparison");
 }
 
-/** Show the embedded second run, or end the comparison. */
+/** Show the second run that came with this one, or end the comparison. */
 export async function showOther(viewer: Viewer, isShown: boolean): Promise<void> {
   viewer.isOtherShown.value = isShown;
   if (!isShown) {
     viewer.comparison.value = null;
     return;
   }
+  const { source } = viewer;
+  const step = viewer.camera.step.peek();
+  // Not if in the meantime the comparison was ended, another version came, or another step is in view.
+  const isWanted = (): boolean =>
+    viewer.isOtherShown.peek() &&
+    viewer.source === source &&
+    !(source.isComparedByStep && viewer.camera.step.peek() !== step);
   try {
-    const comparison = await viewer.source.comparison();
-    // Not if the user has ended the comparison in the meantime.
-    if (viewer.isOtherShown.peek()) viewer.comparison.value = comparison;
+    const comparison = await source.comparison(step);
+    if (!isWanted()) return;
+    learn(comparison?.meta.translations);
+    viewer.comparison.value = comparison;
   } catch (problem) {
+    if (!isWanted()) return;
+    viewer.comparison.value = null;
     viewer.problem.value = t`These runs cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
   }
 }
 
+/** Compare every step that comes into view, of runs that are too large as a whole; the returned function ends this. */
+export function followComparedStep(viewer: Viewer): () => void {
+  return effect(() => {
+    const step = viewer.camera.step.value;
+    const isFollowed = viewer.isOtherShown.value && viewer.source.isComparedByStep;
+    if (isFollowed && step?.step !== viewer.comparison.peek()?.onlyStep) void showOther(viewer, true);
+  });
+}
+
+/** Compare again as before, after another version of the run was shown, in which spans have other numbers. */
+export async function renewComparison(viewer: Viewer, before: Comparison | null): Promise<void> {
+  if (viewer.isOtherShown.peek()) await showOther(viewer, true);
+  else if (before?.steps) await showSteps(viewer, ...before.steps);
+  else if (before) viewer.notify(t("the comparison has ended, because this run has changed"));
+}
+
 /** Compare with an opened run, or with none; links do not restore it. */
 export function compareWith(viewer: Viewer, comparison: Comparison | null): void {
+  learn(comparison?.meta.translations);
   batch(() => {
     viewer.isOtherShown.value = false;
     viewer.comparison.value = comparison;

@@ -106,6 +106,8 @@ export class Viewer {
       if (choice.pinned.length + choice.hidden.length)
         this.display.rowChoice.value = { ...choice, ...places };
       this.notes.shift(by);
+      // Its changes belong to the numbers of the spans; compared.ts renews it.
+      this.comparison.value = null;
       selection.forgetOthers();
       this.freshness.value = FRESH;
     });

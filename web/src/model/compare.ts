@@ -22,28 +22,44 @@ export interface Comparison {
   cut: number;
   /** Numbers of the stages if they differ: then no action is comparable with another. */
   stages: [number, number] | null;
-  /** The two steps that are compared; null: all steps of two runs. */
+  /** The two steps of this run that are compared; null: two runs. */
   steps: [number, number] | null;
+  /** The only step of two runs that is compared, because they are too large as a whole; null: all steps. */
+  onlyStep: number | null;
+  /** The row of the other run that has the same rank as a row of this one; -1: none has. */
+  otherRow: (row: number) => number;
+  /** How many ranks of the other run this one lacks; they are not drawn. */
+  absentRanks: number;
 }
 
-/** Return the comparison of `spans` with `other`, which is shifted so that its steps begin where the own ones do. */
-export function compareRuns(meta: Meta, spans: Spans, otherMeta: Meta, other: Spans): Comparison {
+/**
+ * Return the comparison of `spans` with `other`, which is shifted so that its steps begin where the own ones do; of one
+ * step of both only, if there is a number.
+ */
+export function compareRuns(
+  [meta, spans]: [Meta, Spans],
+  [otherMeta, other]: [Meta, Spans],
+  onlyStep: number | null = null,
+): Comparison {
   const stages: [number, number] = [stageCount(meta), stageCount(otherMeta)];
   const differ = stages[0] !== stages[1];
   const found = match(
-    differ ? [] : actionsOf(meta, spans, null),
-    differ ? [] : actionsOf(otherMeta, other, null),
+    differ ? [] : actionsOf(meta, spans, onlyStep),
+    differ ? [] : actionsOf(otherMeta, other, onlyStep),
     [spans, other],
   );
+  if (onlyStep !== null) hideOthers(other, onlyStep);
   const cut = alignSteps(meta, otherMeta, other);
   return {
     ...found,
+    ...matchRows(meta, otherMeta),
     title: otherMeta.title,
     meta: otherMeta,
     spans: other,
     cut,
     stages: differ ? stages : null,
     steps: null,
+    onlyStep,
   };
 }
 
@@ -54,20 +70,33 @@ export function compareSteps(
   [own, before]: [Step, Step],
 ): Comparison {
   const found = match(actionsOf(meta, spans, own.step), actionsOf(meta, other, before.step), [spans, other]);
-  const steps = other.table.ints("step");
-  for (let i = 0; i < other.count; i++) {
-    other.start[i] = other.start[i]! + own.start - before.start;
-    if (steps[i] !== before.step) other.kind[i] = HIDDEN;
-  }
+  hideOthers(other, before.step);
+  for (let i = 0; i < other.count; i++) other.start[i] = other.start[i]! + own.start - before.start;
   other.refresh();
   return {
     ...found,
+    ...matchRows(meta, meta),
     title: t`step ${before.step}`,
     meta,
     spans: other,
     cut: 0,
     stages: null,
     steps: [own.step, before.step],
+    onlyStep: null,
+  };
+}
+
+function hideOthers(spans: Spans, step: number): void {
+  const steps = spans.table.ints("step");
+  for (let i = 0; i < spans.count; i++) if (steps[i] !== step) spans.kind[i] = HIDDEN;
+}
+
+function matchRows(meta: Meta, other: Meta): Pick<Comparison, "otherRow" | "absentRanks"> {
+  const rows = new Map(other.ranks.rank.map((rank, row) => [rank, row]));
+  const own = new Set(meta.ranks.rank);
+  return {
+    otherRow: (row) => rows.get(meta.ranks.rank[row]!) ?? -1,
+    absentRanks: other.ranks.rank.filter((rank) => !own.has(rank)).length,
   };
 }
 

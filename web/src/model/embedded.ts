@@ -138,6 +138,16 @@ export class EmbeddedSource implements Source {
     return this.page?.getElementById(PREFIX + name) ? readJson(this.page, name) : null;
   }
 
+  readonly isComparedByStep = false;
+
+  isBinned(): boolean {
+    return false;
+  }
+
+  allSpans(): Promise<Spans> {
+    return Promise.resolve(this.spans);
+  }
+
   stepSpans(): Promise<Spans> {
     return Promise.resolve(new Spans(this.spans.table, this.spans));
   }
@@ -146,9 +156,7 @@ export class EmbeddedSource implements Source {
     const { page } = this;
     if (!page || !this.known.sections.includes("comparison")) return null;
     // Once: it moves the steps of the other run to where they are here.
-    this.compared ??= readRun(page, OTHER).then(([meta, spans]) =>
-      compareRuns(this.known, this.spans, meta, spans),
-    );
+    this.compared ??= readRun(page, OTHER).then((other) => compareRuns([this.known, this.spans], other));
     return this.compared;
   }
 }

@@ -1,8 +1,10 @@
 /** The data of the local server: tiles are fetched when they come into view, and cached. */
 
 import { DataError, readTable, type Table } from "./columns";
+import { type Comparison, compareRuns } from "./compare";
 import { t } from "./language";
 import { META_FORMAT, type Meta, type Step } from "./meta";
+import { ask, BAD_REQUEST, bytesOf, GoneError, NOT_FOUND, OK, SilenceError, TOO_MANY } from "./requests";
 import {
   type Found,
   FRESH,
@@ -21,16 +23,8 @@ import { Spans, type Tile } from "./spans";
 const MOST_TILES = 96;
 const MOST_AT_ONCE = 4;
 const MOST_HITS = 5000;
-const OK = 200;
-const BAD_REQUEST = 400;
-const NOT_FOUND = 404;
-const GONE = 410;
-const TOO_MANY = 413;
-
-/** The server does not answer. */
-class SilenceError extends DataError {}
-/** The server no longer has the version of this page. */
-class GoneError extends DataError {}
+/** The server sends at most as many spans at once. */
+const MOST_COMPARED = 1_000_000;
 
 /** Cells are text, also those of numbers, which may exceed 2^53; null: unknown. */
 export interface QueryResult {
@@ -57,6 +51,10 @@ export async function openServer(address = "api"): Promise<ServerSource> {
 export class ServerSource implements Source {
   /** Whether newer versions are shown as they come. */
   isFollowed = false;
+  isComparedByStep = false;
+  /** All spans, if they had to be loaded. */
+  private whole: Tile[] | null = null;
+  private other: Meta | null = null;
   private readonly held = new Map<string, Held>();
   private readonly tables = new Map<string, Promise<Table | null>>();
   private waiting: string[] = [];
@@ -90,6 +88,7 @@ export class ServerSource implements Source {
   }
 
   tiles(request: TileRequest): Tile[] {
+    if (this.whole) return this.whole;
     const keys = this.keys(request, this.level(request));
     this.waiting = keys.filter((key) => !this.held.has(key));
     for (const key of keys) this.held.get(key) && (this.held.get(key)!.used = ++this.clock);
@@ -98,6 +97,7 @@ export class ServerSource implements Source {
   }
 
   loaded(request: TileRequest): Tile[] {
+    if (this.whole) return this.whole;
     return this.ready(request, this.keys(request, this.level(request)));
   }
 
@@ -174,16 +174,43 @@ export class ServerSource implements Source {
     return found;
   }
 
-  async stepSpans({ start, end }: Step): Promise<Spans> {
-    const times = `start=${Math.floor(start)}&end=${Math.ceil(end) + 1}`;
-    const rows = `0-${this.known.ranks.rank.length}`;
-    const answer = await this.answer(`tile?level=0&${times}&rows=${rows}`, TOO_MANY);
-    if (!answer.ok) throw new TooManyError(t("a step has too many spans to be compared"));
-    return new Spans(await readTable(await bytesOf(answer)));
+  stepSpans(step: Step): Promise<Spans> {
+    return this.spansOf(`spans?${during(step)}`);
   }
 
-  comparison(): Promise<null> {
-    return Promise.resolve(null);
+  /** Once they are there, the picture is drawn from them, as in a page. */
+  async allSpans(): Promise<Spans> {
+    this.whole ??= [{ spans: await this.spansOf("spans"), start: -Infinity, end: Infinity }];
+    this.changed();
+    return this.whole[0]!.spans;
+  }
+
+  async comparison(step: Step | null): Promise<Comparison | null> {
+    if (!this.known.sections.includes("comparison")) return null;
+    this.other ??= (await (await this.answer("other/meta")).json()) as Meta;
+    const { known, other } = this;
+    this.isComparedByStep = Math.max(known.span_count, other.span_count) > MOST_COMPARED;
+    if (!this.isComparedByStep) {
+      const spans = [await this.allSpans(), await this.spansOf("other/spans")] as const;
+      return compareRuns([known, spans[0]], [other, spans[1]]);
+    }
+    if (!step) return null;
+    // A step that the other run lacks has no spans there.
+    const before = other.steps.find((one) => one.step === step.step) ?? { start: -2, end: -2 };
+    const spans = [await this.stepSpans(step), await this.spansOf(`other/spans?${during(before)}`)] as const;
+    return compareRuns([known, spans[0]], [other, spans[1]], step.step);
+  }
+
+  isBinned(ns_per_pixel: number): boolean {
+    const level = this.level({ start: 0, end: 0, rows: [], ns_per_pixel });
+    return !this.whole && (level > 0 || [...this.tooFine].some((key) => key.startsWith("0 ")));
+  }
+
+  /** The spans that a request returns. Throws TooManyError. */
+  private async spansOf(question: string): Promise<Spans> {
+    const answer = await this.answer(question, TOO_MANY);
+    if (!answer.ok) throw new TooManyError(t("There are too many spans for that."));
+    return new Spans(await readTable(await bytesOf(answer)));
   }
 
   /** Wait until the tiles of a part are loaded. */
@@ -359,29 +386,6 @@ export class ServerSource implements Source {
   }
 }
 
-async function ask(address: string, expected = OK): Promise<Response> {
-  let answer: Response;
-  try {
-    answer = await fetch(address, { credentials: "same-origin" });
-  } catch {
-    throw new SilenceError(t("The server does not answer. Is stagescope open still running?"));
-  }
-  if (answer.ok || answer.status === expected) return answer;
-  if (answer.status === GONE) throw new GoneError(t("The server no longer has the data of this page."));
-  throw new DataError(t`The server answered ${answer.status}${await errorOf(answer)}.`);
-}
-
-/** The error message of a response, as the end of a sentence. */
-async function errorOf(answer: Response): Promise<string> {
-  const text = (await answer.text()).slice(0, 300);
-  try {
-    const { error } = JSON.parse(text) as { error?: unknown };
-    return typeof error === "string" ? `: ${error}` : "";
-  } catch {
-    return text ? `: ${text}` : "";
-  }
-}
-
-async function bytesOf(answer: Response): Promise<Uint8Array<ArrayBuffer>> {
-  return new Uint8Array(await answer.arrayBuffer());
+function during({ start, end }: { start: number; end: number }): string {
+  return `start=${Math.floor(start)}&end=${Math.ceil(end) + 1}`;
 }

@@ -126,6 +126,15 @@ export interface Source {
   json(name: string): Promise<unknown>;
   /** The spans of a step, and maybe others, as a copy that may be changed. Throws TooManyError. */
   stepSpans(step: Step): Promise<Spans>;
-  /** The comparison with the second run in the page; null without one. */
-  comparison(): Promise<Comparison | null>;
+  /** All spans. Throws TooManyError. */
+  allSpans(): Promise<Spans>;
+  /**
+   * The comparison with the run that this one came with; null without one. Of runs that are too large as a whole, the
+   * given step is compared. Throws TooManyError.
+   */
+  comparison(step: Step | null): Promise<Comparison | null>;
+  /** Whether only the step that `comparison` gets is compared, once that is known. */
+  readonly isComparedByStep: boolean;
+  /** Whether several spans are one block in the tiles for this many ns per pixel. */
+  isBinned(ns_per_pixel: number): boolean;
 }

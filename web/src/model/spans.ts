@@ -51,7 +51,7 @@ export class Spans {
   /** Where the spans of a track begin and end in the columns. */
   track(row: number, lane: number): [number, number] {
     const place = row * LANE_COUNT + lane;
-    if (place + 1 >= this.trackFrom.length) return [0, 0];
+    if (row < 0 || place + 1 >= this.trackFrom.length) return [0, 0];
     return [this.trackFrom[place]!, this.trackFrom[place + 1]!];
   }
 

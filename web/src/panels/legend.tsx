@@ -1,8 +1,10 @@
 /** Kinds with color, texture and letter; a click hides or shows one. */
 
+import { useComputed } from "@preact/signals";
 import { deltaColor, FULL_DELTA } from "../draw/blocks";
 import { chunkColor, contrast, textColor } from "../layout/colors";
 import { kindText, legendKinds, legendNotes, legendWaits, waitText } from "../layout/legend";
+import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
 import type { Comparison } from "../model/compare";
 import { ofData, t } from "../model/language";
@@ -34,7 +36,7 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
           {note}
         </li>
       ))}
-      {viewer.comparison.value && <Delta comparison={viewer.comparison.value} />}
+      {viewer.comparison.value && <Delta viewer={viewer} comparison={viewer.comparison.value} />}
       {flags.has("waits") && hasWaits(viewer) && (
         <li class="note">
           <span class="swatch wait" aria-hidden="true" />
@@ -68,7 +70,12 @@ function WaitKey({ wait }: { wait: Wait }) {
   );
 }
 
-function Delta({ comparison }: { comparison: Comparison }) {
+function Delta({ viewer, comparison }: { viewer: Viewer; comparison: Comparison }) {
+  // Of the local server's blocks of several spans, no change is known.
+  const isBinned = useComputed(() => {
+    const perPixel = length(viewer.camera.view.value) / viewer.display.size.value.width;
+    return viewer.source.isBinned(perPixel);
+  });
   if (comparison.stages)
     return (
       <li class="note">{TEXTS.stagesDiffer(String(comparison.stages[0]), String(comparison.stages[1]))}</li>
@@ -86,9 +93,15 @@ function Delta({ comparison }: { comparison: Comparison }) {
         />
         {TEXTS.slower(most)}
       </span>{" "}
-      {comparison.steps ? TEXTS.thanInStep(String(comparison.steps[1])) : TEXTS.thanInOtherRun}
+      {comparedWith(comparison)}
+      {isBinned.value && ` · ${TEXTS.zoomForChanges}`}
     </li>
   );
+}
+
+function comparedWith({ steps, onlyStep }: Comparison): string {
+  if (steps) return TEXTS.thanInStep(String(steps[1]));
+  return onlyStep === null ? TEXTS.thanInOtherRun : TEXTS.thanInSameStep(String(onlyStep));
 }
 
 /** All shades side by side, with the letter and texture of the spans. */

@@ -249,12 +249,14 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
       </div>
     );
   const change = comparison.own_ns / comparison.other_ns - 1;
+  const unit = viewer.meta.time_unit;
+  const { onlyStep, absentRanks } = comparison;
   return (
     <div>
       <dl class="facts">
         <div>
           <dt>{comparison.steps ? t("other step") : t("other run")}</dt>
-          <dd>{comparison.title}</dd>
+          <dd>{ofData(comparison.title)}</dd>
         </div>
         <div>
           <dt>{t("actions matched")}</dt>
@@ -267,11 +269,13 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
         <div>
           <dt>{t("work of the matched")}</dt>
           <dd>
-            {t`${durationText(comparison.own_ns)} here, ${durationText(comparison.other_ns)} there`}
+            {t`${durationText(comparison.own_ns, unit)} here, ${durationText(comparison.other_ns, unit)} there`}
             {comparison.other_ns ? ` (${changeText(change)})` : ""}
           </dd>
         </div>
       </dl>
+      {onlyStep !== null && <p class="quiet">{TEXTS.onlyStep(String(onlyStep))}</p>}
+      {absentRanks > 0 && <p class="quiet">{TEXTS.absentRanks(absentRanks)}</p>}
       {comparison.cut > 0 && <p class="quiet">{TEXTS.spansCut(countText(comparison.cut))}</p>}
       <button type="button" onClick={() => compareWith(viewer, null)}>
         {t("End the comparison")}

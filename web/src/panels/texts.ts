@@ -106,7 +106,16 @@ export const TEXTS = {
   compareWithThis: t("Compare it with this run"),
   notOpened: (reason: string) => t`This run cannot be opened. ${reason}`,
   notCompared: (reason: string) => t`This run cannot be compared. ${reason}`,
-  onlyInPages: t("Runs can be compared in a page only, not on the server."),
+  tooLargeForThat: t("It has too many spans for that: open both with stagescope open RUN --compare OTHER."),
+  changedMeanwhile: t("It has changed in the meantime: try again."),
+  onlyStep: (step: string) =>
+    t`These runs are too large to be compared as a whole: step ${step}, which is in view, is compared. Go to another step to compare that one.`,
+  absentRanks: (count: number) =>
+    count === 1
+      ? t("1 rank of the other run is not drawn, because this run lacks it.")
+      : t`${count} ranks of the other run are not drawn, because this run lacks them.`,
+  thanInSameStep: (step: string) => t`than in step ${step} of the other run (lower half)`,
+  zoomForChanges: t("zoom in to see changes"),
   wheelInFrame: t("Ctrl + wheel zooms"),
   counters: t("Memory and other counters"),
   counter: t("Counter"),

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { compareWith, showOther } from "../../src/layout/compared";
+import { compareWith, renewComparison, showOther } from "../../src/layout/compared";
 import { fromHash, toHash } from "../../src/layout/hash";
 import { restore, shownOf } from "../../src/layout/shown";
 import { Viewer } from "../../src/layout/viewer";
@@ -11,7 +11,7 @@ const OWN = "F0 - B0 -";
 
 function comparisonWith(text: string): Comparison {
   const [own, other] = [sourceOf(OWN), sourceOf(text)];
-  return compareRuns(own.meta, own.spans, other.meta, other.spans);
+  return compareRuns([own.meta, own.spans], [other.meta, other.spans]);
 }
 
 /** A viewer of a page that brought another run, and how often that was read. */
@@ -83,6 +83,19 @@ describe("a page that brought another run", () => {
     ]);
     expect(linkOf(viewer)).toBe(""); // the link of a whole copy shows the comparison
   });
+});
+
+it("ends where another version of the run comes, in which spans have other numbers, and is made again", async () => {
+  const { viewer } = pair();
+  await restore(viewer, fromHash(""));
+  const before = viewer.comparison.value;
+  const later = sourceOf(OWN);
+  later.source.comparison = () => Promise.resolve(comparisonWith("F0 - - B0"));
+  viewer.replace({ ...later.meta, sections: ["comparison"] }, later.source, null, null);
+  expect(viewer.comparison.value).toBeNull();
+  await renewComparison(viewer, before);
+  expect(viewer.comparison.value).not.toBeNull();
+  expect(viewer.comparison.value).not.toBe(before);
 });
 
 it("a page of one run knows no such link", async () => {

@@ -7,7 +7,7 @@ describe("two runs", () => {
   it("are matched action by action, and the change is a fraction of the other's duration", () => {
     const own = sourceOf("F0 - B0 -");
     const other = sourceOf("F0 B0 - F1");
-    const comparison = compareRuns(own.meta, own.spans, other.meta, other.spans);
+    const comparison = compareRuns([own.meta, own.spans], [other.meta, other.spans]);
     expect([0, 1].map(comparison.delta)).toEqual([1, 0]);
     expect([comparison.matched, comparison.unmatched]).toEqual([2, 0]);
     expect([comparison.own_ns, comparison.other_ns]).toEqual([40, 30]);
@@ -16,7 +16,7 @@ describe("two runs", () => {
   it("that have nothing in common match nothing", () => {
     const own = sourceOf("F0");
     const other = sourceOf("F1");
-    expect(compareRuns(own.meta, own.spans, other.meta, other.spans)).toMatchObject({
+    expect(compareRuns([own.meta, own.spans], [other.meta, other.spans])).toMatchObject({
       matched: 0,
       unmatched: 1,
     });
@@ -26,16 +26,34 @@ describe("two runs", () => {
     const own = sourceOf("F0 B0");
     const other = sourceOf("F0 B0");
     const more = { ...other.meta, ranks: { ...other.meta.ranks, stages: [[0, 1]] } };
-    const comparison = compareRuns({ ...own.meta }, own.spans, more, other.spans);
+    const comparison = compareRuns([own.meta, own.spans], [more, other.spans]);
     expect(comparison.stages).toEqual([1, 2]);
     expect([comparison.matched, comparison.unmatched, comparison.delta(0)]).toEqual([0, 0, undefined]);
+  });
+
+  it("have rows of their own, which are matched by rank", () => {
+    const own = sourceOf("F0 B0\n. F0 B0");
+    const other = sourceOf("F0 B0\n. F0 B0");
+    const ranks = { ...other.meta.ranks, rank: [1, 2] };
+    const comparison = compareRuns([own.meta, own.spans], [{ ...other.meta, ranks }, other.spans]);
+    expect([0, 1].map(comparison.otherRow)).toEqual([-1, 0]);
+    expect(comparison.absentRanks).toBe(1);
+  });
+
+  it("can be compared in one step, of which alone the other run is drawn", () => {
+    const [own, other] = [sourceOf("F0 B0"), sourceOf("F0 B0")];
+    const inStep = (step: number) => compareRuns([own.meta, own.spans], [other.meta, other.spans], step);
+    expect(inStep(0)).toMatchObject({ matched: 2, unmatched: 0, onlyStep: 0 });
+    expect([...other.spans.kind]).not.toContain(HIDDEN);
+    expect(inStep(7)).toMatchObject({ matched: 0, unmatched: 0, onlyStep: 7 });
+    expect(new Set(other.spans.kind)).toEqual(new Set([HIDDEN]));
   });
 
   it("of which the other has longer steps are cut off where the next step begins", () => {
     const own = sourceOf("F0 - B0 -");
     const other = sourceOf("F0 - B0 -");
     const steps = [own.meta.steps[0]!, { ...own.meta.steps[0]!, step: 1, start: 25 }];
-    const comparison = compareRuns({ ...own.meta, steps }, own.spans, other.meta, other.spans);
+    const comparison = compareRuns([{ ...own.meta, steps }, own.spans], [other.meta, other.spans]);
     expect(comparison.cut).toBe(1);
     expect([...other.spans.duration]).toEqual([20, 5]);
   });

@@ -18,15 +18,22 @@ from starlette.routing import Route
 
 from stagescope.viewer.kernel_data import kernel_blob
 from stagescope.viewer.server.events import event_stream
-from stagescope.viewer.server.parameters import MOST_FOUND, ParameterError, part_of, text_of, whole_number
+from stagescope.viewer.server.parameters import (
+    MOST_FOUND,
+    ParameterError,
+    part_of,
+    text_of,
+    time_of,
+    whole_number,
+)
 from stagescope.viewer.server.threads import in_thread
-from stagescope.viewer.tiles.levels import TooManyError
+from stagescope.viewer.tiles.levels import Part, TooManyError
 from stagescope.viewer.tiles.links import find_links, span_dicts
 from stagescope.viewer.tiles.query import QueryError
 from stagescope.viewer.tiles.run import BLOB_TYPE, JSON_TYPE
 from stagescope.viewer.tiles.search import search_spans
 from stagescope.viewer.tiles.statistics import select_statistics
-from stagescope.viewer.tiles.tiles import tile_blob
+from stagescope.viewer.tiles.tiles import MOST_COMPARED, spans_blob, tile_blob
 from stagescope.vocabulary.errors import StagescopeError
 from stagescope.vocabulary.language import html_language
 
@@ -96,7 +103,8 @@ def make_app(
         "api/details": _details,
         "api/links": _links,
     }
-    slow: dict[str, Handler] = {"api/search": _search, "api/select": _select}
+    slow: dict[str, Handler] = {"api/search": _search, "api/select": _select, "api/spans": _spans}
+    in_memory["api/other/meta"], slow["api/other/spans"] = _of_other(_meta), _of_other(_spans)
     routes = [
         Route("/", functools.partial(_newest, live)),
         Route(RUN, functools.partial(_page, live, PAGE.format(language=html_language()))),
@@ -187,6 +195,23 @@ def _tile(run: RunView, given: Mapping[str, str]) -> Response:
     level = whole_number(given, "level", 0, len(run.levels.exponents))
     part = part_of(given, run.levels.shape.row_count)
     return Response(tile_blob(run.levels, level, part), media_type=BLOB_TYPE)
+
+
+def _spans(run: RunView, given: Mapping[str, str]) -> Response:
+    rows = np.arange(run.levels.shape.row_count)
+    part = time_of(given, rows) if given else Part(0, run.levels.shape.end + 1, rows)
+    return Response(spans_blob(run.levels, part, MOST_COMPARED), media_type=BLOB_TYPE)
+
+
+def _of_other(handler: Handler) -> Handler:
+    """Return the handler of a request about the run that the one of the address is compared with."""
+
+    def answer(run: RunView, given: Mapping[str, str]) -> Response:
+        if run.other is None:
+            raise NothingThereError
+        return handler(run.other, given)
+
+    return answer
 
 
 def _kernels(run: RunView, given: Mapping[str, str]) -> Response:

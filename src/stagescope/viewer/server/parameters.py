@@ -12,6 +12,8 @@ from stagescope.viewer.tiles.levels import Part
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 ROWS = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*", re.ASCII)
 MOST_TEXT = 1_000
@@ -35,11 +37,17 @@ def part_of(given: Mapping[str, str], row_count: int) -> Part:
 
     `rows` is a list of numbers and of half-open ranges C-D: rows C to D - 1.
     """
+    part = time_of(given, np.arange(row_count))
+    return part._replace(rows=_rows(given.get("rows", ""), row_count))
+
+
+def time_of(given: Mapping[str, str], rows: Rows) -> Part:
+    """Return the part of the picture on some rows that `start` and `end` give. Raises ParameterError."""
     furthest = 1 << 59
     start, end = (whole_number(given, name, -furthest, furthest) for name in ("start", "end"))
     if end <= start:
         raise ParameterError("end: expected a time after start")
-    return Part(start, end, _rows(given.get("rows", ""), row_count))
+    return Part(start, end, rows)
 
 
 def text_of(given: Mapping[str, str], name: str, most: int = MOST_TEXT) -> str:
@@ -50,7 +58,7 @@ def text_of(given: Mapping[str, str], name: str, most: int = MOST_TEXT) -> str:
     return text
 
 
-def _rows(text: str, row_count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _rows(text: str, row_count: int) -> Rows:
     if not ROWS.fullmatch(text):
         raise ParameterError("rows: expected comma-separated numbers and ranges such as 0-64 (0 to 63)")
     wanted = np.zeros(row_count, np.bool_)

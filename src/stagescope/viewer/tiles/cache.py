@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from stagescope.storage.cache_directory import (
     DIGITS,
@@ -26,6 +26,8 @@ from stagescope.storage.cache_directory import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+T = TypeVar("T")
 
 EDGE_BYTES = 4096
 """How much of the start and end of a file is hashed, in addition to its size and mtime."""
@@ -100,6 +102,17 @@ def keep(key: str, make: Callable[[Path], None], root: Path | None = None) -> Pa
         shutil.rmtree(unfinished, ignore_errors=True)
     _evict(root, folder)
     return folder
+
+
+def keep_whole(key: str, make: Callable[[Path], None], open_: Callable[[Path], T]) -> T:
+    """Return what `open_` makes of the folder named `key`, filled by `make` unless it is complete. Raises OSError."""
+    folder = keep(key, make)
+    try:
+        return open_(folder)
+    except (OSError, ValueError, KeyError):
+        # Files were deleted from the cache, or the disk was full: rebuild once.
+        discard(folder)
+        return open_(keep(key, make))
 
 
 def discard(folder: Path) -> None:

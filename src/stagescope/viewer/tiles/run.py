@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from stagescope.viewer.tiles.cache import discard, keep
 from stagescope.viewer.tiles.levels import Levels, open_levels
 from stagescope.viewer.tiles.tiles import tiling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 META_FILE = "meta.json"
@@ -39,6 +38,7 @@ class RunView:
 
     `idle` has row, start, duration and waiting_for, for the statistics of a selection; None if the run has none.
     `kernels` are rows of `kernel_data.kernel_rows` with relative starts; None if there are few enough for a section.
+    `other` is the run that it is compared with, None without.
     """
 
     version: str
@@ -48,6 +48,7 @@ class RunView:
     levels: Levels
     idle: pl.DataFrame | None
     kernels: pl.LazyFrame | None = None
+    other: RunView | None = None
 
 
 def json_bytes(value: object) -> bytes:
@@ -87,14 +88,3 @@ def open_run(folder: Path) -> RunView:
     idle = pl.read_parquet(folder / IDLE_FILE) if (folder / IDLE_FILE).exists() else None
     kernels = pl.scan_parquet(folder / KERNELS_FILE) if (folder / KERNELS_FILE).exists() else None
     return RunView(folder.name, meta, json_bytes(meta), sections, levels, idle, kernels)
-
-
-def keep_run(key: str, fill: Callable[[Path], None]) -> RunView:
-    """Return the run named `key`, filled by `fill` unless the cache has it complete. Raises OSError."""
-    folder = keep(key, fill)
-    try:
-        return open_run(folder)
-    except (OSError, ValueError, KeyError):
-        # Files were deleted from the cache, or the disk was full: rebuild once.
-        discard(folder)
-        return open_run(keep(key, fill))

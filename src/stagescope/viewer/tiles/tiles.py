@@ -22,6 +22,9 @@ TILE_ROWS = 64
 MOST_IN_TILE = 400_000
 """Upper limit of spans or blocks in one response; above it, the viewer requests a coarser level."""
 
+MOST_COMPARED = 1_000_000
+"""Upper limit of spans that the viewer gets at once to compare them (web/src/model/server.ts has it, too)."""
+
 
 class Tiling(NamedTuple):
     """The levels as meta describes them: bin widths, level 0 (the spans) first, and the size of a tile."""
@@ -40,14 +43,15 @@ def tiling(levels: Levels) -> Tiling:
 
 def tile_blob(levels: Levels, level: int, part: Part) -> bytes:
     """Return a part of the picture on a level, 0 for the spans themselves. Raises TooManyError."""
-    return (
-        _spans_blob(levels, part) if level == 0 else _blocks_blob(levels, levels.exponents[level - 1], part)
-    )
+    if level == 0:
+        return spans_blob(levels, part, MOST_IN_TILE)
+    return _blocks_blob(levels, levels.exponents[level - 1], part)
 
 
-def _spans_blob(levels: Levels, part: Part) -> bytes:
+def spans_blob(levels: Levels, part: Part, most: int) -> bytes:
+    """Return the spans that overlap a part of the picture. Raises TooManyError if there are more than `most`."""
     found = levels.spans_in(part)
-    _check(len(found.place))
+    _check(len(found.place), most)
     frame = span_frame(levels, found)
     facts: dict[str, Any] = {"origin": _origin(frame)}
     if len(found.place) and int(found.place[-1]) - int(found.place[0]) == len(found.place) - 1:
@@ -84,7 +88,7 @@ def _facts(levels: Levels, found: Placed) -> pl.DataFrame | None:
 
 def _blocks_blob(levels: Levels, exponent: int, part: Part) -> bytes:
     blocks = levels.blocks_in(part, exponent)
-    _check(len(blocks))
+    _check(len(blocks), MOST_IN_TILE)
     records = block_records(blocks)
     frame = pl.DataFrame(
         {
@@ -116,6 +120,6 @@ def _without_empty_facts(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.drop(empty)
 
 
-def _check(count: int) -> None:
-    if count > MOST_IN_TILE:
+def _check(count: int, most: int) -> None:
+    if count > most:
         raise TooManyError

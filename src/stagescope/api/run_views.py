@@ -1,0 +1,174 @@
+"""Runs as the local server shows them: tiles on disk, made unless the cache directory has them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stagescope import __version__
+from stagescope.api.analyses import compare
+from stagescope.api.large_runs import find_large_run
+from stagescope.api.reading import RunFacts, inputs_of, read, read_options
+from stagescope.api.run_cache import Input, Shown, cached_input
+from stagescope.api.stored_runs import stated
+from stagescope.ingest.reader import ReadOptions
+from stagescope.viewer.analysis_data import gather_extras
+from stagescope.viewer.tiles.cache import (
+    cache_folder,
+    content_key,
+    fingerprint_files,
+    keep_whole,
+)
+from stagescope.viewer.tiles.compared import save_comparison, with_comparison
+from stagescope.viewer.tiles.run import open_run
+from stagescope.viewer.tiles.sources import save_timeline
+from stagescope.viewer.tiles.stored import save_large_run
+from stagescope.viewer.tiles.table import find_large, save_table
+from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.limits import checked_limits, limits_in_force
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from typing_extensions import Unpack
+
+    from stagescope.ingest import Inputs
+    from stagescope.model import Timeline
+    from stagescope.viewer.tiles.run import RunView
+
+    Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What is called while a run is read: `on_progress` as by `read`, `on_tiles` with spans done and of all.
+
+    With `on_notice`, which is called with sentences for people, large runs are read through the cache of stored runs.
+    """
+
+    on_progress: Progress | None = None
+    on_tiles: Progress | None = None
+    on_notice: Callable[[str], object] | None = None
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run and how they are read. What depends on their content is read once: use it for one version."""
+
+    paths: Sequence[str | os.PathLike[str]]
+    facts: RunFacts
+    align: bool = True
+    calls: Calls = Calls()
+
+    @cached_property
+    def limits(self) -> Mapping[str, int]:
+        """The limits on what files may contain."""
+        return checked_limits(self.facts.get("limits"))
+
+    @cached_property
+    def options(self) -> ReadOptions:
+        """What the caller knows about the run."""
+        return read_options(**self.facts)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """The files by reader. Raises InputError as `read` does."""
+        with limits_in_force(self.limits):
+            return inputs_of(self.paths, is_mapped=self.options.mapping is not None)
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """All files whose content matters, also that of a mapping. Raises InputError as `read` does."""
+        mapping = self.facts.get("mapping")
+        own = [] if mapping is None or not Path(mapping).is_file() else [Path(mapping)]
+        return [*(file for group in self.inputs.files.values() for file in group), *own]
+
+    @cached_property
+    def way(self) -> str:
+        """Everything besides the files on which the result of reading them depends."""
+        facts = stated({**self.facts, "steps": self.options.steps})
+        return json.dumps([__version__, facts, self.align, sorted(self.limits.items())], default=str)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The run, read as `read` does."""
+        source = Input(self.paths, self.facts)
+        if self.calls.on_notice is not None:
+            shown = Shown(self.calls.on_notice, self.calls.on_progress)
+            source = cached_input(self.paths, self.facts, shown, align=self.align)
+        return read(*source.paths, align=self.align, on_progress=self.calls.on_progress, **source.facts)
+
+
+def view_run(
+    *paths: str | os.PathLike[str],
+    align: bool = True,
+    on_progress: Progress | None = None,
+    on_tiles: Progress | None = None,
+    on_notice: Callable[[str], object] | None = None,
+    **facts: Unpack[RunFacts],
+) -> RunView:
+    """Return a run as the local server shows it: tiles on disk, made now unless they are in the cache.
+
+    The cache is in the user's cache directory and valid while the files are unchanged (viewer/tiles/cache.py).
+    `on_progress` is called as by `read`, `on_tiles` with the number of spans done and of all spans. With `on_notice`,
+    which is called with sentences for people, large runs are read through the cache of stored runs. Raises as `read`
+    does, and OutputError if the cache cannot be written.
+    """
+    return view_files(RunFiles(paths, facts, align, Calls(on_progress, on_tiles, on_notice)))
+
+
+def view_files(run: RunFiles) -> RunView:
+    """Return what `view_run` does."""
+    try:
+        with limits_in_force(run.limits):
+            key = content_key(run.files, run.way)
+            return keep_whole(key, lambda folder: _fill(folder, run), open_run)
+    except OSError as reason:
+        raise OutputError.cannot_write(cache_folder(), reason) from reason
+
+
+def view_compared(after: RunFiles, before: RunFiles) -> RunView:
+    """Return the run `after` as `view_run` does, with its comparison with the run `before`. Raises as `view_run` does.
+
+    Both are read as for `compare` unless the cache has the comparison.
+    """
+    view = view_files(after)
+
+    def fill(folder: Path) -> None:
+        found = compare(before.timeline, after.timeline)
+        save_comparison(found, before.timeline, folder, before.calls.on_tiles)
+
+    try:
+        key = content_key([*after.files, *before.files], repr((after.way, before.way)))
+        return keep_whole(key, fill, lambda folder: with_comparison(view, folder))
+    except OSError as reason:
+        raise OutputError.cannot_write(cache_folder(), reason) from reason
+
+
+def files_state(*paths: str | os.PathLike[str], limits: Mapping[str, int | str] | None = None) -> str:
+    """Return a text that changes when a file that `view_run` reads has changed. Raises InputError as `read` does."""
+    return state_of(RunFiles(paths, {"limits": limits}))
+
+
+def state_of(*runs: RunFiles) -> str:
+    """Return a text that changes when a file of one of the runs has changed. Raises InputError as `read` does."""
+    return fingerprint_files(file for run in runs for file in run.files)
+
+
+def _fill(folder: Path, run: RunFiles) -> None:
+    """Fill the folder of a run; what is too large for a Timeline is read in parts."""
+    is_plain = run.options == ReadOptions()
+    is_one_table = len(run.files) == 1 and [each.name for each in run.inputs.files] == ["parquet"]
+    large = find_large(run.files[0]) if is_plain and is_one_table else None
+    if large is not None:
+        save_table(large, folder, run.calls.on_tiles)
+        return
+    stored = find_large_run(run.inputs) if is_plain and run.align else None
+    if stored is not None:
+        save_large_run(stored[0], folder, stored[1], run.calls.on_tiles)
+        return
+    save_timeline(run.timeline, folder, gather_extras(run.timeline), run.calls.on_tiles)
