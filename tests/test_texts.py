@@ -10,6 +10,7 @@ import pytest
 
 from places import ROOT
 from stagescope.cli import COMMANDS, commands
+from stagescope.schedules.catalog import SCHEDULES
 from stagescope.vocabulary.causes import CAUSES, WAIT_LABELS
 from stagescope.vocabulary.kinds import KINDS
 from stagescope.vocabulary.language import CHINESE, translated
@@ -76,6 +77,14 @@ def test_a_text_without_a_translation_is_found(tmp_path, monkeypatch):
     path.write_text('echo(f"no catalog has a translation of {this}")', encoding="utf-8")
     (text,) = texts_of(path)
     assert all(translated(each, CHINESE) == each for each in text.examples())
+
+
+def test_constraints_and_options_of_every_schedule_are_in_the_catalog():
+    texts = {
+        *(constraint.needs for schedule in SCHEDULES for constraint in schedule.constraints),
+        *(option.meaning for schedule in SCHEDULES for option in schedule.options),
+    }
+    assert [text for text in sorted(texts) if translated(text, CHINESE) == text] == []
 
 
 def help_texts() -> set[str]:

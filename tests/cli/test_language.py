@@ -91,6 +91,23 @@ def test_output_has_no_english_words(words, capsys):
     assert re.search("[\u4e00-\u9fff]", printed.out)
 
 
+def test_list_of_schedules_is_chinese_except_names_formulas_and_sources(capsys):
+    assert main(("simulate", "--list")) == 0
+    every = capsys.readouterr().out
+    assert "min(m v, (v - 1) N + 2 (p - r - 1) + 1)" in " ".join(every.split())
+    assert re.search(r"^dualpipe  DualPipe\n", every, re.MULTILINE)
+    for line in every.splitlines():
+        word = line.split("：")[0].strip()
+        assert not word.startswith(("placement", "source", "needs", "option")), line
+    assert "要求：rank 数为偶数" in every
+    assert "1f1b-overlap  带重叠对的 1F1B" in every
+
+
+def test_a_constraint_of_a_schedule_is_chinese_in_an_error(capsys):
+    assert main(("simulate", "dualpipe", "--ranks", "3", "--microbatches", "8")) != 0
+    assert "dualpipe 需要 rank 数为偶数" in capsys.readouterr().err
+
+
 def test_report_fits_the_terminal(capsys):
     main(("report", str(RECORDING)))
     assert max(map(cell_width, capsys.readouterr().out.split("\n\n提示")[0].splitlines())) <= 80

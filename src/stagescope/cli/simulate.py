@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from stagescope.cli.console import echo
+from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.vocabulary.errors import UsageError
 
@@ -146,7 +146,7 @@ class Call(NamedTuple):
 def _list_schedules() -> int:
     from stagescope.reports.simulations import schedule_list
 
-    echo(schedule_list())
+    echo_data(schedule_list())
     return 0
 
 

@@ -10,7 +10,7 @@ from stagescope.reports.aligned import GAP, aligned
 from stagescope.reports.sampled import evenly_chosen
 from stagescope.schedules.catalog import SCHEDULES
 from stagescope.schedules.search.fastest import memory_text
-from stagescope.vocabulary.language import wrapped
+from stagescope.vocabulary.language import localized, wrapped
 from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _candidate_row(candidate: Candidate, *, in_cost_units: bool) -> tuple[str, .
 
 
 def schedule_list() -> str:
-    """Return the list of all schedules with placement, chunks, constraints and options."""
+    """Return the list of all schedules with placement, chunks, constraints and options, in the current language."""
     return "\n\n".join("\n".join(_schedule_lines(schedule)) for schedule in SCHEDULES)
 
 
@@ -132,6 +132,6 @@ def _schedule_lines(schedule: Schedule) -> Iterator[str]:
         *(f"needs {constraint.needs}" for constraint in schedule.constraints),
         *(f"option {option.name}={option.default}: {option.meaning}" for option in schedule.options),
     ]
-    yield f"{schedule.name}{GAP}{schedule.title}"
+    yield f"{schedule.name}{GAP}{localized(schedule.title)}"
     for fact in facts:
         yield from wrapped(fact, PAGE_WIDTH, GAP * 2, GAP * 3)

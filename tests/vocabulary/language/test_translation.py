@@ -2,7 +2,7 @@
 
 import pytest
 
-from stagescope.vocabulary.language import Foreign, localized, speaking, translated
+from stagescope.vocabulary.language import CHINESE, Foreign, localized, speaking, translated
 from stagescope.vocabulary.language.translation import is_neutral, split_outside
 
 
@@ -64,3 +64,7 @@ def test_numbers_units_and_actions_are_the_same_in_every_language():
     assert is_neutral("12.30 ms")
     assert is_neutral("F0.3")
     assert not is_neutral("rank 3")
+
+
+def test_a_formula_keeps_its_parentheses():
+    assert translated("2 (p - r - 1)", CHINESE) == "2 (p - r - 1)"

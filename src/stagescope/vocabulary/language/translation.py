@@ -145,7 +145,7 @@ def _composed(core: str, language: str) -> str | None:
             if found is not None:
                 return found
     inside = PARENTHESES.fullmatch(core)
-    if inside:
+    if inside and not is_neutral(core):
         outer, inner = (_part(each, language) for each in inside.groups())
         return None if outer is None or inner is None else f"{outer}（{inner}）"
     return None
