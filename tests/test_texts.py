@@ -37,6 +37,7 @@ COMPOSED = {
 
 SAMPLES = {
     "name": "7",
+    "word": "7",
     "text": "7",
     "list": "7, 8",
     "number": "7",

@@ -215,6 +215,7 @@ CODES: tuple[Code, ...] = (
         "microbatches.counted", "The number of micro-batches per step was counted, because none is declared."
     ),
     Code("pairs.not_split", "Overlapped pairs are shown as two actions at the same time."),
+    Code("picture.english", "A picture is in English, because no installed font has Chinese characters."),
     Code("picture.no_font", "A picture has no text, because no suitable font is installed."),
     Code("picture.not_drawn", "A picture omits spans of some kinds."),
     Code("picture.one_step", "A picture shows one of several steps."),

@@ -13,6 +13,7 @@ from stagescope.exporters.pictures.drawing import draw_picture
 from stagescope.exporters.pictures.figure import Figure, Size
 from stagescope.exporters.pictures.png import NO_FONT, WRITER, write_png
 from stagescope.vocabulary.errors import UsageError
+from stagescope.vocabulary.language import CHINESE, speaking
 from synthetic import Shape, pipeline_timeline
 
 TIMELINE = timeline_from_text("F0 F1 . . B0 - B1 -\n. F0 F1 B0 - B1 - .")
@@ -119,3 +120,31 @@ def test_the_contents_are_counted_as_for_the_svg(tmp_path):
 def test_a_size_that_is_too_small_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="a picture of 200x200 is too small for 2 ranks"):
         write_png(TIMELINE, tmp_path / "run.png", Figure(size=Size(200, 200)))
+
+
+def drawn_texts(monkeypatch, tmp_path, *, has_characters):
+    """Return the SVG that a picture in Chinese was made from, and the codes of its diagnostics."""
+    drawn = []
+    monkeypatch.setattr(png, "_has_character", lambda _: has_characters)
+    monkeypatch.setattr(png, "_render", lambda svg: drawn.append(svg) or svg.encode())
+    with speaking(CHINESE):
+        result = write_png(timeline_from_text("F0 B0"), tmp_path / "one.png")
+    return drawn[0], [row.code for row in result.diagnostics]
+
+
+def test_picture_is_chinese_if_a_font_has_the_characters(monkeypatch, tmp_path):
+    svg_text, codes = drawn_texts(monkeypatch, tmp_path, has_characters=True)
+    assert "前向" in svg_text
+    assert "picture.english" not in codes
+
+
+def test_picture_is_english_with_a_note_if_no_font_has_the_characters(monkeypatch, tmp_path):
+    svg_text, codes = drawn_texts(monkeypatch, tmp_path, has_characters=False)
+    assert "forward" in svg_text
+    assert "前向" not in svg_text
+    assert "picture.english" in codes
+
+
+def test_a_character_that_no_font_has_is_recognized():
+    assert png._has_character("M")
+    assert not png._has_character("\U000f1234")

@@ -15,7 +15,9 @@ from stagescope.exporters.pictures.figure import Figure
 from stagescope.exporters.pictures.step_chart import UNALIGNED
 from stagescope.exporters.pictures.svg import WRITER, write_svg
 from stagescope.model import Timeline, empty_timeline
+from stagescope.viewer.analysis_data import gather_layers
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.language import CHINESE, speaking
 from synthetic import Shape, pipeline_timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -255,3 +257,19 @@ def test_the_label_of_a_rank_states_how_well_its_clock_is_aligned() -> None:
     timeline = on_machines(timeline_from_text("F0\nF0"), {0: "a", 1: "b"}, {"a": (0, 0), "b": (-5, 7)})
     assert "clock: aligned, error between -5 ns and +7 ns" in draw_picture(timeline).svg
     assert "clock:" not in draw_picture(timeline_from_text("F0\nF0")).svg
+
+
+def test_picture_in_chinese_has_no_english_text():
+    timeline = pipeline_timeline(Shape(ranks=2, microbatches=3, steps=2))
+    with speaking(CHINESE):
+        picture = draw_picture(timeline, Figure(extras=gather_layers(timeline)))
+    root = parsed(picture.svg)
+    # A title within a text is a tooltip.
+    texts = [
+        text for name in ("text", "title", "desc") for one in root.iter(SVG + name) for text in one.itertext()
+    ]
+    assert {"前向", "反向", "关键路径", "等待传输", "距该步开始的时间（ms）"} <= set(texts)
+    kept = re.compile(r"rank|span|ms|µs|us|ns|node-\d+|gpu|cpu|Pipeline")
+    for text in texts:
+        assert not re.search("[A-Za-z]{2,}", kept.sub("", text)), text
+    assert "前向" not in draw_picture(timeline).svg

@@ -68,3 +68,9 @@ def test_numbers_units_and_actions_are_the_same_in_every_language():
 
 def test_a_formula_keeps_its_parentheses():
     assert translated("2 (p - r - 1)", CHINESE) == "2 (p - r - 1)"
+
+
+def test_an_article_alone_is_not_a_translation():
+    untranslated = "the planted sentence that no catalog has"
+    assert translated(untranslated, CHINESE) == untranslated
+    assert translated("the forward_step", CHINESE) == " forward_step "

@@ -27,6 +27,7 @@ from stagescope.exporters.pictures.legend import (
     patterns,
 )
 from stagescope.exporters.pictures.step_chart import (
+    UNALIGNED,
     ChartSpan,
     StepChart,
     chart_axis,
@@ -38,6 +39,7 @@ from stagescope.model.clock_groups import clock_notes
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.kinds import BY_NAME, label
+from stagescope.vocabulary.language import cell_width, localized
 from stagescope.vocabulary.palette import chunk_color, text_color
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def draw_picture(timeline: Timeline, figure: Figure | None = None) -> Picture:
     return Picture(
         svg=_draw(chart, timeline, figure),
         width=lay_out(chart, figure).canvas.width * figure.pixels_per_unit,
-        title=_xml(chart_title(chart)),
+        title=_xml(_title_words(chart)),
         span_count=chart.spans.height,
         track_names=tuple(f"rank {rank}" for rank in chart.ranks),
         diagnostics=tuple(_diagnostics(chart)),
@@ -132,7 +134,7 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
     canvas = layout.canvas
     width, height = number(canvas.width), number(canvas.height)
     shown = [number(side * figure.pixels_per_unit) for side in (canvas.width, canvas.height)]
-    title = _xml(chart_title(chart))
+    title = _xml(_title_words(chart))
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="stagescope" viewBox="0 0 {width} {height}" '
@@ -144,7 +146,7 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
         f"<style>\n{STYLE}{class_rules(chart)}{layer_rules(canvas)}</style>",
         f"<defs>{''.join((*patterns(chart), *hatches(chart)))}</defs>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
-        *_title(canvas, chart_title(chart) if figure.look.title is None else figure.look.title),
+        *_title(canvas, _title_words(chart) if figure.look.title is None else figure.look.title),
         *draw_legend(layout.legend, canvas.left, layout.legend_top),
         *_axis(canvas),
         *_section_titles(canvas),
@@ -155,10 +157,14 @@ def _draw(chart: StepChart, timeline: Timeline, figure: Figure) -> str:
     return "\n".join(parts)
 
 
+def _title_words(chart: StepChart) -> str:
+    return " · ".join(map(localized, chart_title(chart).split(" · ")))
+
+
 def _title(canvas: Canvas, title: str) -> Iterator[str]:
     """Yield the title, smaller where it would not fit; nothing for an empty one."""
     if title:
-        size = min(TITLE_SIZE, (canvas.width - canvas.left) / (TITLE_WIDTH_EM * len(title)))
+        size = min(TITLE_SIZE, (canvas.width - canvas.left) / (TITLE_WIDTH_EM * cell_width(title)))
         place = f'x="{number(canvas.left)}" y="28" font-size="{number(size)}" font-weight="600"'
         yield f'<text class="ink" {place}>{_xml(title)}</text>'
 
@@ -192,20 +198,21 @@ def _description(chart: StepChart) -> str:
             "Because there are so many spans, those of one kind and rank are one shape, without tooltips."
         )
     sentences += [f"{row.message[0].upper()}{row.message[1:]} ({row.count})." for row in _diagnostics(chart)]
-    return " ".join(sentences)
+    return " ".join(map(localized, sentences))
 
 
 def _axis(canvas: Canvas) -> Iterator[str]:
     """Yield grid lines, their times and the label of the axis."""
     axis = chart_axis(canvas.chart, most=int(canvas.plot_width // 80))
     start = "the start of the step on that clock" if canvas.chart.sections else "the start of the step"
-    words = f"time since {start} ({axis.unit})" if axis.unit else "time in units of cost"
+    words = localized(f"time since {start} ({axis.unit})" if axis.unit else "time in units of cost")
     marks = [(number(canvas.left + canvas.x(tick.time_ns)), tick.text) for tick in axis.ticks]
     top, bottom = canvas.top - 4, canvas.bottom
     lines = "".join(f"M{x} {number(top)}V{number(bottom + 4)}" for x, _ in marks)
     yield f'<path class="grid" d="{lines}"/>'
     if canvas.chart.spans.is_empty():
-        yield f'<text class="quiet" x="{number(canvas.left)}" y="{number(top - 4)}">no actions recorded</text>'
+        nothing = localized("no actions recorded")
+        yield f'<text class="quiet" x="{number(canvas.left)}" y="{number(top - 4)}">{nothing}</text>'
     texts = "".join(f'<text x="{x}" y="{number(bottom + 19)}">{text}</text>' for x, text in marks)
     yield f'<g class="quiet" text-anchor="middle" font-size="11">{texts}</g>'
     yield (
@@ -223,7 +230,8 @@ def _section_titles(canvas: Canvas) -> Iterator[str]:
         yield f'<rect class="paper" {place} {size}/>'
         yield f'<path class="grid" stroke-dasharray="6 4" d="M0 {number(top + 4)}H{number(canvas.width)}"/>'
         text = f'x="{number(canvas.left)}" y="{number(top + 19)}" font-size="11"'
-        yield f'<text class="quiet" {text}>{_xml(section.title)}</text>'
+        title = f"{section.title.removesuffix(UNALIGNED)}{localized(UNALIGNED)}"
+        yield f'<text class="quiet" {text}>{_xml(title)}</text>'
 
 
 def _rows(canvas: Canvas, timeline: Timeline) -> Iterator[str]:
@@ -258,8 +266,8 @@ def _rank_tip(rank: int, facts: dict[str, object], drawn: pl.DataFrame) -> str:
     stages = drawn["stage"].drop_nulls().unique().sort().to_list()
     words = [f"rank {rank}", *(str(facts[name]) for name in ("machine", "host", "device") if facts.get(name))]
     if stages:
-        words.append(f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}")
-    clock = f"\nclock: {facts['clock']}" if facts.get("clock") else ""
+        words.append(localized(f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"))
+    clock = f"\n{localized('clock')}: {localized(str(facts['clock']))}" if facts.get("clock") else ""
     return ", ".join(words) + clock
 
 
@@ -296,11 +304,12 @@ def _titled(span: ChartSpan, box: Box, rank: int, chart: StepChart) -> str:
 def _block_tip(span: ChartSpan, rank: int, chart: StepChart) -> str:
     named = span.stage is not None and span.microbatch is not None
     notation = label(span.kind, span.stage, span.microbatch) if named else ""
-    words = " ".join(filter(None, (notation, span.kind.replace("_", " "), (span.name or "")[:120])))
+    kind = localized(span.kind.replace("_", " "))
+    words = " ".join(filter(None, (notation, kind, (span.name or "")[:120])))
     facts = (("rank", rank), ("stage", span.stage), ("micro-batch", span.microbatch), ("step", chart.step))
-    where = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
+    where = ", ".join(localized(f"{name} {value}") for name, value in facts if value is not None)
     length = time_text(chart, span.end_ns - span.start_ns)
-    return f"{words}\n{where}\nstarts at {time_text(chart, span.start_ns)}, lasts {length}"
+    return f"{words}\n{where}\n{localized(f'starts at {time_text(chart, span.start_ns)}, lasts {length}')}"
 
 
 def _text_kinds(canvas: Canvas) -> frozenset[str]:
@@ -312,7 +321,7 @@ def _text_kinds(canvas: Canvas) -> frozenset[str]:
 
 
 def _span_text(span: ChartSpan) -> str:
-    return span.kind.replace("_", " ") if span.microbatch is None else str(span.microbatch)
+    return localized(span.kind.replace("_", " ")) if span.microbatch is None else str(span.microbatch)
 
 
 def _font_size(box: Box) -> float:
@@ -321,7 +330,7 @@ def _font_size(box: Box) -> float:
 
 def _fits(text: str, box: Box) -> bool:
     size = _font_size(box)
-    return size >= LEAST_FONT_SIZE and DIGIT_WIDTH_EM * size * len(text) + 2 <= box.width
+    return size >= LEAST_FONT_SIZE and DIGIT_WIDTH_EM * size * cell_width(text) + 2 <= box.width
 
 
 def _texts(drawing: Drawing, drawn: list[ChartSpan], boxes: list[Box]) -> Iterator[str]:

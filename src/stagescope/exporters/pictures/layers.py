@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.exporters.pictures.canvas import Box, number, path_data
 from stagescope.exporters.pictures.legend import TEXTURES, LegendEntry
+from stagescope.vocabulary.language import localized
 from stagescope.vocabulary.palette import WAIT_SWATCHES, wait_swatch
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def hatches(chart: StepChart) -> Iterator[str]:
 def layer_entries(chart: StepChart) -> Iterator[LegendEntry]:
     """Yield the entries of the legend."""
     for place, wait in enumerate(waits_of(chart)):
-        yield LegendEntry(f"idle: {wait.replace('_', ' ')}", (f"key{place}",))
+        yield LegendEntry(localized(f"idle: {wait.replace('_', ' ')}"), (f"key{place}",))
     if chart.critical_path is not None and chart.critical_path.height:
-        yield LegendEntry("critical path", ("critical",), swatch_height=10)
+        yield LegendEntry(localized("critical path"), ("critical",), swatch_height=10)
 
 
 def draw_waits(canvas: Canvas, waits: pl.DataFrame) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.exporters.pictures.canvas import number
 from stagescope.exporters.pictures.step_chart import StepChart, span_rows
 from stagescope.vocabulary.kinds import BY_NAME, KINDS
+from stagescope.vocabulary.language import cell_width, localized
 from stagescope.vocabulary.palette import INK, PAPER, SWATCHES, chunk_color, contrast
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class LegendEntry(NamedTuple):
     @property
     def width(self) -> float:
         """The width of the entry in pixels."""
-        return (46.0 if self.classes else 20.0) + 6.5 * len(self.words)
+        return (46.0 if self.classes else 20.0) + 6.5 * cell_width(self.words)
 
 
 def styles(chart: StepChart) -> list[tuple[str, int]]:
@@ -83,13 +84,15 @@ def legend_entries(chart: StepChart) -> list[LegendEntry]:
     classes: dict[str, list[str]] = defaultdict(list)
     for kind, chunk in styles(chart):
         classes[kind].append(class_name(kind, chunk))
-    entries = [LegendEntry(kind.replace("_", " "), tuple(names)) for kind, names in classes.items()]
+    entries = [
+        LegendEntry(localized(kind.replace("_", " ")), tuple(names)) for kind, names in classes.items()
+    ]
     if chart.spans["fused"].any():
-        entries.append(LegendEntry("overlapped pair", ("pair",)))
+        entries.append(LegendEntry(localized("overlapped pair"), ("pair",)))
     if chart.waits.height:
-        entries.append(LegendEntry("waits for a transfer", ("wait",), swatch_height=5))
+        entries.append(LegendEntry(localized("waits for a transfer"), ("wait",), swatch_height=5))
     if chart.chunk_count > 1:
-        entries.append(LegendEntry(f"chunks 0 to {chart.chunk_count - 1}: dark to light", ()))
+        entries.append(LegendEntry(localized(f"chunks 0 to {chart.chunk_count - 1}: dark to light"), ()))
     return entries
 
 

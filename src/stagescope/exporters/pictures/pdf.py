@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from stagescope.exporters.pictures.drawing import FONTS, draw_picture
 from stagescope.exporters.pictures.figure import UNITS_PER_INCH, Figure
-from stagescope.exporters.pictures.png import PNG_FONTS
+from stagescope.exporters.pictures.png import PNG_FONTS, drawable_language, language_notes
 from stagescope.exporters.writer import Writer, Written
 from stagescope.vocabulary.errors import CommandError
+from stagescope.vocabulary.language import speaking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,8 @@ def write_pdf(timeline: Timeline, path: Path, figure: Figure | None = None) -> W
         import typst  # noqa: PLC0415 - 80 MB that only this format needs
     except ImportError:
         raise CommandError.missing_library("typst", "writing a PDF", INSTALL) from None
-    picture = draw_picture(timeline, (figure or Figure()).scaled())
+    with speaking(drawable_language()):
+        picture = draw_picture(timeline, (figure or Figure()).scaled())
     inputs = {
         "picture": picture.svg.replace(FONTS, PNG_FONTS),
         "points": str(picture.width * POINTS_PER_PIXEL),
@@ -50,7 +52,8 @@ def write_pdf(timeline: Timeline, path: Path, figure: Figure | None = None) -> W
     }
     data = typst.compile(PAGE, sys_inputs=inputs)
     path.write_bytes(data)
-    return Written(path, len(data), picture.span_count, 0, picture.track_names, picture.diagnostics)
+    diagnostics = (*picture.diagnostics, *language_notes())
+    return Written(path, len(data), picture.span_count, 0, picture.track_names, diagnostics)
 
 
 def _with_extras(extras: AnalysisLayers) -> Writer:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 KINDS: dict[str, str] = {
     "name": r".+?",
+    "word": r"\S+",
     "text": r".+?",
     "list": r".+?",
     "number": r"[-+]?\d[\d,.]*",
@@ -22,8 +23,8 @@ KINDS: dict[str, str] = {
 }
 """What a placeholder matches, by its name without digits at its end.
 
-Names and numbers, also with units, are kept as they are; a text, whole numbers (some may only be counted) and the parts
-of a list are translated themselves; the s of a plural is dropped.
+Names, single words and numbers, also with units, are kept as they are; a text, whole numbers (some may only be counted)
+and the parts of a list are translated themselves; the s of a plural is dropped.
 """
 
 PATTERNS = {**KINDS, "first": r"(?:(?!: ).)+?"}
