@@ -74,3 +74,10 @@ def test_an_article_alone_is_not_a_translation():
     untranslated = "the planted sentence that no catalog has"
     assert translated(untranslated, CHINESE) == untranslated
     assert translated("the forward_step", CHINESE) == " forward_step "
+
+
+def test_a_template_may_begin_a_sentence():
+    message = "the picture shows step 4; other steps are not drawn"
+    sentence = f"T{message[1:]} (3)."
+    assert translated(sentence, CHINESE) == f"{translated(message, CHINESE)}（3）。"
+    assert "step" not in translated(message, CHINESE)

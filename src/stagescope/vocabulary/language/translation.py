@@ -102,12 +102,22 @@ def _partial(core: str, language: str) -> str | None:
 
 
 def _matches(core: str, language: str) -> Iterator[tuple[Template, re.Match[str]]]:
-    """Yield the templates that a text fits, the most specific first."""
-    for template in load_catalog(language).templates:
-        if all(literal in core for literal in template.literals):
-            match = template.pattern.fullmatch(core)
-            if match:
-                yield template, match
+    """Yield the templates that a text fits, the most specific first; those in the catalog's own case come first."""
+    templates = load_catalog(language).templates
+    for template in templates:
+        if match := _match(template, core):
+            yield template, match
+    # The beginning of a sentence, unless a value is there, whose case is its own.
+    other = core[:1].swapcase() + core[1:]
+    for template in templates:
+        if template.literals[0] and (match := _match(template, other)):
+            yield template, match
+
+
+def _match(template: Template, core: str) -> re.Match[str] | None:
+    if not all(literal in core for literal in template.literals):
+        return None
+    return template.pattern.fullmatch(core)
 
 
 def _is_whole(match: re.Match[str], language: str) -> bool:
