@@ -8,7 +8,7 @@ from drawing import timeline_from_text
 from machines import move_traces, record_machines
 from places import DATA
 from running_server import Visitor
-from stagescope.api import align_timeline, clock_report, files_state, prepare_viewer, read
+from stagescope.api import align_timeline, clock_report, compare, files_state, prepare_viewer, read, simulate
 from stagescope.ingest.layout import Layout
 from stagescope.vocabulary.errors import InputError, ScheduleError, UsageError
 
@@ -222,3 +222,14 @@ def test_a_report_is_exported_to_every_format(tmp_path):
             assert (tmp_path / f"a{writer.suffix}").read_bytes() == (
                 tmp_path / f"b{writer.suffix}"
             ).read_bytes()
+
+
+def test_a_simulation_in_units_of_cost_is_not_compared_with_times():
+    times, costs = (
+        simulate("1f1b", ranks=2, microbatches=4, in_cost_units=unit).timeline for unit in (False, True)
+    )
+    for pair in ((times, costs), (costs, times)):
+        with pytest.raises(UsageError, match="units of cost cannot be compared with a run in time"):
+            compare(*pair)
+    assert compare(costs, costs).table.height
+    assert compare(times, times).table.height

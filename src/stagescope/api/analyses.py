@@ -19,6 +19,8 @@ from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.analysis.statistics.comparison_json import comparison_json
 from stagescope.api.reading import clock_json, clock_report
+from stagescope.model.simulated import is_in_cost_units
+from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +47,10 @@ __all__ = [
     "what_if",
     "what_if_json",
 ]
+
+DIFFERENT_UNITS = (
+    "a simulation in units of cost cannot be compared with a run in time; simulate with costs such as 2.5 ms"
+)
 
 
 def analyze(
@@ -77,12 +83,15 @@ def compare(before: Timeline, after: Timeline, *, skip_steps: Skipped | None = N
     """Return how run `after` differs from run `before`, and which differences exceed the noise of the steps.
 
     Only steps in the totals of the two reports are compared; diagnostics name the others. `skip_steps` are left out of
-    both runs, as in `analyze`.
+    both runs, as in `analyze`. Raises UsageError if one of them is a simulation in units of cost and the other is not.
 
     >>> from stagescope.model import empty_timeline
     >>> compare(empty_timeline(), empty_timeline()).table.height
     0
     """
+    has_both = before.spans.height and after.spans.height
+    if has_both and is_in_cost_units(before) != is_in_cost_units(after):
+        raise UsageError(DIFFERENT_UNITS)
     return compare_totals(keep_aligned_pipelines(before), keep_aligned_pipelines(after), skip_steps)
 
 

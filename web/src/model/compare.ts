@@ -1,5 +1,6 @@
 /** Two runs, or two steps of one: the actions of one matched with those of the other by stage, micro-batch, kind and rank. */
 
+import { DataError } from "./columns";
 import { t } from "./language";
 import { isAction, kindsByCode, type Meta, type Step } from "./meta";
 import type { Spans } from "./spans";
@@ -34,13 +35,15 @@ export interface Comparison {
 
 /**
  * Return the comparison of `spans` with `other`, which is shifted so that its steps begin where the own ones do; of one
- * step of both only, if there is a number.
+ * step of both only, if there is a number. Throws DataError if their units of time differ.
  */
 export function compareRuns(
   [meta, spans]: [Meta, Spans],
   [otherMeta, other]: [Meta, Spans],
   onlyStep: number | null = null,
 ): Comparison {
+  if (meta.time_unit !== otherMeta.time_unit)
+    throw new DataError(t("One of the runs is a simulation in units of cost, the other one has times."));
   const stages: [number, number] = [stageCount(meta), stageCount(otherMeta)];
   const differ = stages[0] !== stages[1];
   const found = match(

@@ -31,6 +31,12 @@ describe("two runs", () => {
     expect([comparison.matched, comparison.unmatched, comparison.delta(0)]).toEqual([0, 0, undefined]);
   });
 
+  it("of different units of time are refused", () => {
+    const [own, other] = [sourceOf("F0 B0"), sourceOf("F0 B0")];
+    const inCost = { ...other.meta, time_unit: "cost" as const };
+    expect(() => compareRuns([own.meta, own.spans], [inCost, other.spans])).toThrow("units of cost");
+  });
+
   it("have rows of their own, which are matched by rank", () => {
     const own = sourceOf("F0 B0\n. F0 B0");
     const other = sourceOf("F0 B0\n. F0 B0");
