@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ os.environ.pop("COLUMNS", None)
 
 # Expected texts are English, whatever the language of the machine is.
 os.environ["STAGESCOPE_LANG"] = "en"
+
+# A script starts programs in the background with Ctrl-C ignored, and so would be what the tests start. Loading Polars
+# hides that, because it catches the signal, until something restores the handler that Python found at its start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_TESTS = Path(__file__).with_name("long_tests.txt")
 

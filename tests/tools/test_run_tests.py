@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "run_tests.py"
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
 PASSES = "def test_passes():\n    pass\n"
 FAILS = "def test_fails():\n    assert False\n"
 ONCE = """
@@ -66,3 +67,18 @@ def test_what_no_second_run_can_change_keeps_its_status(
     run: Callable[..., subprocess.CompletedProcess[str]], text: str, status: int
 ) -> None:
     assert run(text).returncode == status
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="what is ignored is not inherited there")
+def test_programs_that_tests_start_get_ctrl_c_where_the_tests_run_in_the_background():
+    program = """
+import runpy, signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+runpy.run_path(sys.argv[1])
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+asks = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+print(subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout)
+"""
+    command = [sys.executable, "-c", program, str(CONFTEST)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.split() == ["True", "True"]
