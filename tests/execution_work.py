@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from threading import Event, Timer
+
+import polars as pl
 
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import limit
@@ -36,3 +39,17 @@ def killed(_item: object) -> None:
 
 def large(size_bytes: int) -> bytes:
     return os.urandom(size_bytes)
+
+
+def interrupted(number: int) -> int:
+    """Get Ctrl-C, as all processes of a terminal do, during a query: Polars handles the signal while it runs one."""
+    sent = Event()
+
+    def send() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        sent.set()
+
+    Timer(0.05, send).start()
+    while not sent.is_set():
+        pl.LazyFrame({"number": range(200_000)}).sort("number", descending=True).collect()
+    return number

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import sys
+import threading
 
 import pytest
 
-from execution_work import killed, killed_once, limit_of_ranks, refused, squared
+from execution_work import interrupted, killed, killed_once, limit_of_ranks, refused, squared
 from stagescope.execution import InThisProcess, executor_for
 from stagescope.execution.choice import checked_address
 from stagescope.vocabulary.errors import CommandError, InputError, UsageError
@@ -28,6 +32,21 @@ def test_items_are_done_in_processes_that_end(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+class Interrupts(threading.Thread):
+    """Send Ctrl-C to all workers again and again, from their first moment."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.count = 0
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.002):
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid, signal.SIGINT)
+                self.count += 1
+
+
 def interrupt(results) -> None:
     next(results)
     raise KeyboardInterrupt
@@ -37,6 +56,29 @@ def test_workers_end_when_the_caller_is_interrupted():
     with pytest.raises(KeyboardInterrupt), executor_for(2) as workers:
         interrupt(workers.map(squared, range(8)))
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal to one process is not Ctrl-C there")
+def test_workers_leave_ctrl_c_to_the_caller_while_they_run_a_query(capfd):
+    notices: list[str] = []
+    with executor_for(2, on_notice=notices.append) as workers:
+        assert list(workers.map(interrupted, range(4))) == [0, 1, 2, 3]
+    assert notices == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal to one process is not Ctrl-C there")
+def test_workers_leave_ctrl_c_to_the_caller_while_they_start(capfd):
+    notices: list[str] = []
+    interrupts = Interrupts()
+    interrupts.start()
+    with executor_for(2, on_notice=notices.append) as workers:
+        assert list(workers.map(squared, range(8))) == [number**2 for number in range(8)]
+    interrupts.ended.set()
+    interrupts.join()
+    assert interrupts.count > 2
+    assert notices == []
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_one_worker_is_this_process():

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from stagescope.execution.executor import TRIES, name_of
-from stagescope.execution.spawning import begin_worker, main_hidden, threads_shared
+from stagescope.execution.spawning import begin_worker, ctrl_c_blocked, main_hidden, threads_shared
 from stagescope.vocabulary.errors import CommandError
 from stagescope.vocabulary.limits import changed_limits
 
@@ -168,7 +168,7 @@ def _started(workers: int) -> _Worker:
     context = multiprocessing.get_context("spawn")
     own, others = context.Pipe()
     process = context.Process(target=_work, args=(others, changed_limits()), daemon=True)
-    with main_hidden(), threads_shared(workers):
+    with main_hidden(), threads_shared(workers), ctrl_c_blocked():
         process.start()
     others.close()  # so that its end is noticed here
     return _Worker(process, own)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 THREADS = "POLARS_MAX_THREADS"
+CAN_BLOCK = hasattr(signal, "pthread_sigmask")
+"""Windows has no signal masks."""
 
 
 def core_count() -> int:
@@ -34,10 +37,30 @@ def can_spawn() -> bool:
 def begin_worker(limits: Mapping[str, int]) -> None:
     """Use the limits of the parent, and leave Ctrl-C to it.
 
-    A terminal sends Ctrl-C to all processes, and each worker would print a traceback.
+    A terminal sends Ctrl-C to all processes, and each worker would print a traceback. It is blocked rather than only
+    ignored, because Polars replaces what is ignored by a handler when it is loaded.
     """
     use_limits(limits)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if CAN_BLOCK:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def ctrl_c_blocked() -> Iterator[None]:
+    """Start workers in the block that do not get Ctrl-C: they inherit what is blocked. This process gets it afterwards.
+
+    Otherwise, one that has not come as far as `begin_worker` would print a traceback.
+    """
+    if not CAN_BLOCK:
+        yield
+        return
+    resource_tracker.ensure_running()  # CPython unblocks the signal when it starts that process
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

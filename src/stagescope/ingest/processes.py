@@ -8,7 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from stagescope.execution.spawning import begin_worker, can_spawn, core_count, main_hidden
+from stagescope.execution.spawning import begin_worker, can_spawn, core_count, ctrl_c_blocked, main_hidden
 from stagescope.ingest.usable_files import outcome_of, read_usable, usable
 from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import changed_limits
@@ -43,7 +43,7 @@ def read_each(
         return read_usable(read, paths, on_read, pattern)
     outcomes: dict[Path, Found | InputError | TableError] = {}
     with _workers(workers) as pool:
-        with main_hidden():
+        with main_hidden(), ctrl_c_blocked():
             running = {pool.submit(outcome_of, read, path, pattern): path for path in large}
         for path in paths:
             if path not in running.values():
@@ -67,7 +67,7 @@ def _outcome_alone(
     read: Callable[[Path, str | None], Found], path: Path, pattern: str | None
 ) -> Found | InputError | TableError:
     """Return the outcome of one file in a worker of its own, which it may kill."""
-    with _workers(1) as pool, main_hidden():
+    with _workers(1) as pool, main_hidden(), ctrl_c_blocked():
         try:
             return pool.submit(outcome_of, read, path, pattern).result()
         except BrokenProcessPool:
