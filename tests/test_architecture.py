@@ -35,6 +35,12 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
     ("parameters_stay_few", "record/emitter.py", "emit_action"): "same",
     ("parameters_stay_few", "record/timing.py", "_end_on_host"): "same: it passes them on",
     ("parameters_stay_few", "record/devices/device_timer.py", "end"): "same",
+    ("only_the_recorder_needs_linux", "execution/spawning.py", "signal.pthread_sigmask"): (
+        "not used where a system does not have it: workers only ignore Ctrl-C there"
+    ),
+    ("only_the_recorder_needs_linux", "cli/interrupts.py", "signal.pthread_kill"): (
+        "not used on Windows, which has no system calls that a signal ends"
+    ),
     ("only_the_recorder_needs_linux", "execution/spawning.py", "os.sched_getaffinity"): (
         "used where it exists, see test_platforms.py"
     ),

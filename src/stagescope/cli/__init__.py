@@ -16,6 +16,7 @@ import click
 
 from stagescope import __version__
 from stagescope.cli.help_language import language_of_call, with_language
+from stagescope.cli.interrupts import interrupts_kept
 from stagescope.vocabulary.errors import StagescopeError
 from stagescope.vocabulary.language import speaking
 from stagescope.vocabulary.nearest_names import nearest_name
@@ -161,8 +162,7 @@ def _run(arguments: list[str]) -> int:
     if "_STAGESCOPE_COMPLETE" in os.environ:  # a shell requests completions; click prints them and exits
         commands.main(arguments, prog_name=PROGRAM)
     try:
-        with commands.make_context(PROGRAM, arguments) as context:
-            code = commands.invoke(context)
+        code = _invoke(arguments)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (StagescopeError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
@@ -172,6 +172,21 @@ def _run(arguments: list[str]) -> int:
             raise
         return _print_error(error)
     return code if isinstance(code, int) else 0
+
+
+def _invoke(arguments: list[str]) -> object:
+    """Return what the command returns. Raises KeyboardInterrupt after Ctrl-C, whatever became of that."""
+    kept = interrupts_kept()
+    try:
+        with kept, commands.make_context(PROGRAM, arguments) as context:
+            code: object = commands.invoke(context)
+    except Exception as error:  # may be what a library made of it
+        if kept.is_interrupted:
+            raise KeyboardInterrupt from error
+        raise
+    if kept.is_interrupted:
+        raise KeyboardInterrupt
+    return code
 
 
 def _print_error(error: BaseException) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -168,10 +169,17 @@ def _started(workers: int) -> _Worker:
     context = multiprocessing.get_context("spawn")
     own, others = context.Pipe()
     process = context.Process(target=_work, args=(others, changed_limits()), daemon=True)
-    with main_hidden(), threads_shared(workers), ctrl_c_blocked():
-        process.start()
+    with ThreadPoolExecutor(
+        1
+    ) as aside:  # Ctrl-C interrupts this thread: half started, it would print a traceback
+        aside.submit(_start, process, workers).result()
     others.close()  # so that its end is noticed here
     return _Worker(process, own)
+
+
+def _start(process: SpawnProcess, workers: int) -> None:
+    with main_hidden(), threads_shared(workers), ctrl_c_blocked():
+        process.start()
 
 
 def _work(connection: Connection[Any, Any], limits: Mapping[str, int]) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 THREADS = "POLARS_MAX_THREADS"
-CAN_BLOCK = hasattr(signal, "pthread_sigmask")
-"""Windows has no signal masks."""
 
 
 def core_count() -> int:
@@ -42,7 +40,7 @@ def begin_worker(limits: Mapping[str, int]) -> None:
     """
     use_limits(limits)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if CAN_BLOCK:
+    if sys.platform != "win32":  # has no signal masks
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
@@ -52,7 +50,7 @@ def ctrl_c_blocked() -> Iterator[None]:
 
     Otherwise, one that has not come as far as `begin_worker` would print a traceback.
     """
-    if not CAN_BLOCK:
+    if sys.platform == "win32":
         yield
         return
     resource_tracker.ensure_running()  # CPython unblocks the signal when it starts that process

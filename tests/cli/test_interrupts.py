@@ -1,0 +1,91 @@
+"""Ctrl-C ends a command as interrupted, whatever a library makes of the KeyboardInterrupt."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process sends itself SIGINT")
+
+PROGRAM = """
+import signal, sys, time
+import click
+from stagescope import cli
+from stagescope.vocabulary.errors import UsageError
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+class Destroyed:
+    def __del__(self):
+        interrupt()
+
+def swallow():
+    try:
+        interrupt()
+    except BaseException:
+        pass
+
+def destroy():
+    Destroyed()
+
+def replace():
+    try:
+        interrupt()
+    except BaseException:
+        raise ImportError("of the library that was being loaded")
+
+def refuse():
+    try:
+        interrupt()
+    except BaseException:
+        raise UsageError("of the program")
+
+@click.command("planted")
+@click.argument("how")
+@click.argument("rest", type=float)
+def command(how, rest):
+    globals()[how]()
+    print("goes on")
+    end = time.monotonic() + rest
+    while time.monotonic() < end:
+        time.sleep(rest)
+    print("ended")
+
+sys.modules["planted"] = sys.modules["__main__"]
+cli.COMMANDS = (cli.Command("planted", "planted", "A command."),)
+sys.exit(cli.main())
+"""
+LONG_S = "100"
+
+
+def outcome(how: str, rest: str = LONG_S) -> tuple[int, str, str]:
+    command = [sys.executable, "-c", PROGRAM, "planted", how, rest]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("how", ["interrupt", "swallow", "destroy", "replace", "refuse"])
+def test_a_command_ends_as_interrupted_whatever_became_of_the_interrupt(how):
+    code, output, errors = outcome(how)
+    assert code in {130, -signal.SIGINT}
+    assert "ended" not in output
+    assert errors.endswith("stagescope: interrupted\n")
+    assert "ImportError" not in errors
+
+
+def test_a_command_that_ended_without_noticing_is_reported_as_interrupted():
+    code, output, errors = outcome("swallow", "0")
+    assert code == 130
+    assert output == "goes on\nended\n"
+    assert errors == "stagescope: interrupted\n"
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored():
+    ignoring = f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{PROGRAM}"
+    command = [sys.executable, "-c", ignoring, "planted", "interrupt", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "goes on\nended\n", "")
