@@ -17,8 +17,10 @@ export interface Transfer {
 export interface Matrix {
   /** The first and the last rank of each row or column of cells, rising. */
   ranks: [number, number][];
-  /** Sums by row (source) and column (target) of cells, row by row; NaN: unknown, 0: nothing. */
+  /** Sums by row (source) and column (target) of cells, row by row; NaN: unknown. */
   cells: Float64Array;
+  /** How many messages each cell has: time and bytes may be 0 although something was sent. */
+  messages: Float64Array;
   largest: number;
 }
 
@@ -46,16 +48,19 @@ export function matrixOf(
   const count = Math.ceil(sorted.length / perCell);
   const place = new Map(sorted.map((rank, i) => [rank, Math.floor(i / perCell)]));
   const cells = new Float64Array(count * count);
+  const messages = new Float64Array(count * count);
   for (const transfer of transfers) {
     const [row, column] = [place.get(transfer.source), place.get(transfer.target)];
-    if (row !== undefined && column !== undefined) cells[row * count + column]! += transfer[metric];
+    if (row === undefined || column === undefined) continue;
+    cells[row * count + column]! += transfer[metric];
+    messages[row * count + column]! += transfer.messages;
   }
   const largest = cells.reduce((found, value) => (value > found ? value : found), 0);
   const named = Array.from({ length: count }, (_, i): [number, number] => {
     const own = sorted.slice(i * perCell, (i + 1) * perCell);
     return [own[0]!, own[own.length - 1]!];
   });
-  return { ranks: named, cells, largest };
+  return { ranks: named, cells, messages, largest };
 }
 
 /** The pairs with most of a metric, those with an unknown value last. */

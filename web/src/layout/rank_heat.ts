@@ -70,9 +70,11 @@ export function shade(value: number, low: number, high: number): number {
   return high > pale ? (value - pale) / (high - pale) : 0;
 }
 
-/** The metrics of a table with a value: a wait that was not recorded is 0 everywhere, and no wait of 0. */
+/** The metrics with a known value: a wait that was not recorded is 0 everywhere, and no wait of 0. */
 export function recordedMetrics<Metric extends string>(table: Table, names: readonly Metric[]): Metric[] {
-  return names.filter((name) => name !== "wait_ns" || table.values(name).some((value) => value > 0));
+  const isKnown = (name: Metric, value: number): boolean => (name === "wait_ns" ? value > 0 : value >= 0);
+  // Work is the rest of a window, and no column.
+  return names.filter((name) => !table.has(name) || table.values(name).some((value) => isKnown(name, value)));
 }
 
 /** Where the largest values above 0 are, the first ones among equal values. */

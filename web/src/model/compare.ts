@@ -3,7 +3,7 @@
 import { DataError } from "./columns";
 import { t } from "./language";
 import { isAction, kindsByCode, type Meta, type Step } from "./meta";
-import type { Spans } from "./spans";
+import { lowerBound, type Spans } from "./spans";
 
 /** Code of no kind: spans that have it are not drawn. */
 export const HIDDEN = 255;
@@ -153,22 +153,20 @@ function stageCount(meta: Meta): number {
 
 /** Move the spans of each step to where the own run has it, and cut off what reaches beyond the next own step.
  *
- * Steps that it lacks keep their distance to the first. Return how many spans are cut off.
+ * Steps that it lacks keep their distance to the one before, and spans without a step go with the step that they are in
+ * by time. Return how many spans are cut off.
  */
 function alignSteps(meta: Meta, otherMeta: Meta, other: Spans): number {
-  const own = new Map(meta.steps.map((step, i) => [step.step, { step, next: meta.steps[i + 1] }]));
-  const shift = new Map<number, number>();
-  let last = (meta.steps[0]?.start ?? 0) - (otherMeta.steps[0]?.start ?? 0);
-  for (const step of otherMeta.steps) {
-    const here = own.get(step.step);
-    if (here) last = here.step.start - step.start;
-    shift.set(step.step, last);
-  }
+  const places = placesOfSteps(meta, otherMeta);
+  const byNumber = new Map(otherMeta.steps.map((step, i) => [step.step, places[i]!]));
+  const starts = otherMeta.steps.map((step) => step.start);
+  const first = { shift: (meta.steps[0]?.start ?? 0) - (starts[0] ?? 0), limit: Infinity };
   const steps = other.table.ints("step");
   let cut = 0;
   for (let i = 0; i < other.count; i++) {
-    other.start[i]! += shift.get(steps[i]!) ?? last;
-    const limit = own.get(steps[i]!)?.next?.start ?? Infinity;
+    const inTime = (): number => lowerBound(starts, other.start[i]!, 0, starts.length) - 1;
+    const { shift, limit } = byNumber.get(steps[i]!) ?? places[inTime()] ?? first;
+    other.start[i]! += shift;
     if (other.start[i]! + other.duration[i]! <= limit) continue;
     cut++;
     if (other.start[i]! >= limit) {
@@ -179,4 +177,15 @@ function alignSteps(meta: Meta, otherMeta: Meta, other: Spans): number {
   }
   other.refresh();
   return cut;
+}
+
+/** By step of the other run: how far it moves, and where the next own step begins. */
+function placesOfSteps(meta: Meta, otherMeta: Meta): { shift: number; limit: number }[] {
+  const own = new Map(meta.steps.map((step) => [step.step, step.start]));
+  let shift = (meta.steps[0]?.start ?? 0) - (otherMeta.steps[0]?.start ?? 0);
+  return otherMeta.steps.map(({ step, start }) => {
+    const here = own.get(step);
+    if (here !== undefined) shift = here - start;
+    return { shift, limit: meta.steps.find((next) => next.step > step)?.start ?? Infinity };
+  });
 }

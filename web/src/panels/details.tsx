@@ -116,7 +116,7 @@ function facts(viewer: Viewer, span: Span, kind: Kind | undefined): [string, str
         ? t`${durationText(span.start - step.start, unit)} after the start of the step`
         : durationText(span.start, unit),
     ],
-    ["start on the clock", `${momentText(meta.base_ns, span.start)} ns`],
+    ["start on the clock", unit === "cost" ? null : `${momentText(meta.base_ns, span.start)} ns`],
     [
       "duration",
       unit === "cost"

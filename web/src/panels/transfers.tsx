@@ -95,21 +95,22 @@ function paintMatrix(
   pen.fillRect(0, 0, pen.canvas.width, pen.canvas.height);
   pen.fillStyle = color("--heat-high");
   matrix.cells.forEach((value, i) => {
-    if (value === 0) return;
+    if (matrix.messages[i] === 0) return;
     // The root keeps small values visible beside large ones; an unknown value is as faint as the smallest.
-    pen.globalAlpha = Number.isNaN(value) ? 0.15 : 0.15 + 0.85 * Math.sqrt(value / matrix.largest);
+    pen.globalAlpha = value > 0 ? 0.15 + 0.85 * Math.sqrt(value / matrix.largest) : 0.15;
     pen.fillRect(Math.floor((i % count) * side), Math.floor(Math.floor(i / count) * side), filled, filled);
   });
   pen.globalAlpha = 1;
 }
 
 function cellText(matrix: Matrix, row: number, column: number, text: (value: number) => string): string {
-  const value = matrix.cells[row * matrix.ranks.length + column]!;
-  const named = (place: number): string => {
-    const [first, last] = matrix.ranks[place]!;
+  const place = row * matrix.ranks.length + column;
+  const named = (at: number): string => {
+    const [first, last] = matrix.ranks[at]!;
     return first === last ? TEXTS.oneRank(String(first)) : TEXTS.severalRanks(String(first), String(last));
   };
-  return TEXTS.sent(named(row), named(column), value === 0 ? TEXTS.nothingSent : text(value));
+  const value = matrix.messages[place] === 0 ? TEXTS.nothingSent : text(matrix.cells[place]!);
+  return TEXTS.sent(named(row), named(column), value);
 }
 
 function valueText(viewer: Viewer, metric: Metric, value: number): string {

@@ -36,3 +36,10 @@ it("lists the largest pairs, unknown ones last", () =>
     [4, 0],
     [0, 4],
   ]));
+
+it("distinguishes what took no time from what was not sent", () => {
+  const instant = [{ source: 0, target: 4, messages: 3, bytes: 0, transfer_ns: 0 }];
+  const { cells, messages } = matrixOf(instant, [0, 4], "transfer_ns", 10);
+  expect([...cells]).toEqual([0, 0, 0, 0]);
+  expect([...messages]).toEqual([0, 3, 0, 0]);
+});

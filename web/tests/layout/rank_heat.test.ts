@@ -7,7 +7,8 @@ function tableOf(rows: [number, number, number][]): Table {
   const column = (place: number): number[] => rows.map((row) => row[place]!);
   const columns: Record<string, number[]> = { row: column(0), step: column(1), idle_ns: column(2) };
   const read = (name: string): number[] => columns[name]!;
-  return { rows: rows.length, ints: read, values: read } as unknown as Table;
+  const has = (name: string): boolean => name in columns;
+  return { rows: rows.length, ints: read, values: read, has } as unknown as Table;
 }
 
 describe("the map of ranks by steps", () => {
@@ -85,9 +86,14 @@ describe("the shade of a value", () => {
 describe("the metrics of a map", () => {
   it("leave out waits of which none was recorded", () => {
     const table = (waits: number[]): Table =>
-      ({ rows: waits.length, ints: () => [], values: () => waits }) as unknown as Table;
+      ({ rows: waits.length, ints: () => [], has: () => true, values: () => waits }) as unknown as Table;
     expect(recordedMetrics(table([0, 0]), ["idle_ns", "wait_ns"])).toEqual(["idle_ns"]);
     expect(recordedMetrics(table([0, 3]), ["idle_ns", "wait_ns"])).toEqual(["idle_ns", "wait_ns"]);
+  });
+
+  it("leave out what is unknown everywhere", () => {
+    const table = { has: () => true, values: () => [NaN, NaN] } as unknown as Table;
+    expect(recordedMetrics(table, ["idle_ns", "wait_ns"])).toEqual([]);
   });
 
   it("have the largest values, the first ones among equal values, and none of 0", () => {

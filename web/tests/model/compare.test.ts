@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
 
 import { compareRuns, compareSteps, HIDDEN } from "../../src/model/compare";
-import { sourceOf } from "../blob";
+import { Spans } from "../../src/model/spans";
+import { sourceOf, tableOf } from "../blob";
 
 describe("two runs", () => {
   it("are matched action by action, and the change is a fraction of the other's duration", () => {
@@ -62,6 +63,65 @@ describe("two runs", () => {
     const comparison = compareRuns([{ ...own.meta, steps }, own.spans], [other.meta, other.spans]);
     expect(comparison.cut).toBe(1);
     expect([...other.spans.duration]).toEqual([20, 5]);
+  });
+});
+
+/** A run whose steps have one forward each, at these times. */
+function runOfSteps(steps: [number, number][], withoutStep: [number, number][] = []) {
+  const all = [...steps, ...withoutStep.map(([, start]): [number, number] => [-1, start])];
+  all.sort(([, one], [, other]) => one - other);
+  const table = tableOf({
+    row: all.map(() => 0),
+    kind: all.map(() => 1),
+    lane: all.map(() => 0),
+    stage: all.map(() => 0),
+    microbatch: all.map(() => 0),
+    step: all.map(([step]) => (step < 0 ? null : step)),
+    start: all.map(([, start]) => start),
+    duration: all.map(() => 10),
+  });
+  const { meta } = sourceOf("F0");
+  const [first] = meta.steps;
+  const described = steps.map(([step, start]) => ({ ...first!, step, start, end: start + 10 }));
+  return { meta: { ...meta, steps: described }, spans: new Spans(table) };
+}
+
+describe("the earlier run", () => {
+  it("is cut off where the next step begins, also in steps that the later run lacks", () => {
+    const own = runOfSteps([
+      [0, 0],
+      [2, 100],
+    ]);
+    const other = runOfSteps([
+      [0, 0],
+      [1, 95],
+      [2, 200],
+    ]);
+    const comparison = compareRuns([own.meta, own.spans], [other.meta, other.spans]);
+    expect([...other.spans.start]).toEqual([0, 95, 100]);
+    expect([...other.spans.duration]).toEqual([10, 5, 10]);
+    expect(comparison.cut).toBe(1);
+  });
+
+  it("has spans without a step beside the step that they were recorded in", () => {
+    const own = runOfSteps([
+      [0, 0],
+      [1, 100],
+      [2, 200],
+    ]);
+    const other = runOfSteps(
+      [
+        [0, 0],
+        [1, 150],
+        [2, 300],
+      ],
+      [
+        [-1, 20],
+        [-1, 170],
+      ],
+    );
+    compareRuns([own.meta, own.spans], [other.meta, other.spans]);
+    expect([...other.spans.start]).toEqual([0, 20, 100, 120, 200]);
   });
 });
 
