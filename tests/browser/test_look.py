@@ -81,6 +81,30 @@ def test_print_is_light_and_fits_paper_with_the_verdict_and_the_account(open_pag
     assert shown.of("display.isPrinted.value") is False
 
 
+PAPERS = {
+    "A4": (717, 1046),
+    "A4 landscape": (1046, 717),
+    "Letter": (739, 979),
+    "Letter landscape": (979, 739),
+}
+"""Pixels between margins of 0.4 inches."""
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_printed_picture_is_as_wide_as_the_paper_and_not_cut(paper, open_page, run_page):
+    width, height = PAPERS[paper]
+    shown = open_page(run_page, viewport={"width": width, "height": height})
+    shown.page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    shown.page.emulate_media(media="print")
+    canvas = shown.page.locator(".canvas-box canvas").bounding_box()
+    assert 0.92 * width < canvas["x"] + canvas["width"] <= width
+    clipping = """() => [".row-labels", ".row-window"].map(
+        (name) => getComputedStyle(document.querySelector(name)).overflowY)"""
+    # Of rows lower than a line of text, the last label ends below its row.
+    assert shown.page.evaluate(clipping) == ["visible", "visible"]
+    shown.page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+
+
 DRAWN_SIZES = """window.drawnSizes = [];
 const { setTransform } = CanvasRenderingContext2D.prototype;
 CanvasRenderingContext2D.prototype.setTransform = function (...matrix) {

@@ -6,7 +6,7 @@ import { options } from "preact";
 import type { Viewer } from "../layout/viewer";
 
 /** With the row labels beside it, this fits A4 and Letter in portrait; in landscape, viewer.css enlarges it. */
-const WIDTH_PX = 600;
+const WIDTH_PX = 630;
 const MOST_HEIGHT_PX = 380;
 
 /** Call `draw` with the size of paper before printing, and again with the size of the window after it. */
