@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.iteration.boundaries import find_iteration_steps
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION_DENOMINATOR
 from stagescope.model.bubbles import DENOMINATOR as WINDOW_DENOMINATOR
-from stagescope.model.coverage import covered_ns
-from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,33 +141,11 @@ def _of_compute(intermediates: Intermediates) -> pl.DataFrame:
 
 
 def _of_iterations(intermediates: Intermediates) -> pl.DataFrame:
-    bubbles = intermediates.windows.bubbles
-    steps = find_iteration_steps(bubbles, intermediates.timeline.spans)
-    bounds = steps.select("step", window_start_ns="start_ns", window_end_ns="end_ns")
-    return _idle_within(bubbles.select("step", "rank").join(bounds, on="step"), intermediates)
+    return intermediates.idle_of_iterations
 
 
 def _of_own_spans(intermediates: Intermediates) -> pl.DataFrame:
-    is_action = pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE)
-    own = (
-        intermediates.timeline.spans.lazy()
-        .filter(is_action & pl.col("step").is_not_null())
-        .group_by("step", "rank")
-        .agg(window_start_ns=pl.min("start_ns"), window_end_ns=pl.max("end_ns"))
-        .collect()
-        .join(intermediates.windows.pipelines, on="rank")
-    )
-    times = _idle_within(own, intermediates)
-    longest_ns = pl.max("whole_ns").over("step", "pipeline")
-    return times.with_columns(
-        whole_ns=longest_ns, idle_ns=longest_ns - (pl.col("whole_ns") - pl.col("idle_ns"))
-    )
-
-
-def _idle_within(bounds: pl.DataFrame, intermediates: Intermediates) -> pl.DataFrame:
-    """Return bounds from window_start_ns to window_end_ns with their length and the idle time of the rank."""
-    whole_ns = bounds["window_end_ns"] - bounds["window_start_ns"]
-    return bounds.with_columns(whole_ns=whole_ns, idle_ns=whole_ns - covered_ns(bounds, intermediates.busy))
+    return intermediates.idle_of_own_spans
 
 
 MEASURES: dict[str, Callable[[Intermediates], pl.DataFrame]] = {

@@ -13,25 +13,23 @@ from stagescope.analysis.collectives.late_ranks import find_late_ranks
 from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.counters.lengths import lengths_sentence_part
 from stagescope.analysis.counters.slow_clocks import clock_notes
-from stagescope.analysis.idle.overlap import measure_overlap
-from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.shares import share_idle
+from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.iteration.culprits import find_outside_culprits
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
-from stagescope.analysis.other_work import find_other_work
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.prediction.tried_changes import NOTHING_TRIED, TriedChanges
-from stagescope.analysis.statistics.action_samples import sample_actions
-from stagescope.analysis.statistics.outlier_actions import find_outlier_actions
+from stagescope.analysis.statistics.action_samples import join_samples
+from stagescope.analysis.statistics.link_samples import join_links
 from stagescope.analysis.statistics.outlier_patterns import find_outlier_pattern
 from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
-from stagescope.analysis.statistics.replicas import find_replicas
+from stagescope.analysis.statistics.replicas import compare_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs
-from stagescope.analysis.statistics.step_trend import find_step_trends
+from stagescope.analysis.statistics.step_trend import explain_step_trends, find_outlier_windows
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, find_stragglers
-from stagescope.model.messages import match_messages
+from stagescope.analysis.step_results import ChosenSteps, StepResults, measure_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
@@ -96,33 +94,40 @@ class Explanation:
 
 
 def explain(
-    intermediates: Intermediates, steps: Collection[int], layers: tuple[int, ...] = ()
+    intermediates: Intermediates,
+    steps: Collection[int],
+    layers: tuple[int, ...] = (),
+    results: StepResults | None = None,
 ) -> Explanation:
     """Return the explanation of `steps`, those in the totals.
 
-    Never raises: for a timeline without actions all tables are empty.
+    `results` is from measure_steps; None: computed here. Never raises: for a timeline without actions all tables are
+    empty.
     """
     timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
     chosen = pl.col("step").is_in(list(steps))
-    # Transfers are only needed as matched messages from here on. Dropping their spans saves large copies.
-    counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
-    actions, busy = intermediates.actions, intermediates.busy
-    ledger, ideal = intermediates.ledger, intermediates.ideal
-    messages = match_messages(timeline.spans).filter(chosen)
+    actions, ledger, ideal = intermediates.actions, intermediates.ledger, intermediates.ideal
     windows = bubbles.filter(chosen)
+    step_windows = windows_of_bubbles(windows)
+    unusual = find_outlier_windows(step_windows)
+    results = results or measure_steps(
+        intermediates, ChosenSteps(steps, unusual[1]["step"].unique().to_list())
+    )
+    # The costs of single actions need their spans.
+    counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
     idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
     size = intermediates.accumulation.size_among(steps)
     losses = _measure_losses(intermediates, iterations, size)
     lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
     lost_time = None if actions.is_contradictory else unite_lost_steps(lost_time, size)
     least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_step_ns if lost_time else 0.0)
-    samples = sample_actions(counted.spans)
+    samples = join_samples([results.samples])
+    links = join_links(timeline, [results.links], samples.sampling)
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
-    stragglers = find_stragglers(counted, messages, limits, samples=samples)
-    trends = find_step_trends(counted, pipelines, messages, samples)
-    replicas = find_replicas(counted, pipelines, stragglers.rank_error, least_cost_ns)
-    outliers = find_outlier_actions(
-        actions, intermediates.basis, ledger.classes.length_of_action, steps, counted.spans
+    stragglers = find_stragglers(counted, limits=limits, samples=samples, links=links, pipelines=pipelines)
+    trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
+    replicas = compare_replicas(
+        timeline, (step_windows, results.reduction_waits), pipelines, stragglers.rank_error, least_cost_ns
     )
     explained = Explanation(
         ledger=replace(
@@ -133,18 +138,18 @@ def explain(
         ),
         outside_culprits=_outside_culprits(intermediates, iterations),
         late_ranks=_late_ranks(intermediates, steps, lost_time),
-        outliers=outliers,
-        outlier_pattern=_pattern(outliers, actions.table, steps),
+        outliers=results.outliers,
+        outlier_pattern=_pattern(results.outliers, actions.table, steps),
         idle=idle,
         iterations=iterations,
         losses=losses,
         unrecorded=intermediates.unrecorded,
         lost_time=lost_time,
         ideal=ideal,
-        phases=cut_phases(counted.spans, windows, busy),
+        phases=results.phases,
         stage_costs=measure_stage_costs(counted.spans),
         stage_work=stragglers.stage_work,
-        overlap=measure_overlap(timeline.spans, windows, busy, actions),
+        overlap=results.overlap,
         stragglers=stragglers,
         trends=trends,
         replicas=replicas,
@@ -153,8 +158,8 @@ def explain(
             actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
         ),
         steps_per_iteration=size,
-        waits_inside=tuple(actions.inside.every["rank"].unique().sort()),
-        other_work=find_other_work(counted.spans),
+        waits_inside=results.waits_inside,
+        other_work=results.other_work,
     )
     return _with_improvements(explained, intermediates, counted.spans, steps, layers)
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.collectives.meetings import find_meetings
+from stagescope.analysis.completeness.incomplete_steps import find_incomplete_steps
 from stagescope.analysis.completeness.missing_ranks import (
     MissingRanks,
     find_missing_ranks,
     suspect_missing_last_stage,
 )
 from stagescope.analysis.completeness.unaligned import drop_ranks
-from stagescope.analysis.graph.actions import Actions, find_actions
+from stagescope.analysis.graph.actions import Actions, find_actions, find_turns
 from stagescope.analysis.graph.binding_constraints import BindingConstraints, find_binding_constraints
 from stagescope.analysis.graph.critical_path import find_critical_path
 from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_inputs
@@ -25,10 +26,15 @@ from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.late_receivers import find_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.idle.other_compute import without_other_compute
-from stagescope.analysis.iteration.accumulation import Accumulation, find_accumulation
+from stagescope.analysis.idle.other_windows import idle_of_iterations, idle_of_own_spans
+from stagescope.analysis.iteration.accumulation import (
+    Accumulation,
+    find_accumulation,
+    steps_with_optimizer,
+)
 from stagescope.analysis.iteration.activities import name_activities, shows_activity, without_waits
 from stagescope.analysis.iteration.between_steps import BetweenSteps, find_between_steps
-from stagescope.analysis.iteration.boundaries import find_iteration_steps
+from stagescope.analysis.iteration.boundaries import find_iteration_steps, find_recorded
 from stagescope.analysis.iteration.chained_losses import (
     StepChain,
     find_step_chain,
@@ -36,14 +42,18 @@ from stagescope.analysis.iteration.chained_losses import (
 )
 from stagescope.analysis.iteration.ledger import build_iteration_ledger
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
+from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.unrecorded import find_unrecorded
 from stagescope.analysis.windows import Windows, measure_windows
+from stagescope.model.bubbles import recorded_waits
 from stagescope.model.collectives import find_collectives
 from stagescope.model.coverage import unite
-from stagescope.vocabulary.kinds import COLLECTIVE, COMPUTE
+from stagescope.model.messages import match_messages
+from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE
 
 if TYPE_CHECKING:
     from stagescope.model import Timeline
+    from stagescope.vocabulary.steps import StepRange
 
 
 @dataclass(frozen=True)
@@ -52,17 +62,19 @@ class Intermediates:
 
     `timeline` holds the spans of those pipelines only. `span_rows` maps its rows to rows of the timeline that the
     caller has; None if both are the same. Columns such as `row` and `before_row` are rows of the caller's timeline.
+    `steps` are those whose actions are analyzed, None for all; spans of the steps before and after them are there, too.
     For a large run each of these results takes seconds, and some of them take GiBs.
     """
 
     timeline: Timeline
     windows: Windows
     span_rows: pl.Series | None = None
+    steps: StepRange | None = None
 
     @cached_property
     def actions(self) -> Actions:
         """The result of find_actions."""
-        actions = find_actions(self.timeline, self.windows.pipelines)
+        actions = find_actions(self.timeline, self.windows.pipelines, self.steps)
         if self.span_rows is None:
             return actions
         row = self.span_rows.cast(pl.UInt32)
@@ -73,10 +85,70 @@ class Intermediates:
         )
 
     @cached_property
+    def turns(self) -> pl.DataFrame:
+        """The result of find_turns."""
+        return find_turns(self.timeline.spans, self.windows.pipelines)
+
+    @cached_property
+    def messages(self) -> pl.DataFrame:
+        """The result of match_messages."""
+        return match_messages(self.timeline.spans)
+
+    @cached_property
+    def transfers(self) -> pl.DataFrame:
+        """The result of measure_transfers for all messages."""
+        return measure_transfers(self.messages)
+
+    @cached_property
     def busy(self) -> pl.DataFrame:
         """The union of all spans on the compute lane, per rank."""
         computing = self.timeline.spans.lazy().filter(pl.col("lane") == COMPUTE)
         return unite(computing.select("rank", "start_ns", "end_ns").collect())
+
+    @cached_property
+    def recorded(self) -> pl.DataFrame:
+        """The result of find_recorded."""
+        return find_recorded(self.timeline.spans)
+
+    @cached_property
+    def recorded_waits(self) -> frozenset[str]:
+        """The result of recorded_waits."""
+        return recorded_waits(self.timeline.spans)
+
+    @cached_property
+    def steps_with_optimizer(self) -> pl.Series:
+        """The result of steps_with_optimizer."""
+        return steps_with_optimizer(self.timeline.spans)
+
+    @cached_property
+    def incomplete_steps(self) -> frozenset[int]:
+        """The result of find_incomplete_steps."""
+        return frozenset(find_incomplete_steps(self.timeline.spans, self.windows.pipelines))
+
+    @cached_property
+    def rank_stages(self) -> pl.DataFrame:
+        """The stages of every rank, sorted, as a list: rank and stages."""
+        actions = self.timeline.spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS))
+        stages = pl.col("stage").drop_nulls().unique().sort().alias("stages")
+        return actions.group_by("rank").agg(stages).sort("rank").collect()
+
+    @cached_property
+    def microbatch_counts(self) -> pl.DataFrame:
+        """How many micro-batches every pipeline ran in every step: step, pipeline and microbatches."""
+        spans = self.timeline.spans
+        actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
+        counts = actions.join(self.windows.pipelines, on="rank").group_by("step", "pipeline")
+        return counts.agg(microbatches=pl.col("microbatch").drop_nulls().n_unique()).sort("step", "pipeline")
+
+    @cached_property
+    def idle_of_iterations(self) -> pl.DataFrame:
+        """The result of idle_of_iterations."""
+        return idle_of_iterations(self.windows.bubbles, self.recorded, self.busy)
+
+    @cached_property
+    def idle_of_own_spans(self) -> pl.DataFrame:
+        """The result of idle_of_own_spans."""
+        return idle_of_own_spans(self.timeline.spans, self.windows.pipelines, self.busy)
 
     @cached_property
     def basis(self) -> ReplayBasis:
@@ -115,18 +187,18 @@ class Intermediates:
         # A recording may have millions of collectives inside of actions, which are no meetings.
         inside = (pl.col("kind") == COLLECTIVE) & pl.col("stage").is_not_null()
         outside = find_collectives(self.timeline.spans.filter(~inside))
-        return find_meetings(outside, self.actions.table, self.timeline.spans)
+        return find_meetings(outside, self.turns, self.timeline.spans)
 
     @cached_property
     def between_steps(self) -> BetweenSteps:
         """The result of find_between_steps."""
         named = without_waits(name_activities(self.timeline.spans.filter(shows_activity())), self.meetings)
-        return find_between_steps(self.meetings, self.actions.table, self.iteration_steps, named)
+        return find_between_steps(self.meetings, self.turns, self.iteration_steps, named)
 
     @cached_property
     def accumulation(self) -> Accumulation:
         """The result of find_accumulation for all steps with a window."""
-        return find_accumulation(self.windows.bubbles["step"], self.timeline.spans)
+        return find_accumulation(self.windows.bubbles["step"], self.steps_with_optimizer)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
@@ -137,7 +209,7 @@ class Intermediates:
     @cached_property
     def iteration_steps(self) -> pl.DataFrame:
         """The result of find_iteration_steps."""
-        return find_iteration_steps(self.windows.bubbles, self.timeline.spans, self.ledger.steps)
+        return find_iteration_steps(self.windows.bubbles, self.recorded, self.ledger.steps)
 
     @cached_property
     def step_chain(self) -> StepChain | None:

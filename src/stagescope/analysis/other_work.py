@@ -39,10 +39,13 @@ def find_other_work(spans: pl.DataFrame) -> pl.DataFrame:
             ns=pl.col("end_ns") - pl.col("start_ns") - covered_ns(bounds, computed),
         )
         .filter(pl.col("ns") > 0)
-        .group_by("rank", "kind", "name")
-        .agg(pl.sum("ns"))
-        .sort("rank", "kind", "name")
+        .pipe(sum_other_work)
     )
+
+
+def sum_other_work(work: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of what each rank did."""
+    return work.group_by("rank", "kind", "name").agg(pl.sum("ns")).sort("rank", "kind", "name")
 
 
 def name_of_other_work(

@@ -40,7 +40,6 @@ from stagescope.analysis.verdict import Verdict, give_verdict
 from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.messages import match_messages
 from stagescope.model.simulated import is_in_cost_units
-from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -231,7 +230,9 @@ class Report:
     @_saved_or
     def transfers(self) -> pl.DataFrame:
         """The table TRANSFER_TOTALS: what every rank sent to every other one, over all steps."""
-        return measure_transfers(match_messages(self.timeline.spans))
+        if self.unaligned:  # they exchange messages as well
+            return measure_transfers(match_messages(self.timeline.spans))
+        return self.intermediates.transfers
 
     @_saved_or
     def slowdowns(self) -> pl.DataFrame:
@@ -291,9 +292,13 @@ def build_report(timeline: Timeline, skipped: Skipped | None = None) -> Report:
     and a diagnostic lists them. Never raises: a timeline without forward or backward actions gives a report without
     steps.
     """
-    intermediates = intermediates_of(timeline)
+    return report_of(timeline, intermediates_of(timeline), skipped)
+
+
+def report_of(timeline: Timeline, intermediates: Intermediates, skipped: Skipped | None = None) -> Report:
+    """Return the metrics of a timeline, given its intermediate results; see build_report."""
     pipelines, bubbles, unaligned = intermediates.windows
-    totals = measure_totals(timeline, intermediates.windows, skipped, intermediates.accumulation)
+    totals = measure_totals(intermediates, skipped)
     found = [
         *inferred_pipeline_diagnostics(timeline),
         *find_missing_data(timeline, bubbles, pipelines),
@@ -309,7 +314,7 @@ def build_report(timeline: Timeline, skipped: Skipped | None = None) -> Report:
         timeline=timeline,
         intermediates=intermediates,
         schedule=only_value(timeline.ranks["schedule"]),
-        microbatches=_microbatches(timeline.spans, pipelines),
+        microbatches=_microbatches(intermediates.microbatch_counts),
         unaligned=tuple(unaligned),
         in_cost_units=is_in_cost_units(timeline),
     )
@@ -324,7 +329,11 @@ def build_explained_report(
     that the run is no pipeline. Never raises.
     """
     report = build_report(timeline, skipped)
-    explanation = explain(report.intermediates, report.bubble.steps, layers)
+    return explained(report, explain(report.intermediates, report.bubble.steps, layers))
+
+
+def explained(report: Report, explanation: Explanation) -> Report:
+    """Return a report with its explanation and its verdict."""
     bubbles = report.intermediates.windows.bubbles
     no_pipeline = is_no_pipeline(bubbles, report.stage_count, report.microbatches)
     found = no_pipeline_diagnostics() if no_pipeline else []
@@ -337,12 +346,7 @@ def build_explained_report(
     )
 
 
-def _microbatches(spans: pl.DataFrame, pipelines: pl.DataFrame) -> int | None:
+def _microbatches(counted: pl.DataFrame) -> int | None:
     """Return the micro-batches per step of a pipeline; None if the counts differ."""
-    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
-    counts = (
-        actions.join(pipelines, on="rank")
-        .group_by("step", "pipeline")
-        .agg(pl.col("microbatch").drop_nulls().n_unique())
-    )["microbatch"].unique()
+    counts = counted["microbatches"].unique()
     return int(counts[0]) or None if len(counts) == 1 else None

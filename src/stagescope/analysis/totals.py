@@ -6,23 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.completeness.incomplete_steps import (
-    find_incomplete_steps,
-    incomplete_step_diagnostics,
-)
-from stagescope.analysis.iteration.accumulation import find_accumulation
+from stagescope.analysis.completeness.incomplete_steps import incomplete_step_diagnostics
 from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
 from stagescope.vocabulary.steps import skipped_steps
 
 if TYPE_CHECKING:
+    from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.iteration.accumulation import Accumulation
-    from stagescope.analysis.windows import Windows
-    from stagescope.model import Timeline
     from stagescope.vocabulary.steps import Skipped
 
 FIRST_STEP_RATIO = 1.25
@@ -87,37 +81,32 @@ class Totals(NamedTuple):
         return tuple(self.steps.filter("in_totals")["step"].to_list())
 
 
-def measure_totals(
-    timeline: Timeline,
-    windows: Windows,
-    skipped: Skipped | None = None,
-    accumulation: Accumulation | None = None,
-) -> Totals:
+def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Totals:
     """Return the metrics of all steps and ranks; `skipped` steps are not in the totals.
 
     If gradients are accumulated over several steps, an iteration is in the totals as a whole or not at all, as long as
-    there is a whole one. `accumulation` is from find_accumulation; None: it is computed here.
+    there is a whole one.
 
     The first of three or more steps, whatever its number, is not in the totals if it, or its iteration, took more than
     1.25 times the median of the others: connections are set up and shapes are inferred in it, and what the optimizer
     step needs is imported. Incomplete steps are not, as long as there are complete ones.
     """
-    accumulation = accumulation or find_accumulation(windows.bubbles["step"], timeline.spans)
-    per_step = bubbles_of_steps(windows.bubbles).join(accumulation.table, on="step", maintain_order="left")
-    incomplete = find_incomplete_steps(timeline.spans, windows.pipelines) & set(per_step["step"])
+    accumulation, bubbles = known.accumulation, known.windows.bubbles
+    per_step = bubbles_of_steps(bubbles).join(accumulation.table, on="step", maintain_order="left")
+    incomplete = known.incomplete_steps & set(per_step["step"])
     leaves_incomplete = len(incomplete) < per_step.height
     left_out = [] if skipped is None else skipped_steps(skipped, per_step["step"])
     is_complete = ~pl.col("step").is_in(left_out)
     if incomplete and leaves_incomplete:
         is_complete &= ~pl.col("step").is_in(list(incomplete))
     complete = per_step.filter(is_complete)
-    slow_start = _slow_first_step(complete, timeline.spans)
+    slow_start = _slow_first_step(complete, known.recorded)
     in_totals = is_complete & (pl.col("step") != complete["step"].min()) if slow_start else is_complete
     steps, cut = _whole_iterations(per_step.with_columns(in_totals=in_totals), accumulation)
     counted = steps.filter("in_totals")["step"]
     return Totals(
         steps.select(REPORT_STEPS.names),
-        _per_rank(timeline, windows.bubbles.filter(pl.col("step").is_in(counted.implode()))),
+        _per_rank(known, bubbles.filter(pl.col("step").is_in(counted.implode()))),
         (
             *incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete),
             *slow_start,
@@ -152,12 +141,7 @@ def _skipped(steps: list[int]) -> list[Diagnostic]:
     return [Diagnostic("info", message, count=len(steps), code="steps.skipped")]
 
 
-def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> pl.DataFrame:
-    stages = (
-        timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
-        .group_by("rank")
-        .agg(pl.col("stage").drop_nulls().unique().sort().alias("stages"))
-    )
+def _per_rank(known: Intermediates, counted: pl.DataFrame) -> pl.DataFrame:
     sums = (
         counted.group_by("rank")
         .agg(pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns", "window_ns"))
@@ -165,22 +149,22 @@ def _per_rank(timeline: Timeline, counted: pl.DataFrame) -> pl.DataFrame:
     )
     return (
         sums.with_columns(
-            bubble_fraction(pl.col("idle_ns"), pl.col("window_ns")), **unrecorded_waits(timeline.spans)
+            bubble_fraction(pl.col("idle_ns"), pl.col("window_ns")), **unrecorded_waits(known.recorded_waits)
         )
-        .join(timeline.ranks.select("rank", "machine"), on="rank", how="left", maintain_order="left")
-        .join(stages, on="rank", how="left", maintain_order="left")
+        .join(known.timeline.ranks.select("rank", "machine"), on="rank", how="left", maintain_order="left")
+        .join(known.rank_stages, on="rank", how="left", maintain_order="left")
         .select(pl.col(name).cast(dtype) for name, dtype in REPORT_RANKS.schema.items())
     )
 
 
-def _slow_first_step(per_step: pl.DataFrame, spans: pl.DataFrame) -> list[Diagnostic]:
+def _slow_first_step(per_step: pl.DataFrame, recorded: pl.DataFrame) -> list[Diagnostic]:
     """Return why the first step is not in the totals; empty if it is."""
     if per_step.height <= FEWEST_OTHER_STEPS:
         return []
     follows = pl.col("step").shift(-1) == pl.col("step") + 1
     # As iterations begin (iteration/boundaries.py): the first one with anything that was recorded of its step.
     first = pl.col("step") == per_step["step"][0]
-    recorded_ns = spans.lazy().filter(first).select(pl.min("start_ns")).collect().item()
+    recorded_ns = recorded.filter(first)["recorded_start_ns"].min()
     begins_ns = pl.when(first).then(pl.min_horizontal("start_ns", pl.lit(recorded_ns))).otherwise("start_ns")
     until_next = pl.when(follows).then(pl.col("start_ns").shift(-1) - begins_ns)
     for what, lengths in (("step", pl.col("window_ns")), ("the iteration of step", until_next)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import InputError
 
@@ -32,7 +33,7 @@ def select_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
     selected = replace(
         timeline,
         spans=_rows(timeline.spans, windows, steps, "start_ns"),
-        steps=timeline.steps.filter(_is_chosen(steps)),
+        steps=timeline.steps.filter(is_in_steps(steps)),
         counters=_rows(timeline.counters, windows, steps, "time_ns"),
         kernels=_rows(timeline.kernels, windows, steps, "start_ns"),
     )
@@ -41,10 +42,6 @@ def select_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
         raise InputError.no_steps(str(steps), known.min(), known.max())
     text = f"only steps {steps} were read, as --steps states: {counted(found, 'step')}"
     return selected.with_diagnostics([Diagnostic("info", text, count=found, code="steps.selected")])
-
-
-def _is_chosen(steps: StepRange) -> pl.Expr:
-    return pl.col("step").is_between(steps.start, steps.stop, closed="left")
 
 
 def _windows(timeline: Timeline, basis: pl.DataFrame, steps: StepRange) -> pl.DataFrame:
@@ -67,6 +64,6 @@ def _rows(frame: pl.DataFrame, windows: pl.DataFrame, steps: StepRange, time: st
     is_before = (pl.col(time) < pl.col("last_ns")).fill_null(value=True)
     is_kept = is_after & is_before
     if "step" in frame.columns:
-        is_kept = pl.when(pl.col("step").is_null()).then(is_kept).otherwise(_is_chosen(steps))
+        is_kept = pl.when(pl.col("step").is_null()).then(is_kept).otherwise(is_in_steps(steps))
     placed = frame.join(windows, on="rank", how="left", maintain_order="left")
     return placed.filter(is_kept).drop("first_ns", "last_ns")

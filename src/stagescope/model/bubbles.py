@@ -8,10 +8,15 @@ the rest of the window; bubble fraction = idle / window. Other definitions
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, ALL_RECEIVES, ALL_SENDS, COMPUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 DENOMINATOR = "window: first start to last end of the pipeline's forward and backward actions, per step"
 
@@ -71,14 +76,22 @@ def bubble_fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:
     return pl.when(window_ns > 0).then(idle_ns / window_ns).otherwise(0.0).alias("bubble_fraction")
 
 
-def unrecorded_waits(spans: pl.DataFrame) -> dict[str, pl.Expr]:
-    """Return, by column of step_bubbles, null for the waits of sends or receives of which no span has a wait."""
-    waits = {"receive_wait_ns": ALL_RECEIVES, "send_wait_ns": ALL_SENDS}
+WAITS = {"receive_wait_ns": ALL_RECEIVES, "send_wait_ns": ALL_SENDS}
+"""Columns of step_bubbles with waits, and the kinds of spans that have them."""
+
+
+def recorded_waits(spans: pl.DataFrame) -> frozenset[str]:
+    """Return the columns of WAITS of which at least one span has a wait."""
     has_wait = pl.col("wait_end_ns").is_not_null()
     recorded = spans.select(
-        (pl.col("kind").is_in(kinds) & has_wait).any().alias(name) for name, kinds in waits.items()
+        (pl.col("kind").is_in(kinds) & has_wait).any().alias(name) for name, kinds in WAITS.items()
     ).row(0, named=True)
-    return {name: pl.lit(None, pl.Int64) for name, is_recorded in recorded.items() if not is_recorded}
+    return frozenset(name for name, is_recorded in recorded.items() if is_recorded)
+
+
+def unrecorded_waits(recorded: Collection[str]) -> dict[str, pl.Expr]:
+    """Return null for the columns of WAITS that are not among the recorded ones: their time is unknown."""
+    return {name: pl.lit(None, pl.Int64) for name in WAITS if name not in recorded}
 
 
 def _waits(spans: pl.DataFrame, kinds: tuple[str, ...]) -> pl.DataFrame:

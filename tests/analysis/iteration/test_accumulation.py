@@ -5,14 +5,14 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stagescope.analysis.iteration.accumulation import find_accumulation
+from stagescope.analysis.iteration.accumulation import find_accumulation, steps_with_optimizer
 
 
 def grouped(steps, optimizer):
     spans = pl.DataFrame(
         {"step": optimizer, "kind": ["optimizer"] * len(optimizer)}, schema_overrides={"step": pl.Int32}
     )
-    return find_accumulation(pl.Series(steps, dtype=pl.Int32), spans)
+    return find_accumulation(pl.Series(steps, dtype=pl.Int32), steps_with_optimizer(spans))
 
 
 @pytest.mark.parametrize(

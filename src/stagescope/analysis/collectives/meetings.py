@@ -44,24 +44,19 @@ MEETINGS = Table(
 )
 
 
-def find_meetings(collectives: pl.DataFrame, actions: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the table MEETINGS; `collectives` is the table COLLECTIVES, `actions` is the table ACTIONS.
+def find_meetings(collectives: pl.DataFrame, turns: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the table MEETINGS; `collectives` is the table COLLECTIVES, `turns` is from find_turns.
 
     Collectives that a rank issued inside of a step, such as an overlapped gradient reduction, are no meetings, and
     neither are those for which no wait was recorded on any rank.
     """
     shared = collectives.filter(pl.col("ranks") >= FEWEST_RANKS)
-    if shared.is_empty() or actions.is_empty():
+    if shared.is_empty() or turns.is_empty():
         return MEETINGS.empty()
-    bounds = (
-        actions.group_by("rank", "step")
-        .agg(pl.min("start_ns").alias("began_ns"), pl.max("end_ns").alias("ended_ns"))
-        .sort("began_ns")
-    )
     placed = (
         shared.drop("step")
         .sort("start_ns")
-        .join_asof(bounds, left_on="start_ns", right_on="began_ns", by="rank", check_sortedness=False)
+        .join_asof(turns, left_on="start_ns", right_on="began_ns", by="rank", check_sortedness=False)
         .filter(pl.col("ended_ns") <= pl.col("start_ns"))
     )
     whole = (pl.len().over(KEY) >= FEWEST_RANKS) & pl.col("exposed_ns").is_not_null().any().over(KEY)

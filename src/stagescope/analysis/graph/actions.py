@@ -29,6 +29,7 @@ from stagescope.analysis.graph.reduction_waits import (
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.simulated import is_simulated
+from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.tables import Column, KindType, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, HOST, TRANSFERS
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.model import Timeline
+    from stagescope.vocabulary.steps import StepRange
 
 PAIR = 2
 
@@ -165,8 +167,10 @@ class Actions:
         return any(found.code == LARGE for found in self.diagnostics)
 
 
-def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> Actions:
-    """Return the actions of a timeline and what each of them needed.
+def find_actions(
+    timeline: Timeline, pipelines: pl.DataFrame | None = None, steps: StepRange | None = None
+) -> Actions:
+    """Return the actions of a timeline, or of some of its steps, and what each of them needed.
 
     `pipelines` is what find_pipelines returns; None: it is computed here. Spans without step, stage or micro-batch and
     spans that only record a launch on the host are left out and counted in a diagnostic. Needs follow
@@ -176,7 +180,8 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
     spans = timeline.spans
-    actions, excluded = _find_parts(spans, pipelines)
+    is_chosen = is_in_steps(steps)
+    actions, excluded = _find_parts(spans, pipelines, is_chosen)
     actions = _in_order(actions)
     names = (
         "rank",
@@ -189,7 +194,7 @@ def find_actions(timeline: Timeline, pipelines: pl.DataFrame | None = None) -> A
         "wait_start_ns",
         "wait_end_ns",
     )
-    is_transfer = pl.col("kind").is_in(TRANSFERS) & _is_placed()
+    is_transfer = pl.col("kind").is_in(TRANSFERS) & _is_placed() & is_chosen
     transfers = _with_pipeline(spans.lazy().filter(is_transfer).select(names).collect(), pipelines)
     found = find_dependencies(actions, transfers)
     del transfers
@@ -209,16 +214,31 @@ def _is_placed() -> pl.Expr:
     return pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
 
 
-def _find_parts(spans: pl.DataFrame, pipelines: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]]:
+def find_turns(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return when every rank began its first action of every step, and ended the last one.
+
+    Columns: rank, step, began_ns and ended_ns, sorted by began_ns.
+    """
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE) & _is_placed()
+    actions = spans.lazy().filter(is_action).join(pipelines.lazy().select("rank"), on="rank", how="semi")
+    turns = actions.group_by("rank", "step").agg(
+        began_ns=pl.min("start_ns"), ended_ns=pl.max_horizontal("start_ns", "end_ns").max()
+    )
+    return turns.sort("began_ns", "rank").collect()
+
+
+def _find_parts(
+    spans: pl.DataFrame, pipelines: pl.DataFrame, is_chosen: pl.Expr
+) -> tuple[pl.DataFrame, list[Diagnostic]]:
     """Return the spans that are actions, with their pipeline, and diagnostics that count the others."""
     names = ["rank", "kind", "step", "stage", "chunk", "microbatch", "pair", "start_ns", "end_ns"]
     is_action = pl.col("kind").is_in(ACTION_KINDS)
     on_device = pl.col("lane") == COMPUTE
-    kept = is_action & on_device & _is_placed()
+    kept = is_action & on_device & _is_placed() & is_chosen
     actions = spans.lazy().with_row_index("row").filter(kept).select("row", *names).collect()
     counts = spans.select(
-        host=(is_action & (pl.col("lane") == HOST)).sum(),
-        unplaced=(is_action & on_device & pl.col("step").is_not_null() & ~_is_placed()).sum(),
+        host=(is_action & is_chosen & (pl.col("lane") == HOST)).sum(),
+        unplaced=(is_action & is_chosen & on_device & pl.col("step").is_not_null() & ~_is_placed()).sum(),
     ).row(0, named=True)
     messages = {
         "host": "forward or backward spans are only launches on the host lane; they are not analyzed",

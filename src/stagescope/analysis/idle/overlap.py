@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.model.bubbles import unrecorded_waits
+from stagescope.model.bubbles import recorded_waits, unrecorded_waits
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.tables import Column, Table
 
@@ -115,7 +115,7 @@ def measure_overlap(
         .join(counts, on=["step", "rank"], how="left", maintain_order="left")
         .with_columns(pl.col("messages", "timed_messages").fill_null(0))
         .with_columns(_hidden_fraction("transfer"), _hidden_fraction("reduce"))
-        .with_columns(**unrecorded_waits(spans))
+        .with_columns(**unrecorded_waits(recorded_waits(spans)))
         .with_columns(_unrecorded(actions, has_reductions=not reductions.is_empty()))
         .select(OVERLAP.names)
         .cast({"messages": pl.UInt32, "timed_messages": pl.UInt32})

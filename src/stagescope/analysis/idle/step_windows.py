@@ -22,6 +22,18 @@ STEP_WINDOWS = Table(
 )
 
 
+def windows_of_bubbles(bubbles: pl.DataFrame) -> pl.DataFrame:
+    """Return the table STEP_WINDOWS, given what step_bubbles returns."""
+    windows = bubbles.group_by("pipeline", "step").agg(
+        pl.len().alias("ranks"),
+        pl.first("window_ns"),
+        start_ns=pl.first("window_start_ns"),
+        end_ns=pl.first("window_end_ns"),
+    )
+    typed = windows.select(pl.col(name).cast(dtype) for name, dtype in STEP_WINDOWS.schema.items())
+    return typed.sort(STEP_WINDOWS.order)
+
+
 def find_step_windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return the table STEP_WINDOWS; `pipelines` is the result of find_pipelines."""
     is_action = (

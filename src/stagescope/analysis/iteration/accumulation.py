@@ -38,11 +38,19 @@ class Accumulation(NamedTuple):
         return self.steps_per_iteration if (sizes == self.steps_per_iteration).all() else 1
 
 
-def find_accumulation(steps: pl.Series, spans: pl.DataFrame) -> Accumulation:
-    """Return how `steps`, the numbers of all steps, are grouped; an optimizer step belongs to the step before it."""
+def steps_with_optimizer(spans: pl.DataFrame) -> pl.Series:
+    """Return the steps in which an optimizer step was recorded, sorted."""
+    steps: pl.Series = spans.filter(pl.col("kind") == "optimizer")["step"].drop_nulls().unique().sort()
+    return steps
+
+
+def find_accumulation(steps: pl.Series, with_optimizer: pl.Series) -> Accumulation:
+    """Return how `steps`, the numbers of all steps, are grouped; an optimizer step belongs to the step before it.
+
+    `with_optimizer` is from steps_with_optimizer.
+    """
     numbers = np.sort(steps.unique().to_numpy())
-    optimizer = spans.filter(pl.col("kind") == "optimizer")["step"].drop_nulls().unique()
-    ends = np.flatnonzero(np.isin(numbers, optimizer.to_numpy()))
+    ends = np.flatnonzero(np.isin(numbers, with_optimizer.to_numpy()))
     size = _usual_distance(ends)
     if size == 1:
         each = pl.DataFrame({"step": numbers, "iteration": numbers})

@@ -48,13 +48,13 @@ class BetweenSteps(NamedTuple):
 
 
 def find_between_steps(
-    meetings: pl.DataFrame, actions: pl.DataFrame, steps: pl.DataFrame, named: pl.DataFrame
+    meetings: pl.DataFrame, turns: pl.DataFrame, steps: pl.DataFrame, named: pl.DataFrame
 ) -> BetweenSteps:
     """Return the paths of the whole steps in `steps`, the table ITERATION_STEPS.
 
-    `meetings` is the table MEETINGS, `actions` the table ACTIONS, `named` is from without_waits.
+    `meetings` is the table MEETINGS, `turns` is from find_turns, `named` is from without_waits.
     """
-    starts = actions.group_by("step").agg(rank=pl.col("rank").sort_by("start_ns", "rank").first())
+    starts = turns.group_by("step").agg(rank=pl.col("rank").sort_by("began_ns", "rank").first())
     following = starts.select(pl.col("step") - 1, begins="rank")
     asked = steps.filter("is_whole", pl.col("last_end_ns") < pl.col("end_ns")).join(following, on="step")
     asked = asked.filter(pl.col("step").is_in(meetings["step"].unique().implode()))

@@ -54,9 +54,9 @@ ITERATION_STEPS = Table(
 
 
 def find_iteration_steps(
-    bubbles: pl.DataFrame, spans: pl.DataFrame, ledger: pl.DataFrame | None = None
+    bubbles: pl.DataFrame, recorded: pl.DataFrame, ledger: pl.DataFrame | None = None
 ) -> pl.DataFrame:
-    """Return the table ITERATION_STEPS; `bubbles` is what step_bubbles returns for these spans.
+    """Return the table ITERATION_STEPS; `bubbles` is what step_bubbles returns, `recorded` what find_recorded returns.
 
     `ledger` is the table LEDGER, whose data-parallel waits show which pipeline the others waited for before they ended.
 
@@ -64,7 +64,7 @@ def find_iteration_steps(
     several runs in one timeline, or of ranks whose clocks are far apart. A short overlap is left: a schedule may begin
     the next step on one rank while another finishes this one.
     """
-    steps = _windows(bubbles, ledger).join(_recorded(spans), on="step", how="left").sort("step")
+    steps = _windows(bubbles, ledger).join(recorded, on="step", how="left").sort("step")
     length_ns = pl.col("next_ns") - pl.col("start_ns")
     fits = pl.col("last_end_ns") - pl.col("next_ns") <= MOST_OVERLAP_FRACTION * length_ns
     is_whole = ((pl.col("following") == pl.col("step") + 1) & (length_ns > 0) & fits).fill_null(value=False)
@@ -104,8 +104,11 @@ def _windows(bubbles: pl.DataFrame, ledger: pl.DataFrame | None) -> pl.DataFrame
     )
 
 
-def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the first start of any span of each step, and the last end of one that belongs to its iteration."""
+def find_recorded(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the first start of any span of each step, and the last end of one that belongs to its iteration.
+
+    Columns: step, recorded_start_ns and recorded_end_ns, sorted by step.
+    """
     is_loading = pl.col("name").fill_null("").str.contains(LOADING_NAMES)
     may_follow = ((pl.col("lane") == HOST) & ~is_loading) | (pl.col("kind") == COLLECTIVE)
     return (
@@ -113,5 +116,6 @@ def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("step").is_not_null())
         .group_by("step")
         .agg(recorded_start_ns=pl.min("start_ns"), recorded_end_ns=pl.col("end_ns").filter(~may_follow).max())
+        .sort("step")
         .collect()
     )

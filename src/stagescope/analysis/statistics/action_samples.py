@@ -8,7 +8,7 @@ actions that took far longer than the rest (usual_costs.py): a mean of all that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,6 +19,8 @@ from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -32,6 +34,7 @@ FAST_QUANTILE = 0.2
 """The fast end of a rank's actions: a slow device is slow there as well, a disturbed one is not."""
 
 CLASS = ["rank", "stage", "kind", "is_pair"]
+SAMPLE_COLUMNS = [*CLASS, "sample", "fast_ns", "spread_ns", "action_count", "total_ns", "usual_ns"]
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,33 @@ class ActionSamples:
     diagnostics: tuple[Diagnostic, ...]
 
 
+class StepSamples(NamedTuple):
+    """Samples of the actions of some steps, which those of other steps can be added to.
+
+    `table` is that of ActionSamples with the column `step` instead of `sample`: a row is a sample if there are enough
+    steps. `actions` are what the samples were made of if there may be too few; otherwise it is empty. `microbatches`
+    is one more than the largest number of a micro-batch, and the other numbers count actions that are left out.
+    """
+
+    table: pl.DataFrame
+    actions: pl.DataFrame
+    microbatches: int
+    unplaced: int
+    lengthless: int
+
+
 def sample_actions(spans: pl.DataFrame) -> ActionSamples:
     """Return the samples of the actions in `spans`.
 
     Only actions on the compute lane with a step, a stage and a positive duration count.
+    """
+    return join_samples([sample_steps(spans)])
+
+
+def sample_steps(spans: pl.DataFrame, *, has_few_steps: bool = True) -> StepSamples:
+    """Return the samples of the actions in `spans`, step by step.
+
+    `has_few_steps` states that the run may have fewer steps than samples are needed, so that steps are divided.
     """
     actions = time_actions(spans)
     placed = pl.col("step").is_not_null() & pl.col("stage").is_not_null()
@@ -96,19 +122,37 @@ def sample_actions(spans: pl.DataFrame) -> ActionSamples:
         unplaced=(~placed).sum(),
         lengthless=(placed & ~positive).sum(),
         microbatches=(pl.col("microbatch").max() + 1).fill_null(1),
-    )
+    ).row(0, named=True)
     actions = actions.filter(placed & positive)
-    sampling = choose_sampling(actions["step"], facts["microbatches"][0])
-    diagnostics = (
-        *_excluded(facts["unplaced"][0], "have no step or stage", "actions.unplaced"),
-        *_excluded(facts["lengthless"][0], "have no duration", "actions.zero_length"),
+    has_few_steps &= actions["step"].n_unique() < FEWEST_SAMPLES
+    return StepSamples(
+        _samples(actions.with_columns(sample="step")).rename({"sample": "step"}),
+        actions if has_few_steps else actions.clear(),
+        **facts,
     )
-    return ActionSamples(_samples(actions, sampling), sampling, diagnostics)
 
 
-def _samples(actions: pl.DataFrame, sampling: Sampling) -> pl.DataFrame:
+def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
+    """Return the samples of all steps of a run, given those of its parts."""
+    table = pl.concat([part.table for part in parts])
+    microbatches = max(part.microbatches for part in parts)
+    sampling = choose_sampling(table["step"], microbatches)
+    if sampling.parts > 1:
+        actions = pl.concat([part.actions for part in parts])
+        samples = _samples(actions.with_columns(sample=sampling.expression()))
+    else:
+        samples = table.with_columns(sample=sampling.expression()).drop("step").sort(*CLASS, "sample")
+    diagnostics = (
+        *_excluded(sum(part.unplaced for part in parts), "have no step or stage", "actions.unplaced"),
+        *_excluded(sum(part.lengthless for part in parts), "have no duration", "actions.zero_length"),
+    )
+    return ActionSamples(samples.select(SAMPLE_COLUMNS), sampling, diagnostics)
+
+
+def _samples(actions: pl.DataFrame) -> pl.DataFrame:
+    """Return the samples of actions whose column `sample` states which one they belong to."""
     key = [*CLASS, "sample"]
-    actions = actions.with_columns(sample=sampling.expression()).sort(key)
+    actions = actions.sort(key)
     # Rows of one class and sample are neighbors now, which numbers them without a join.
     is_new = pl.any_horizontal(pl.col(name) != pl.col(name).shift(1) for name in key).fill_null(value=False)
     number = actions.select(is_new.cum_sum().cast(pl.Int64)).to_series().to_numpy()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import polars as pl
-
 from stagescope.schedules.spellings import known_schedule
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from stagescope.analysis.report import Report
@@ -43,12 +40,7 @@ def find_configuration(report: Report) -> Configuration:
     """Return the configuration of the run of a report."""
     intermediates = report.intermediates
     pipelines = intermediates.windows.pipelines
-    actions = intermediates.timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls("step")
-    counts = (
-        actions.join(pipelines, on="rank")
-        .group_by("step", "pipeline")
-        .agg(pl.col("microbatch").drop_nulls().n_unique())
-    )
+    counts = intermediates.microbatch_counts["microbatches"]
     stages_of_ranks = report.ranks["stages"].to_list()
     return Configuration(
         schedule=intermediates.ideal.schedule,
@@ -56,7 +48,7 @@ def find_configuration(report: Report) -> Configuration:
         replicas=pipelines["pipeline"].n_unique(),
         stages=report.ranks["stages"].explode().drop_nulls().n_unique(),
         chunks=max(map(len, stages_of_ranks), default=0),
-        microbatches=float(counts["microbatch"].mean() or 0.0),  # type: ignore[arg-type]  # a number
+        microbatches=float(counts.mean() or 0.0),  # type: ignore[arg-type]  # a number
         declared=known_schedule(report.schedule) or report.schedule,
     )
 

@@ -8,13 +8,16 @@ earlier than its receiver looked, so it is excluded and counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stagescope.analysis.statistics.action_samples import Sampling
     from stagescope.model import Timeline
 
@@ -35,25 +38,55 @@ class LinkSamples:
     diagnostics: tuple[Diagnostic, ...]
 
 
+class StepLinks(NamedTuple):
+    """Samples of the transfer times of some steps, which those of other steps can be added to.
+
+    `table` is that of LinkSamples with the column `step` instead of `sample`: a row is a sample if there are enough
+    steps. `messages` are those that the samples were made of if there may be too few steps; otherwise it is empty.
+    `counts` has step (null: none) and messages, with those that are left out.
+    """
+
+    table: pl.DataFrame
+    messages: pl.DataFrame
+    counts: pl.DataFrame
+
+
 def sample_links(timeline: Timeline, messages: pl.DataFrame, sampling: Sampling) -> LinkSamples:
     """Return the samples of the matched `messages` (from match_messages) of a timeline."""
-    waited = pl.col("recv_start_ns") <= pl.col("send_start_ns")
-    placed = messages.filter(pl.col("step").is_in(list(sampling.steps)) & waited)
-    table = (
-        placed.lazy()
-        .with_columns(
-            sample=sampling.expression(), duration_ns=pl.col("recv_end_ns") - pl.col("send_start_ns")
-        )
-        .group_by(*LINK, "sample")
-        .agg(
-            median_ns=pl.col("duration_ns").median(),
-            messages=pl.len(),
-        )
-        .sort(*LINK, "sample", nulls_last=True)
-        .collect()
+    return join_links(timeline, [sample_step_links(messages)], sampling)
+
+
+def sample_step_links(messages: pl.DataFrame, *, has_few_steps: bool = True) -> StepLinks:
+    """Return the samples of matched messages, step by step; `has_few_steps` is that of sample_steps."""
+    waited = messages.filter(pl.col("recv_start_ns") <= pl.col("send_start_ns"), pl.col("step").is_not_null())
+    has_few_steps &= waited["step"].n_unique() < FEWEST_SAMPLES
+    return StepLinks(
+        _samples(waited.with_columns(sample="step")).rename({"sample": "step"}),
+        waited if has_few_steps else waited.clear(),
+        messages.group_by("step").agg(messages=pl.len()),
     )
+
+
+def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Sampling) -> LinkSamples:
+    """Return the samples of the links of a run, given those of its parts and how it is divided into samples."""
+    of_samples = pl.col("step").is_in(list(sampling.steps))
+    if sampling.parts > 1:
+        messages = pl.concat([part.messages for part in parts]).filter(of_samples)
+        table = _samples(messages.with_columns(sample=sampling.expression()))
+    else:
+        table = pl.concat([part.table for part in parts]).filter(of_samples)
+        table = table.with_columns(sample=sampling.expression())
+    table = table.select(*LINK, "sample", "median_ns", "messages").sort(*LINK, "sample", nulls_last=True)
     links = _facts(table.select(LINK).unique(maintain_order=True), timeline)
-    return LinkSamples(table, links, tuple(_excluded(messages.height - placed.height, links)))
+    count = sum(int(part.counts["messages"].sum()) for part in parts)
+    return LinkSamples(table, links, tuple(_excluded(count - int(table["messages"].sum()), links)))
+
+
+def _samples(messages: pl.DataFrame) -> pl.DataFrame:
+    """Return the samples of messages whose column `sample` states which one they belong to."""
+    duration_ns = pl.col("recv_end_ns") - pl.col("send_start_ns")
+    grouped = messages.lazy().with_columns(duration_ns=duration_ns).group_by(*LINK, "sample")
+    return grouped.agg(median_ns=pl.col("duration_ns").median(), messages=pl.len()).collect()
 
 
 def _facts(links: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:

@@ -116,18 +116,44 @@ def find_replicas(
     """
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    windows = find_step_windows(timeline.spans, pipelines).join(
-        _groups(pipelines, timeline.ranks), on="pipeline"
-    )
-    shared = windows.filter(pl.len().over("group", "step") >= FEWEST_REPLICAS)
+    windows = find_step_windows(timeline.spans, pipelines)
+    waits = find_reduction_waits(timeline, windows, pipelines)
+    return compare_replicas(timeline, (windows, waits), pipelines, rank_error, least_cost_ns)
+
+
+def compare_replicas(
+    timeline: Timeline,
+    measured: tuple[pl.DataFrame, pl.DataFrame],
+    pipelines: pl.DataFrame,
+    rank_error: tuple[float, float],
+    least_cost_ns: float,
+) -> Replicas:
+    """Return what find_replicas does, given the table STEP_WINDOWS and what find_reduction_waits returns.
+
+    Of `timeline`, only ranks and clocks are looked at.
+    """
+    windows, waits = measured
+    shared = _shared(windows, pipelines, timeline.ranks)
     if shared.is_empty():
         return Replicas(REPLICAS.empty(), REPLICA_STEPS.empty(), ())
-    steps = _steps(shared, _reduction_waits(timeline.spans, shared, pipelines))
-    return Replicas(
-        _totals(steps, _estimate_delays(shared, rank_error), least_cost_ns),
-        steps,
-        tuple(_clock_doubt(timeline)),
-    )
+    steps = _steps(shared, waits)
+    delays = _estimate_delays(shared, rank_error)
+    return Replicas(_totals(steps, delays, least_cost_ns), steps, tuple(_clock_doubt(timeline)))
+
+
+def find_reduction_waits(timeline: Timeline, windows: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return pipeline, step and wait_ns: how long ranks waited in recorded reductions that a replica joined.
+
+    `windows` is the table STEP_WINDOWS.
+    """
+    shared = _shared(windows, pipelines, timeline.ranks)
+    return _reduction_waits(timeline.spans, shared, pipelines)
+
+
+def _shared(windows: pl.DataFrame, pipelines: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Return the windows of steps that replicas ran, with their group."""
+    grouped = windows.join(_groups(pipelines, ranks), on="pipeline", maintain_order="left")
+    return grouped.filter(pl.len().over("group", "step") >= FEWEST_REPLICAS)
 
 
 def _groups(pipelines: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:

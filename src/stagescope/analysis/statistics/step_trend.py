@@ -25,6 +25,7 @@ from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
     from stagescope.analysis.statistics.action_samples import ActionSamples
+    from stagescope.analysis.statistics.link_samples import LinkSamples
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
 
@@ -122,18 +123,32 @@ def find_step_trends(
     if pipelines is None:
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
     samples = samples or sample_actions(timeline.spans)
-    trends, found = find_outlier_windows(find_step_windows(timeline.spans, pipelines))
-    if found.is_empty():
+    windows = find_step_windows(timeline.spans, pipelines)
+    messages = match_messages(timeline.spans) if messages is None else messages
+    links = sample_links(timeline, messages, samples.sampling)
+    return explain_step_trends(find_outlier_windows(windows), pipelines, samples, (links, messages))
+
+
+def explain_step_trends(
+    found: tuple[pl.DataFrame, pl.DataFrame],
+    pipelines: pl.DataFrame,
+    samples: ActionSamples,
+    transfers: tuple[LinkSamples, pl.DataFrame],
+) -> StepTrends:
+    """Return trends and outlier steps, given what find_outlier_windows returns, with the causes of the latter.
+
+    `transfers` are the samples of all links, and the matched messages of at least the outlier steps.
+    """
+    trends, outliers = found
+    if outliers.is_empty():
         return StepTrends(trends, OUTLIER_STEPS.empty(), samples.diagnostics)
-    if messages is None:
-        messages = match_messages(timeline.spans)
     causes = pl.concat(
         [
-            _slowest_ranks(found, pipelines, samples),
-            _slowest_links(found, pipelines, _message_excess(timeline, messages, samples, found)),
+            _slowest_ranks(outliers, pipelines, samples),
+            _slowest_links(outliers, pipelines, _message_excess(*transfers, outliers)),
         ]
     )
-    return StepTrends(trends, _with_causes(found, causes), samples.diagnostics)
+    return StepTrends(trends, _with_causes(outliers, causes), samples.diagnostics)
 
 
 def find_outlier_windows(windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -229,15 +244,13 @@ def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: Act
     ).select(_cause_columns())
 
 
-def _message_excess(
-    timeline: Timeline, messages: pl.DataFrame, samples: ActionSamples, outliers: pl.DataFrame
-) -> pl.DataFrame:
+def _message_excess(links: LinkSamples, messages: pl.DataFrame, outliers: pl.DataFrame) -> pl.DataFrame:
     """Return the messages of the outlier steps with their excess over the usual time of their link.
 
     If the receive was posted after the send, a part of the transfer time is unknown; the rest is still evidence when it
     alone is longer than usual.
     """
-    usual = sample_links(timeline, messages, samples.sampling).table.group_by(LINK)
+    usual = links.table.group_by(LINK)
     selected = messages.filter(pl.col("step").is_in(outliers["step"].unique().implode()))
     known = selected.join(usual.agg(usual_ns=pl.col("median_ns").median()), on=LINK, nulls_equal=True)
     taken_ns = pl.col("recv_end_ns") - pl.max_horizontal("send_start_ns", "recv_start_ns")

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.statistics.action_samples import ActionSamples
+    from stagescope.analysis.statistics.link_samples import LinkSamples
     from stagescope.model import Timeline
 
     Floats = NDArray[np.float64]
@@ -175,21 +176,25 @@ def find_stragglers(
     limits: Limits = DEFAULT_LIMITS,
     *,
     samples: ActionSamples | None = None,
+    links: LinkSamples | None = None,
+    pipelines: pl.DataFrame | None = None,
     equal_stages: bool = False,
 ) -> Stragglers:
     """Return every comparison of ranks, machines, stages and links with their peers, and which of them are claimed.
 
     Pass only the steps to judge: a set-up step is not a sample of the training. `messages` is from match_messages,
-    `samples` from sample_actions; None: computed here. `equal_stages` states that all stages do equal work, so that a
+    `samples` from sample_actions, `links` from sample_links, which `messages` are not needed with, and `pipelines` from
+    find_pipelines; None: computed here. `equal_stages` states that all stages do equal work, so that a
     stage that takes longer is slow. With fewer than four samples nothing is decided, and a diagnostic states it. Never
     raises.
     """
     samples = samples or sample_actions(timeline.spans)
-    if messages is None:
-        messages = match_messages(timeline.spans)
-    links = sample_links(timeline, messages, samples.sampling)
+    if links is None:
+        messages = match_messages(timeline.spans) if messages is None else messages
+        links = sample_links(timeline, messages, samples.sampling)
     machines = timeline.ranks.select("rank", "machine")
-    pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    if pipelines is None:
+        pipelines = find_pipelines(timeline.spans, timeline.ranks)
     ranks = _compare(compare_ranks(samples.table, samples.sampling.count), pipelines, PEERS[0])
     every = ranks
     if not np.isfinite(ranks.excess.shift).any():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from stagescope.model.tables import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TRANSFER_TOTALS = Table(
     "transfer_totals",
@@ -39,16 +44,38 @@ def measure_transfers(messages: pl.DataFrame) -> pl.DataFrame:
     """
     posted_ns = pl.max_horizontal("send_start_ns", "recv_start_ns")
     wait_ns = (pl.col("wait_end_ns") - pl.col("wait_start_ns")).clip(0)
-    totals = (
-        messages.lazy()
-        .group_by("source", "target")
-        .agg(
-            messages=pl.len().cast(pl.Int64),
-            bytes=pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()),
-            transfer_ns=(pl.col("recv_end_ns") - posted_ns).clip(0).sum(),
-            wait_ns=pl.when(wait_ns.is_not_null().any()).then(wait_ns.sum()),
-        )
-        .sort("source", "target")
-        .collect()
+    totals = messages.lazy().group_by("source", "target")
+    measured = totals.agg(
+        messages=pl.len().cast(pl.Int64),
+        bytes=_known_sum(pl.col("bytes")),
+        transfer_ns=(pl.col("recv_end_ns") - posted_ns).clip(0).sum(),
+        wait_ns=_sum_of_known(wait_ns),
     )
-    return totals.select(pl.col(name).cast(dtype) for name, dtype in TRANSFER_TOTALS.schema.items())
+    return _declared(measured.collect())
+
+
+def add_transfers(totals: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the sum of tables TRANSFER_TOTALS of different messages."""
+    sums = pl.concat(totals).group_by("source", "target")
+    return _declared(
+        sums.agg(
+            pl.sum("messages", "transfer_ns"),
+            bytes=_known_sum(pl.col("bytes")),
+            wait_ns=_sum_of_known(pl.col("wait_ns")),
+        )
+    )
+
+
+def _known_sum(values: pl.Expr) -> pl.Expr:
+    """Return a sum, null if one of the values is unknown."""
+    return pl.when(values.is_not_null().all()).then(values.sum())
+
+
+def _sum_of_known(values: pl.Expr) -> pl.Expr:
+    """Return the sum of the known values, null without any."""
+    return pl.when(values.is_not_null().any()).then(values.sum())
+
+
+def _declared(totals: pl.DataFrame) -> pl.DataFrame:
+    typed = totals.select(pl.col(name).cast(dtype) for name, dtype in TRANSFER_TOTALS.schema.items())
+    return typed.sort("source", "target")

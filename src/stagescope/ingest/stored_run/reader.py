@@ -22,6 +22,7 @@ from stagescope.ingest.streams import open_stream
 from stagescope.model import Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.lazy import lazily
+from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.stored_run import (
     CHECKSUM_BYTES,
     MANIFEST,
@@ -212,7 +213,7 @@ def _may_be_kept(part: Part, steps: StepRange | None) -> pl.Expr:
     """Return whether a row is of some steps, or of no step; the table of steps is always needed as a whole."""
     if steps is None or part.first_step is None or part.table == STEPS.name:
         return pl.lit(value=True)
-    return pl.col("step").is_null() | pl.col("step").is_between(steps.start, steps.stop, closed="left")
+    return pl.col("step").is_null() | is_in_steps(steps)
 
 
 def _typed(rows: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:

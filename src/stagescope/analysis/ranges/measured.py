@@ -1,0 +1,80 @@
+"""The second pass over a run in ranges of steps: the causes of idle time, and what else is measured of each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.analysis.collectives.meetings import MEETINGS
+from stagescope.analysis.graph.critical_path import CRITICAL_PATH
+from stagescope.analysis.idle.ledger import IDLE_LEDGER, LEDGER
+from stagescope.analysis.idle.origins import ORIGINS
+from stagescope.analysis.idle.removal_orders import REMOVAL_ORDERS
+from stagescope.analysis.iteration.boundaries import ITERATION_STEPS
+from stagescope.analysis.iteration.ledger import ITERATIONS
+from stagescope.analysis.statistics.transfer_totals import measure_transfers
+from stagescope.analysis.step_results import ChosenSteps, StepResults, measure_steps
+from stagescope.model.collectives import COLLECTIVES
+from stagescope.model.step_ranges import is_in_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from stagescope.analysis.intermediates import Intermediates
+    from stagescope.model.diagnostics import Diagnostic
+
+OF_RUN: dict[str, Sequence[str]] = {
+    "idle_of_iterations": ("step", "rank"),
+    "idle_of_own_spans": ("step", "rank"),
+    "iteration_steps": ITERATION_STEPS.order,
+    "iterations": ITERATIONS.order,
+    "collectives": COLLECTIVES.order,
+    "meetings": MEETINGS.order,
+    "critical_path": CRITICAL_PATH.order,
+}
+"""Tables of Intermediates in which the rows of a step depend on it and the steps next to it, and how they are sorted."""
+OF_LEDGER: dict[str, Sequence[str]] = {
+    "steps": LEDGER.order,
+    "ranks": IDLE_LEDGER.order,
+    "losses": LEDGER.order,
+    "origins": ORIGINS.order,
+    "orders": REMOVAL_ORDERS.order,
+}
+"""Likewise, of a Ledger."""
+
+
+class RangeAnalysis(NamedTuple):
+    """What was measured of a range of steps.
+
+    `tables` has those of OF_RUN and OF_LEDGER, and `between`, the parts of BetweenSteps. `chained` is from
+    measure_chained_losses, `transfers` from measure_transfers, and `unrecorded` from find_unrecorded. The diagnostics
+    are those of the actions and of the ledger.
+    """
+
+    tables: dict[str, pl.DataFrame]
+    chained: pl.DataFrame | None
+    transfers: pl.DataFrame
+    unrecorded: frozenset[str]
+    has_transfers: bool
+    of_actions: tuple[Diagnostic, ...]
+    of_ledger: tuple[Diagnostic, ...]
+    results: StepResults
+
+
+def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
+    """Return what is measured of the steps of `known`, whose timeline also has the steps before and after them."""
+    own = is_in_steps(known.steps)
+    tables = {name: getattr(known, name).filter(own) for name in OF_RUN}
+    tables |= {f"ledger_{name}": getattr(known.ledger, name).filter(own) for name in OF_LEDGER}
+    chained = known.chained_losses
+    return RangeAnalysis(
+        tables=tables | {"between": known.between_steps.parts.filter(own)},
+        chained=None if chained is None else chained.filter(own),
+        transfers=measure_transfers(known.messages.filter(own)),
+        unrecorded=known.unrecorded,
+        has_transfers=known.actions.has_transfers,
+        of_actions=tuple(known.actions.diagnostics),
+        of_ledger=tuple(known.ledger.diagnostics),
+        results=measure_steps(known, chosen),
+    )

@@ -1,0 +1,77 @@
+"""What is measured of the steps in the totals one after the other, so that the results of several ranges are joined.
+
+An analysis belongs here if what it finds in a step depends on that step and the ones next to it. What compares steps
+with each other, such as a trend, starts from these results (explanation.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.idle.overlap import measure_overlap
+from stagescope.analysis.idle.phases import cut_phases
+from stagescope.analysis.idle.step_windows import windows_of_bubbles
+from stagescope.analysis.other_work import find_other_work
+from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, StepSamples, sample_steps
+from stagescope.analysis.statistics.link_samples import StepLinks, sample_step_links
+from stagescope.analysis.statistics.outlier_actions import find_outlier_actions
+from stagescope.analysis.statistics.replicas import find_reduction_waits
+from stagescope.model.step_ranges import is_in_steps
+from stagescope.vocabulary.kinds import TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stagescope.analysis.intermediates import Intermediates
+
+
+class ChosenSteps(NamedTuple):
+    """The steps in the totals of a run, and those of them that took unusually long, whose messages are kept."""
+
+    counted: Collection[int]
+    unusual: Collection[int]
+
+
+class StepResults(NamedTuple):
+    """Results of some steps in the totals.
+
+    `samples` and `links` are samples of actions and messages, `messages` those of unusual steps, from match_messages;
+    `reduction_waits` is from find_reduction_waits, `phases` is the table STEP_PHASES, `overlap` the table OVERLAP,
+    `other_work` from find_other_work, and `outliers` the table OUTLIER_ACTIONS. `waits_inside` are the ranks that wait
+    for collectives inside of actions.
+    """
+
+    samples: StepSamples
+    links: StepLinks
+    messages: pl.DataFrame
+    reduction_waits: pl.DataFrame
+    phases: pl.DataFrame
+    overlap: pl.DataFrame
+    other_work: pl.DataFrame
+    outliers: pl.DataFrame
+    waits_inside: tuple[int, ...]
+
+
+def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
+    """Return the results of the steps in the totals among those of `known`. Never raises."""
+    timeline, (pipelines, bubbles, _) = known.timeline, known.windows
+    is_counted = pl.col("step").is_in(list(chosen.counted)) & is_in_steps(known.steps)
+    has_few_steps = len(chosen.counted) < FEWEST_SAMPLES
+    # Transfers are only needed as matched messages. Dropping their spans saves large copies.
+    counted = timeline.with_spans(timeline.spans.filter(is_counted & ~pl.col("kind").is_in(TRANSFERS)))
+    messages = known.messages.filter(is_counted)
+    windows = bubbles.filter(is_counted)
+    lengths = known.ledger.classes.length_of_action
+    return StepResults(
+        samples=sample_steps(counted.spans, has_few_steps=has_few_steps),
+        links=sample_step_links(messages, has_few_steps=has_few_steps),
+        messages=messages.filter(pl.col("step").is_in(list(chosen.unusual))),
+        reduction_waits=find_reduction_waits(counted, windows_of_bubbles(windows), pipelines),
+        phases=cut_phases(counted.spans, windows, known.busy),
+        overlap=measure_overlap(timeline.spans, windows, known.busy, known.actions),
+        other_work=find_other_work(counted.spans),
+        outliers=find_outlier_actions(known.actions, known.basis, lengths, chosen.counted, counted.spans),
+        waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),
+    )
