@@ -28,7 +28,7 @@ from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.analysis.statistics.replicas import compare_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs
 from stagescope.analysis.statistics.step_trend import explain_step_trends, find_outlier_windows
-from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, find_stragglers
+from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, compare_subjects
 from stagescope.analysis.step_results import ChosenSteps, StepResults, measure_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
@@ -124,7 +124,7 @@ def explain(
     samples = join_samples([results.samples])
     links = join_links(timeline, [results.links], samples.sampling)
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
-    stragglers = find_stragglers(counted, limits=limits, samples=samples, links=links, pipelines=pipelines)
+    stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
     replicas = compare_replicas(
         timeline, (step_windows, results.reduction_waits), pipelines, stragglers.rank_error, least_cost_ns

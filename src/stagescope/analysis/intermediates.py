@@ -10,6 +10,7 @@ import polars as pl
 
 from stagescope.analysis.collectives.meetings import find_meetings
 from stagescope.analysis.completeness.incomplete_steps import find_incomplete_steps
+from stagescope.analysis.completeness.missing_data import StepCounts, count_steps
 from stagescope.analysis.completeness.missing_ranks import (
     MissingRanks,
     find_missing_ranks,
@@ -124,6 +125,11 @@ class Intermediates:
     def incomplete_steps(self) -> frozenset[int]:
         """The result of find_incomplete_steps."""
         return frozenset(find_incomplete_steps(self.timeline.spans, self.windows.pipelines))
+
+    @cached_property
+    def step_counts(self) -> StepCounts:
+        """The result of count_steps."""
+        return count_steps(self.timeline.spans)
 
     @cached_property
     def rank_stages(self) -> pl.DataFrame:

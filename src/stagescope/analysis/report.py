@@ -297,11 +297,11 @@ def build_report(timeline: Timeline, skipped: Skipped | None = None) -> Report:
 
 def report_of(timeline: Timeline, intermediates: Intermediates, skipped: Skipped | None = None) -> Report:
     """Return the metrics of a timeline, given its intermediate results; see build_report."""
-    pipelines, bubbles, unaligned = intermediates.windows
+    unaligned = intermediates.windows.unaligned
     totals = measure_totals(intermediates, skipped)
     found = [
         *inferred_pipeline_diagnostics(timeline),
-        *find_missing_data(timeline, bubbles, pipelines),
+        *find_missing_data(intermediates, timeline),
         *missing_rank_diagnostics(intermediates.missing),
         *unaligned_diagnostics(unaligned),
         *totals.diagnostics,

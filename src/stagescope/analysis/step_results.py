@@ -70,7 +70,7 @@ def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
         messages=messages.filter(pl.col("step").is_in(list(chosen.unusual))),
         reduction_waits=find_reduction_waits(counted, windows_of_bubbles(windows), pipelines),
         phases=cut_phases(counted.spans, windows, known.busy),
-        overlap=measure_overlap(timeline.spans, windows, known.busy, known.actions),
+        overlap=measure_overlap(timeline.spans, bubbles, known.busy, known.actions).filter(is_counted),
         other_work=find_other_work(counted.spans),
         outliers=find_outlier_actions(known.actions, known.basis, lengths, chosen.counted, counted.spans),
         waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),

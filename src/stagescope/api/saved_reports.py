@@ -13,8 +13,10 @@ import polars as pl
 from stagescope import __version__
 from stagescope.analysis import build_explained_report
 from stagescope.analysis.saved import SavedParts, facts_json, parse_facts, restore_report, saved_tables
+from stagescope.api.range_reports import analyze_in_ranges
 from stagescope.api.reading import inputs_of, read_options
 from stagescope.api.stored_runs import alignment_of, open_stored_run, stated, stored_run_of
+from stagescope.execution import executor_for
 from stagescope.exporters.stored_run import locked, write_results
 from stagescope.ingest.memory_need import memory_bytes
 from stagescope.ingest.stored_run import (
@@ -28,6 +30,7 @@ from stagescope.ingest.stored_run import (
 from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import CHECKSUM_BYTES, manifest_checksum
+from stagescope.model.tables import STEPS
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
 from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force
@@ -35,13 +38,14 @@ from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Unpack
 
     from stagescope.analysis import Report
     from stagescope.analysis.saved.facts import ReportFacts
     from stagescope.api.reading import RunFacts
+    from stagescope.execution import Executor
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest, Results
 
@@ -49,7 +53,9 @@ SPAN_BYTES = 650
 """What the analysis of a stored run may take per span: 420 were measured (docs/performance.md), with a margin for runs
 of fewer actions per span."""
 STORING_BYTES = 1_500_000_000
-"""Memory that storing a run may take in one process, so that only smaller runs are analyzed with it."""
+"""Memory that a process may take, so that larger runs are analyzed in ranges of steps."""
+FEWEST_STEPS = 4
+"""Of fewer steps, parts of steps are compared, which need all their actions at once."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
 CODE = ("analysis", "model", "schedules", "vocabulary")
@@ -63,31 +69,68 @@ class SavedReport(NamedTuple):
     steps: str | None
 
 
-def save_report(directory: str | os.PathLike[str]) -> SavedReport:
+def save_report(
+    directory: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    cluster: str | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
+    on_notice: Callable[[str], object] = str,
+) -> SavedReport:
     """Analyze a stored run, unless its report is there already, and save the report beside it.
 
-    `load_report` returns it afterwards. Of a run that needs more memory than this machine has, as many steps from its
-    middle are analyzed as fit, and a warning in the diagnostics of the report states that.
+    `load_report` returns it afterwards. A run of more than about two million spans is analyzed in ranges of steps
+    (range_reports.py), by `workers` processes, by default one for each processor, or by a `cluster`; see `store` for
+    both, and for `on_notice`. `on_progress` is called with the number of their tasks that are done, and of all.
+
+    Where that is impossible, because machines are not on one clock, and the run needs more memory than this machine
+    has, as many steps from its middle are analyzed as fit, and a warning in the diagnostics of the report states that.
 
     Raises InputError if the run cannot be read, or if not even one step fits into memory; OutputError if another
     process is writing the run, or if the report cannot be written; CommandError if the libraries of the extra ``store``
-    are missing.
+    are missing, or the cluster cannot be reached; UsageError for an unknown `cluster`.
     """
     place = Path(directory)
     with locked(place):
         manifest = read_manifest(place)
-        steps = _steps_that_fit(place, manifest)
         found = _results(place, manifest)
-        if found is not None and _is_kept(place, found, steps):
+        if found is not None and _is_kept(place, found, manifest):
             return SavedReport(is_new=False, steps=found.steps)
-        timeline = open_stored_run(place, {"steps": steps}, align=True)
-        report = build_explained_report(
-            timeline if steps is None else _noted(timeline, known_steps(place, manifest), steps)
-        )
-        text = None if steps is None else str(steps)
+        report, text = None, None
+        if not is_quick_to_analyze(manifest):
+            with executor_for(workers, cluster, on_notice) as executor:
+                report = _report_of_ranges(place, manifest, executor, on_progress)
+        if report is None:
+            report, text = _report_at_once(place, manifest)
         of = (code_version(), manifest_checksum(asdict(manifest)), text)
         write_results(place, of, facts_json(report).decode(), saved_tables(report))
     return SavedReport(is_new=True, steps=text)
+
+
+def _report_of_ranges(
+    directory: Path,
+    manifest: Manifest,
+    executor: Executor,
+    on_progress: Callable[[int, int], object] | None,
+) -> Report | None:
+    """Return the report of a run that is analyzed in ranges of steps; None if that is impossible."""
+    steps = known_steps(directory, manifest)
+    has_steps = any(part.table == STEPS.name and part.rows for part in manifest.parts)
+    if not (manifest.aligned and has_steps and len(steps) >= FEWEST_STEPS):
+        return None
+    try:
+        return analyze_in_ranges(directory, manifest, steps, executor, on_progress)
+    except OSError as reason:
+        raise OutputError.not_stored(directory, reason) from reason
+
+
+def _report_at_once(directory: Path, manifest: Manifest) -> tuple[Report, str | None]:
+    """Return the report of a run, or of as many of its steps as fit into memory, and which these are."""
+    steps = _steps_that_fit(directory, manifest)
+    timeline = open_stored_run(directory, {"steps": steps}, align=True)
+    if steps is not None:
+        timeline = _noted(timeline, known_steps(directory, manifest), steps)
+    return build_explained_report(timeline), None if steps is None else str(steps)
 
 
 def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Report | None:
@@ -107,11 +150,16 @@ def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Re
         return None if found is None or results is None else _restored(*found, results)
 
 
-def report_of_stored_run(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Report | None:
+def report_of_stored_run(
+    *paths: str | os.PathLike[str],
+    on_progress: Callable[[int, int], object] | None = None,
+    **facts: Unpack[RunFacts],
+) -> Report | None:
     """Return the saved report of a stored run; if there is none yet, analyze the run and save its report first.
 
     None in the other cases of `load_report`, and if the report cannot be saved: the directory cannot be written to, or
-    the libraries of the extra ``store`` are missing. Raises InputError as `save_report` does.
+    the libraries of the extra ``store`` are missing. `on_progress` is that of `save_report`, which also states what is
+    raised.
     """
     found = load_report(*paths, **facts)
     directory = None if found is not None else _unanalyzed(paths, facts)
@@ -119,14 +167,14 @@ def report_of_stored_run(*paths: str | os.PathLike[str], **facts: Unpack[RunFact
         return found
     try:
         with limits_in_force(checked_limits(facts.get("limits"))):
-            save_report(directory)
+            save_report(directory, on_progress=on_progress)
     except (OutputError, CommandError):
         return None
     return load_report(*paths, **facts)
 
 
 def is_quick_to_analyze(manifest: Manifest) -> bool:
-    """Return whether analyzing a run takes no more memory than storing it."""
+    """Return whether a run is analyzed at once: that takes no more memory than storing it."""
     return manifest.span_count * SPAN_BYTES <= STORING_BYTES
 
 
@@ -174,10 +222,11 @@ def _results(directory: Path, manifest: Manifest) -> Results | None:
     return read_results(directory, code_version(), manifest_checksum(asdict(manifest)))
 
 
-def _is_kept(directory: Path, found: Results, steps: StepRange | None) -> bool:
+def _is_kept(directory: Path, found: Results, manifest: Manifest) -> bool:
     """Return whether saved results are whole, and about as many steps as this machine can analyze."""
-    has_steps = found.steps is None or (steps is not None and found.steps == str(steps))
-    return has_steps and _facts(found) is not None and is_intact(directory, found)
+    if found.steps is not None and found.steps != str(_steps_that_fit(directory, manifest)):
+        return False
+    return _facts(found) is not None and is_intact(directory, found)
 
 
 def _restored(directory: Path, manifest: Manifest, results: Results) -> Report | None:

@@ -200,15 +200,34 @@ class FileBar:
             self._update(done)
 
     def _begin(self, file_count: int) -> Callable[[int], object]:
-        from rich.progress import Progress
-
-        # The time left is an estimate from the last five minutes: a file of a large run may take a second.
-        bar = self._shown.enter_context(
-            Progress(console=error_console(), transient=True, speed_estimate_period=300.0)
-        )
         files = f"{file_count} files" if file_count > 1 else "1 file"
-        task = bar.add_task(f"{self._verb} {files}", total=file_count)
-        return lambda done: bar.update(task, completed=done)
+        return _shown_bar(self._shown, f"{self._verb} {files}", file_count)
+
+
+class TaskBar:
+    """A progress bar on standard error for long work; not shown if standard error is not a terminal."""
+
+    def __init__(self, shown: ExitStack, text: str) -> None:
+        """Prepare a bar that disappears when `shown` is left; `text` is what is being done."""
+        self._shown, self._text = shown, text
+        self._update: Callable[[int], object] | None = None
+
+    def show(self, done: int, total: int) -> None:
+        """Show that `done` of `total` tasks are done; the first call has `done` 0."""
+        if done == 0 and sys.stderr.isatty():
+            self._update = _shown_bar(self._shown, self._text, total)
+        if self._update is not None:
+            self._update(done)
+
+
+def _shown_bar(shown: ExitStack, text: str, total: int) -> Callable[[int], object]:
+    """Show a bar until `shown` is left, and return the function that updates it."""
+    from rich.progress import Progress
+
+    # The time left is an estimate from the last five minutes: a file of a large run may take a second.
+    bar = shown.enter_context(Progress(console=error_console(), transient=True, speed_estimate_period=300.0))
+    task = bar.add_task(text, total=total)
+    return lambda done: bar.update(task, completed=done)
 
 
 def _are_large(paths: Sequence[str | os.PathLike[str]]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quant
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.layers_option import layers_option
 from stagescope.cli.reading import (
+    TaskBar,
     align_option,
     cached_paths,
     exit_code,
@@ -114,7 +116,9 @@ def command(
     source, facts = cached_paths(paths, facts, align=align)
     report = None
     if align and skipped is None and not asked.layers:
-        report = api.report_of_stored_run(*source, **facts)
+        with ExitStack() as shown:
+            show = TaskBar(shown, "analyzing the run").show
+            report = api.report_of_stored_run(*source, on_progress=show, **facts)
     if report is None:
         report = api.analyze(read_paths(source, facts, align=align), layers=asked.layers, skip_steps=skipped)
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo, error_console
-from stagescope.cli.reading import FileBar, align_option, exit_code, reading_options, warn_partial
+from stagescope.cli.reading import FileBar, TaskBar, align_option, exit_code, reading_options, warn_partial
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.sizes import size_text
@@ -48,7 +48,7 @@ MANY_SPANS = 200_000
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Processes that write the files.",
+    help="Processes that write the files and analyze a large run.",
 )
 @click.option(
     "--cluster",
@@ -57,8 +57,8 @@ MANY_SPANS = 200_000
 )
 @click.option(
     "--analysis/--no-analysis",
-    default=None,
-    help="Also analyze the run, or leave that to its first report; by default, only if it is not large.",
+    default=True,
+    help="Also analyze the run, which is the default, or leave that to its first report.",
 )
 @align_option
 @reading_options
@@ -70,14 +70,14 @@ def command(
     cluster: str | None,
     *,
     align: bool,
-    analysis: bool | None,
+    analysis: bool,
     force: bool,
 ) -> int:
     """Store a run as Parquet files, partitioned by pipeline and steps, which every command reads.
 
-    The clocks are aligned, and the exit code is that of reading. The run is analyzed once, for `stagescope report`:
-    now, or if that takes more memory than storing it, when its report is printed first. If storing is interrupted, the
-    same command goes on where it stopped; if DIR has the run already, only missing and damaged files are written.
+    The clocks are aligned, and the exit code is that of reading. The run is analyzed once, so that `stagescope report`
+    prints its report within seconds. If storing is interrupted, the same command goes on where it stopped; if DIR has
+    the run already, only missing and damaged files are written.
     """
     from stagescope import api
 
@@ -90,7 +90,7 @@ def command(
             workers=workers,
             cluster=cluster,
             on_progress=FileBar(shown, paths).show,
-            on_notice=lambda text: echo(f"stagescope: {text}", err=True),
+            on_notice=_notice,
             **facts,
         )
     warn_partial(stored)
@@ -101,22 +101,31 @@ def command(
         f"stored {manifest.span_count} spans in {stored.path}: {size_text(manifest.size_bytes)}{per_span}, "
         f"{stored.written} files written{kept}"
     )
-    if analysis is None:
-        analysis = api.is_quick_to_analyze(manifest)
     if analysis and align:
-        _analyze(stored)
+        _analyze(stored, workers, cluster)
     return exit_code(stored)
 
 
-def _analyze(stored: Stored) -> None:
+def _notice(text: str) -> None:
+    echo(f"stagescope: {text}", err=True)
+
+
+def _analyze(stored: Stored, workers: int | None, cluster: str | None) -> None:
     """Save the report of a stored run beside it, or print why not: the run itself is stored."""
     from stagescope import api
 
     with ExitStack() as shown:
-        if sys.stderr.isatty() and stored.manifest.span_count >= MANY_SPANS:
+        bar = TaskBar(shown, "analyzing the run")
+        if (
+            sys.stderr.isatty()
+            and stored.manifest.span_count >= MANY_SPANS
+            and api.is_quick_to_analyze(stored.manifest)
+        ):
             shown.enter_context(error_console().status("analyzing the run"))
         try:
-            saved = api.save_report(stored.path)
+            saved = api.save_report(
+                stored.path, workers=workers, cluster=cluster, on_progress=bar.show, on_notice=_notice
+            )
         except InputError as error:
             echo(f"stagescope: {error}", err=True)
             echo(f"  {error.hint}", err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -11,10 +11,13 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import ACTION_KINDS
+from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from stagescope.model import Timeline
-    from stagescope.vocabulary.steps import StepRange
 
 
 def select_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
@@ -44,15 +47,68 @@ def select_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
     return selected.with_diagnostics([Diagnostic("info", text, count=found, code="steps.selected")])
 
 
-def _windows(timeline: Timeline, basis: pl.DataFrame, steps: StepRange) -> pl.DataFrame:
+def step_windows(basis: pl.DataFrame, steps: StepRange) -> pl.DataFrame:
     """Return when the steps before the chosen ones had ended on each rank, and when those after them began.
 
-    A rank without steps has the widest window of the others; null is for no such step.
+    `basis` has rank, step, start_ns and end_ns, as the table of steps. Columns: rank, first_ns and last_ns; null is for
+    no such step.
     """
-    windows = basis.group_by("rank").agg(
+    return basis.group_by("rank").agg(
         first_ns=pl.col("end_ns").filter(pl.col("step") < steps.start).max(),
         last_ns=pl.col("start_ns").filter(pl.col("step") >= steps.stop).min(),
     )
+
+
+class NeededSpans(NamedTuple):
+    """A range of steps, and which spans of the steps before and after it are needed with them.
+
+    They are those that end after `since_ns`, when the first step of the range begins, and those that start before
+    `until_ns`, when its last step has ended; and the first action of every rank in the step after it. `windows` is from
+    step_windows, for spans without a step.
+    """
+
+    steps: StepRange
+    since_ns: int
+    until_ns: int
+    windows: pl.DataFrame
+
+
+def needed_spans(steps: pl.DataFrame, ranges: Sequence[StepRange]) -> list[NeededSpans]:
+    """Return which spans are needed with each of several ranges; `steps` is the table of steps of the run."""
+    begins = steps.group_by("step").agg(pl.min("start_ns"), pl.max("end_ns"))
+    bounds = {step: (start_ns, end_ns) for step, start_ns, end_ns in begins.iter_rows()}
+    found = []
+    for each in ranges:
+        own = [bounds[step] for step in bounds if step in each]
+        since_ns, until_ns = min(start_ns for start_ns, _ in own), max(end_ns for _, end_ns in own)
+        around = StepRange(max(0, each.start - 1), each.stop + 1)
+        found.append(NeededSpans(each, since_ns, until_ns, step_windows(steps, around)))
+    return found
+
+
+def divide_steps(spans: pl.DataFrame, needed: Sequence[NeededSpans]) -> Iterator[pl.DataFrame]:
+    """Yield the spans of each of several ranges of steps, with those of the steps next to it that are needed."""
+    of_step = {
+        step: rows for (step,), rows in spans.partition_by("step", as_dict=True, maintain_order=True).items()
+    }
+    stepless = of_step.pop(None, spans.clear())
+    for steps, since_ns, until_ns, windows in needed:
+        found = [rows for step, rows in of_step.items() if step in steps]
+        before, after = (of_step.get(step, spans.clear()) for step in (steps.start - 1, steps.stop))
+        is_action = pl.col("kind").is_in(ACTION_KINDS)
+        begins = is_action & (pl.col("start_ns") == pl.col("start_ns").filter(is_action).min().over("rank"))
+        found += [
+            before.filter(pl.col("end_ns") > since_ns),
+            after.filter((pl.col("start_ns") < until_ns) | begins),
+        ]
+        if stepless.height:
+            found.append(_rows(stepless, windows, steps, "start_ns"))
+        yield pl.concat(found)
+
+
+def _windows(timeline: Timeline, basis: pl.DataFrame, steps: StepRange) -> pl.DataFrame:
+    """Return step_windows of all ranks; a rank without steps has the widest window of the others."""
+    windows = step_windows(basis, steps)
     others = timeline.ranks.select("rank").join(windows, on="rank", how="anti")
     widest = windows.select(pl.min("first_ns"), pl.max("last_ns"))
     return pl.concat([windows, others.join(widest, how="cross")])

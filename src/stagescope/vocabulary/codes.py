@@ -283,6 +283,10 @@ CODES: tuple[Code, ...] = (
     Code("steps.missing", "Steps that other ranks have are missing."),
     Code("steps.numbered_from_0", "The first training step is not recorded, so steps are numbered from 0."),
     Code("steps.partial_iteration", "Steps of an iteration that is incomplete are not in the totals."),
+    Code(
+        "steps.reference",
+        "A large run was analyzed in ranges of steps; single actions are those of one of them.",
+    ),
     Code("steps.selected", "Only some steps of the run were read, as requested."),
     Code("steps.skipped", "Steps were left out of the totals as requested."),
     Code("steps.slow_first", "The first step took much longer than the others and is not in the totals."),

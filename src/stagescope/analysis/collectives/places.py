@@ -12,7 +12,7 @@ from stagescope.model.collectives import SEPARATOR
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 PLACES = {
     "rank": pl.Int32, "operation": pl.String, "group": pl.String, "activity": pl.String, "cause": pl.String,
@@ -25,16 +25,20 @@ def find_places(met: pl.DataFrame, ranks: pl.Series, spans: pl.DataFrame) -> pl.
     """Return the place of each of `ranks`: the collective for which it lost most, and what it did before.
 
     Columns: rank, operation, group, activity (null: nothing was recorded), after, before. `met` are meetings with
-    lost_ns. The place is that of the meeting with the median loss, among those at which the rank lost most.
+    lost_ns. The place is that of the meeting with the median loss, among those at which the rank lost most, in steps
+    of which there are spans.
     """
-    rows = [_place(met.filter(pl.col("rank") == rank), spans) for rank in ranks]
+    shown = spans["step"].drop_nulls().unique().to_list()
+    rows = [_place(met.filter(pl.col("rank") == rank), spans, shown) for rank in ranks]
     return pl.DataFrame(rows, schema=PLACES, orient="row")
 
 
-def _place(met: pl.DataFrame, spans: pl.DataFrame) -> dict[str, object]:
+def _place(met: pl.DataFrame, spans: pl.DataFrame, shown: Collection[int]) -> dict[str, object]:
     sums = met.group_by("operation", "group").agg(pl.sum("lost_ns")).sort("lost_ns", "operation", "group")
     most = sums.row(-1, named=True)
     same = met.filter(pl.col("lost_ns") > 0, operation=most["operation"], group=most["group"])
+    with_spans = same.filter(pl.col("step").is_in(list(shown)))
+    same = with_spans if with_spans.height else same
     usual = same.sort("lost_ns", "arrived_ns").row((same.height - 1) // 2, named=True)
     return {
         "rank": usual["rank"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -12,19 +12,41 @@ from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
+    from stagescope.analysis.intermediates import Intermediates
     from stagescope.model import Timeline
 
 
-def find_missing_data(timeline: Timeline, bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
+class StepCounts(NamedTuple):
+    """How many actions a run has, how many of them have no step, and how many of these are no forwards."""
+
+    actions: int
+    stepless: int
+    stepless_backwards: int
+
+
+def count_steps(spans: pl.DataFrame) -> StepCounts:
+    """Return how many actions have a step."""
+    actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS))
+    has_none = pl.col("step").is_null()
+    counts = actions.select(
+        actions=pl.len(),
+        stepless=has_none.sum(),
+        stepless_backwards=(has_none & (pl.col("kind") != "forward")).sum(),
+    )
+    return StepCounts(*counts.collect().row(0))
+
+
+def find_missing_data(known: Intermediates, timeline: Timeline) -> list[Diagnostic]:
     """Return a warning for everything that the metrics leave out.
 
     That is: actions without a step, recorded ranks without any action, and ranks without an action in a step that the
     rest of their pipeline recorded. Counting the latter as idle would turn lost data into a bubble.
     """
-    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS))
+    pipelines, bubbles, unaligned = known.windows
+    acted = {*known.rank_stages["rank"], *unaligned}
     return [
-        *([] if ONLY_PARTS in timeline.diagnostics["code"] else _stepless(actions)),
-        *_actionless(set(timeline.ranks["rank"]) - set(actions["rank"].unique())),
+        *([] if ONLY_PARTS in timeline.diagnostics["code"] else _stepless(known.step_counts)),
+        *_actionless(set(timeline.ranks["rank"]) - acted),
         *_absent(bubbles, pipelines),
     ]
 
@@ -37,13 +59,12 @@ def errors_first(diagnostics: pl.DataFrame) -> tuple[Diagnostic, ...]:
     return tuple(Diagnostic(**row) for row in ordered.iter_rows(named=True))
 
 
-def _stepless(actions: pl.DataFrame) -> list[Diagnostic]:
+def _stepless(counts: StepCounts) -> list[Diagnostic]:
     """Return an info about the forwards of evaluations, or a warning if a backward has no step either."""
-    count = actions["step"].null_count()
+    count = counts.stepless
     if not count:
         return []
-    stepless = actions.filter(pl.col("step").is_null())
-    if count < actions.height and (stepless["kind"] == "forward").all():
+    if count < counts.actions and not counts.stepless_backwards:
         text = "forwards of evaluations have no step; they are not in any window"
         return [Diagnostic("info", text, count=count, code="actions.evaluation")]
     message = "forward or backward actions have no step; they are not in any window"

@@ -55,8 +55,20 @@ CRITICAL_PATH = Table(
         Column(
             "from_rank", pl.Int32, "", "Sender of a transfer, or of what a reduction held.", nullable=True
         ),
-        Column("action", pl.UInt32, "", "The action, or the one that starts after this part."),
-        Column("row", pl.UInt32, "", "Its row in the spans of the run."),
+        Column(
+            "action",
+            pl.UInt32,
+            "",
+            "The action, or the one that starts after this part; null: the run was analyzed in ranges of steps.",
+            nullable=True,
+        ),
+        Column(
+            "row",
+            pl.UInt32,
+            "",
+            "Its row in the spans of the run; null: the run was analyzed in ranges of steps.",
+            nullable=True,
+        ),
         Column("kind", KindType, "", "Its kind."),
         Column("stage", pl.Int32, "", "Its global stage."),
         Column("microbatch", pl.Int32, "", "Its micro-batch."),

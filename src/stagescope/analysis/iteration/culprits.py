@@ -126,7 +126,8 @@ def find_outside_culprits(
     ]
     found = pl.concat(map(_declared, parts)).with_columns(is_between=pl.lit(value=False))
     known = _declared(met).with_columns(is_between=pl.lit(value=True))
-    return pl.concat([found, known]).filter(pl.col("idle_ns") != 0)
+    every = pl.concat([found, known]).filter(pl.col("idle_ns") != 0)
+    return every.sort(*KEYS, "is_between", nulls_last=True)
 
 
 def _before_collectives(iterations: pl.DataFrame, between: pl.DataFrame) -> pl.DataFrame:

@@ -2,13 +2,14 @@
 
 from stagescope.analysis.ranges.joined import build_joined_report
 from stagescope.analysis.ranges.measured import RangeAnalysis, analyze_range
-from stagescope.analysis.ranges.surveyed import RangeSurvey, chosen_steps, survey_range
+from stagescope.analysis.ranges.surveyed import PipelineSurvey, choose_steps, join_surveys, survey_pipelines
 
 __all__ = [
+    "PipelineSurvey",
     "RangeAnalysis",
-    "RangeSurvey",
     "analyze_range",
     "build_joined_report",
-    "chosen_steps",
-    "survey_range",
+    "choose_steps",
+    "join_surveys",
+    "survey_pipelines",
 ]

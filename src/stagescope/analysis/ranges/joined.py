@@ -13,51 +13,57 @@ from stagescope.analysis.idle.overlap import OVERLAP
 from stagescope.analysis.idle.phases import STEP_PHASES
 from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
-from stagescope.analysis.ranges.surveyed import join_surveys
 from stagescope.analysis.report import explained, report_of
 from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import StepResults
+from stagescope.model.step_ranges import is_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.ranges.measured import RangeAnalysis
-    from stagescope.analysis.ranges.surveyed import RangeSurvey
     from stagescope.analysis.report import Report
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
+    from stagescope.vocabulary.steps import StepRange
 
 ROW = {"row": pl.lit(None, pl.UInt32)}
-"""Rows of spans are those of the timeline of a range, which means nothing in the whole run."""
+"""Rows of spans are those of the timeline of a range, which mean nothing in the whole run."""
 
 
 def build_joined_report(
     timeline: Timeline,
+    surveyed: Intermediates,
     reference: Intermediates,
-    surveys: Sequence[RangeSurvey],
     ranges: Sequence[RangeAnalysis],
 ) -> Report:
     """Return the report of a run with explanation and verdict, given what was measured of all its ranges of steps.
+
+    `surveyed` is from join_surveys.
 
     `reference` are the intermediate results of one range. What the run as a whole is asked about single actions is
     answered by it: which schedule ran, the distribution of the times of actions, the predictions of improvements, and
     what ranks did at single moments. `timeline` has the ranks, clocks, counters and diagnostics of the whole run, and
     the spans of that range.
     """
-    known = _joined(reference, surveys, ranges)
+    known = _joined(surveyed, reference, ranges)
     report = report_of(timeline, known)
     results = _join_results([each.results for each in ranges])
     return explained(report, explain(known, report.bubble.steps, results=results))
 
 
 def _joined(
-    reference: Intermediates, surveys: Sequence[RangeSurvey], ranges: Sequence[RangeAnalysis]
+    surveyed: Intermediates, reference: Intermediates, ranges: Sequence[RangeAnalysis]
 ) -> Intermediates:
     """Return the intermediate results of the run."""
-    known = join_surveys(reference, surveys)
+    # The steps next to the range are there in part only.
+    known = replace(surveyed, timeline=only_steps(reference.timeline, reference.steps))
+    known.__dict__.update(
+        {name: value for name, value in surveyed.__dict__.items() if name not in known.__dict__}
+    )
     tables = {name: pl.concat([each.tables[name] for each in ranges]) for name in ranges[0].tables}
     of_run = {name: tables[name].sort(order) for name, order in OF_RUN.items()}
     of_ledger = {name: tables[f"ledger_{name}"].sort(order) for name, order in OF_LEDGER.items()}
@@ -81,13 +87,18 @@ def _joined(
         step_chain=reference.step_chain if len(chained) == len(ranges) else None,
         transfers=add_transfers([each.transfers for each in ranges]),
         unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
-        critical_path=of_run["critical_path"].with_columns(**ROW),
+        critical_path=of_run["critical_path"].with_columns(**ROW, action=pl.lit(None, pl.UInt32)),
         **{
             name: getattr(reference, name)
             for name in ("basis", "busy", "inputs", "ideal", "turns", "missing")
         },
     )
     return known
+
+
+def only_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
+    """Return a timeline with the spans of some steps, and those without a step."""
+    return timeline.with_spans(timeline.spans.filter(pl.col("step").is_null() | is_in_steps(steps)))
 
 
 def _join_results(parts: Sequence[StepResults]) -> StepResults:

@@ -33,7 +33,7 @@ OF_RUN: dict[str, Sequence[str]] = {
     "meetings": MEETINGS.order,
     "critical_path": CRITICAL_PATH.order,
 }
-"""Tables of Intermediates in which the rows of a step depend on it and the steps next to it, and how they are sorted."""
+"""Tables of Intermediates in which rows of a step depend on it and the steps next to it, and how they are sorted."""
 OF_LEDGER: dict[str, Sequence[str]] = {
     "steps": LEDGER.order,
     "ranks": IDLE_LEDGER.order,

@@ -176,34 +176,45 @@ def find_stragglers(
     limits: Limits = DEFAULT_LIMITS,
     *,
     samples: ActionSamples | None = None,
-    links: LinkSamples | None = None,
-    pipelines: pl.DataFrame | None = None,
     equal_stages: bool = False,
 ) -> Stragglers:
     """Return every comparison of ranks, machines, stages and links with their peers, and which of them are claimed.
 
     Pass only the steps to judge: a set-up step is not a sample of the training. `messages` is from match_messages,
-    `samples` from sample_actions, `links` from sample_links, which `messages` are not needed with, and `pipelines` from
-    find_pipelines; None: computed here. `equal_stages` states that all stages do equal work, so that a
+    `samples` from sample_actions; None: computed here. `equal_stages` states that all stages do equal work, so that a
     stage that takes longer is slow. With fewer than four samples nothing is decided, and a diagnostic states it. Never
     raises.
     """
     samples = samples or sample_actions(timeline.spans)
-    if links is None:
-        messages = match_messages(timeline.spans) if messages is None else messages
-        links = sample_links(timeline, messages, samples.sampling)
-    machines = timeline.ranks.select("rank", "machine")
-    if pipelines is None:
-        pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    ranks = _compare(compare_ranks(samples.table, samples.sampling.count), pipelines, PEERS[0])
-    every = ranks
-    if not np.isfinite(ranks.excess.shift).any():
+    messages = match_messages(timeline.spans) if messages is None else messages
+    links = sample_links(timeline, messages, samples.sampling)
+    pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    return compare_subjects(timeline.ranks, pipelines, (samples, links), limits, equal_stages=equal_stages)
+
+
+def compare_subjects(
+    ranks: pl.DataFrame,
+    pipelines: pl.DataFrame,
+    measured: tuple[ActionSamples, LinkSamples],
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    equal_stages: bool = False,
+) -> Stragglers:
+    """Return what find_stragglers does, given the samples of actions and links.
+
+    `ranks` is the table of ranks, `pipelines` is from find_pipelines.
+    """
+    samples, links = measured
+    machines = ranks.select("rank", "machine")
+    of_stage = _compare(compare_ranks(samples.table, samples.sampling.count), pipelines, PEERS[0])
+    every = of_stage
+    if not np.isfinite(of_stage.excess.shift).any():
         every = _compare(compare_all_ranks(samples.table, samples.sampling.count), pipelines, PEERS[3])
     stages = measure_stage_excess(samples)
     families = [
-        _ranks(ranks, samples),
-        _machines(ranks, samples, machines),
-        _stages(stages, ranks, equal_stages=equal_stages),
+        _ranks(of_stage, samples),
+        _machines(of_stage, samples, machines),
+        _stages(stages, of_stage, equal_stages=equal_stages),
         _noisy(every, samples, limits),
         compare_links(links, samples.sampling, limits.link_fraction),
     ]
@@ -221,7 +232,7 @@ def find_stragglers(
         table.select(STRAGGLERS.names),
         changing,
         stages.table,
-        _usual_error(ranks.levels),
+        _usual_error(of_stage.levels),
         (*samples.diagnostics, *links.diagnostics, *_too_few(samples)),
     )
 

@@ -189,6 +189,12 @@ def read_part(directory: Path, part: Part) -> pl.DataFrame:
     return rows
 
 
+def read_or_note(directory: Path, part: Part) -> pl.DataFrame | Diagnostic:
+    """Return the rows of one file of a stored run, or the diagnostic that states what is wrong with it."""
+    rows = _rows_of(directory, part)
+    return _damaged(directory, part, rows) if isinstance(rows, str) else rows
+
+
 def _rows_of(directory: Path, part: Part, steps: StepRange | None = None) -> pl.DataFrame | str:
     """Return the rows of a part that select_steps may keep, or what is wrong with its file."""
     try:

@@ -1,0 +1,56 @@
+"""Results of workers whose tables are in files: only the paths pass through the process, or scheduler, that waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from stagescope.exporters.new_files import make_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Detached(NamedTuple):
+    """A table, or the only column of one, that is in a file."""
+
+    path: Path
+    is_column: bool
+
+
+def detach(result: Any, folder: Path) -> Any:
+    """Return a result with its tables in files of a folder, which is made; raises OSError.
+
+    A result is a table, a column, or a named tuple or dictionary of results. Everything else stays as it is.
+    """
+    make_directory(folder)
+    return _detach(result, folder / "table")
+
+
+def _detach(result: Any, place: Path) -> Any:
+    if isinstance(result, pl.DataFrame | pl.Series):
+        path = place.with_name(f"{place.name}.arrow")
+        rows = result.to_frame() if isinstance(result, pl.Series) else result
+        rows.write_ipc(path, compression="lz4")
+        return Detached(path, isinstance(result, pl.Series))
+    if isinstance(result, dict):
+        return {name: _detach(each, place.with_name(f"{place.name}-{name}")) for name, each in result.items()}
+    if hasattr(result, "_fields"):
+        parts = result._asdict().items()
+        return result._replace(
+            **{name: _detach(each, place.with_name(f"{place.name}-{name}")) for name, each in parts}
+        )
+    return result
+
+
+def attach(result: Any) -> Any:
+    """Return the result that `detach` was given, with its tables read from their files; raises OSError."""
+    if isinstance(result, Detached):
+        rows = pl.read_ipc(result.path)
+        return rows.to_series() if result.is_column else rows
+    if isinstance(result, dict):
+        return {name: attach(each) for name, each in result.items()}
+    if hasattr(result, "_fields"):
+        return result._replace(**{name: attach(each) for name, each in result._asdict().items()})
+    return result

@@ -1,0 +1,290 @@
+"""The report of a stored run in bounded memory: its pipelines are surveyed, then its steps are analyzed in ranges.
+
+A stored run has a file per pipeline, and what an analysis compares is in one step: all pipelines. So each file is read
+once, by pipelines. What these show without causes is kept, and their spans are divided by steps into files for the
+second pass, which analyzes a range of steps at a time, with the steps next to it. Which ranges there are depends on the
+run alone. Workers, of this machine or of a cluster, do both, and leave tables in files; one process joins them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.completeness.unaligned import find_unaligned_ranks
+from stagescope.analysis.intermediates import Intermediates
+from stagescope.analysis.ranges import (
+    analyze_range,
+    build_joined_report,
+    choose_steps,
+    join_surveys,
+    survey_pipelines,
+)
+from stagescope.analysis.windows import Windows
+from stagescope.api.detached_tables import attach, detach
+from stagescope.exporters.new_files import make_directory
+from stagescope.ingest.step_selection import divide_steps, needed_spans
+from stagescope.ingest.stored_run import read_or_note, read_part, read_small_tables
+from stagescope.model import empty_timeline
+from stagescope.model.bubbles import step_bubbles
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.step_ranges import is_in_steps
+from stagescope.model.stored_run import NONE
+from stagescope.model.tables import COUNTERS, SPANS, STEPS
+from stagescope.model.validate import in_order
+from stagescope.vocabulary.kinds import ACTION_KINDS
+from stagescope.vocabulary.steps import StepRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from stagescope.analysis import Report
+    from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis
+    from stagescope.analysis.step_results import ChosenSteps
+    from stagescope.execution import Executor
+    from stagescope.model import Timeline
+    from stagescope.model.stored_run import Manifest, Part
+
+SPANS_OF_RANGE = 1_500_000
+"""Spans that are analyzed at once, with the steps next to them, unless a single step has more."""
+SPANS_OF_UNIT = 1_500_000
+"""Spans of pipelines that are surveyed at once, unless a single file has more."""
+SMALL = ("ranks", "clocks", "diagnostics")
+FOLDER = "unfinished-analysis"
+"""In the directory of the run, only while it is analyzed."""
+
+
+class Unit(NamedTuple):
+    """Files with the spans of some pipelines: `ranges` are those of steps that they are divided into."""
+
+    directory: Path
+    number: int
+    parts: tuple[Part, ...]
+    ranges: tuple[StepRange, ...]
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"part {self.number} of the pipelines"
+
+
+class SurveyedUnit(NamedTuple):
+    """What the pipelines of a unit show, and what is wrong with its files."""
+
+    survey: PipelineSurvey
+    damage: tuple[Diagnostic, ...]
+
+
+class RangeOfSteps(NamedTuple):
+    """A range of steps to analyze."""
+
+    directory: Path
+    number: int
+    steps: StepRange
+    chosen: ChosenSteps
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"steps {self.steps}"
+
+
+def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange, ...]:
+    """Return ranges of the steps of a run, of about as many spans each as are analyzed at once.
+
+    `steps` are sorted.
+
+    >>> divide_into_ranges([0, 1, 2, 5, 6, 7], 4_000_000)
+    (StepRange(start=0, stop=2), StepRange(start=2, stop=6), StepRange(start=6, stop=8))
+    """
+    fitting = max(1, int(SPANS_OF_RANGE * len(steps) / max(span_count, 1)))
+    count = -(-len(steps) // fitting)
+    length = -(-len(steps) // count)
+    firsts = range(0, len(steps), length)
+    return tuple(StepRange(steps[at], steps[min(at + length, len(steps)) - 1] + 1) for at in firsts)
+
+
+def analyze_in_ranges(
+    directory: Path,
+    manifest: Manifest,
+    steps: Sequence[int],
+    executor: Executor,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> Report | None:
+    """Return the report of a stored run with these steps, which is not in memory as a whole.
+
+    None if its pipelines are not all on one clock: then it cannot be divided. `on_progress` is called with the number
+    of tasks that are done, and of all. The caller holds the lock of the run. Raises InputError if a file is damaged,
+    and OSError.
+    """
+    ranges = divide_into_ranges(steps, manifest.span_count)
+    with _folder(directory) as folder:
+        shared = _shared_tables(directory, manifest, folder)
+        units = _units(directory, manifest, ranges)
+        progress = _Progress(len(units) + len(ranges), on_progress)
+        units_done: list[SurveyedUnit] = [
+            attach(each) for each in progress.of(executor.map(_survey_unit, units))
+        ]
+        damage = [note for each in units_done for note in each.damage]
+        surveys = [each.survey for each in units_done]
+        pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
+        if find_unaligned_ranks(shared, pipelines):
+            return None
+        surveyed = join_surveys(shared, surveys)
+        surveyed.windows.pipelines.write_ipc(folder / "pipelines.arrow", compression="lz4")
+        surveyed.windows.bubbles.write_ipc(folder / "bubbles.arrow", compression="lz4")
+        surveyed.recorded.write_ipc(folder / "recorded.arrow", compression="lz4")
+        middle = len(ranges) // 2
+        del surveys, units_done
+        chosen = choose_steps(surveyed)
+        items = [RangeOfSteps(directory, number, each, chosen) for number, each in enumerate(ranges)]
+        found = list(progress.of(executor.map(_analyze_range, items)))
+        analyses: list[RangeAnalysis] = [attach(each) for each in found]
+        reference = _intermediates(folder, middle, ranges[middle])
+        return build_joined_report(
+            _of_run(reference.timeline, directory, manifest, [*damage, *_note(ranges, middle)]),
+            surveyed,
+            reference,
+            analyses,
+        )
+
+
+class _Progress:
+    """Counts the tasks that are done."""
+
+    def __init__(self, total: int, report: Callable[[int, int], object] | None) -> None:
+        self._done, self._total = 0, total
+        self._report = report or (lambda _done, _total: None)
+        self._report(0, total)
+
+    def of(self, results: Iterator[object]) -> Iterator[object]:
+        """Yield results, and report each."""
+        for result in results:
+            self._done += 1
+            self._report(self._done, self._total)
+            yield result
+
+
+@contextmanager
+def _folder(directory: Path) -> Iterator[Path]:
+    """Yield an empty folder for tables between the two passes, which is removed afterwards."""
+    folder = directory / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    make_directory(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _shared_tables(directory: Path, manifest: Manifest, folder: Path) -> Timeline:
+    """Return the small tables of a run, and write those that workers need."""
+    steps = [read_part(directory, part) for part in manifest.parts if part.table == STEPS.name]
+    pl.concat(steps).write_ipc(folder / "steps.arrow", compression="lz4")
+    shared = read_small_tables(directory, manifest)
+    for name in SMALL:
+        getattr(shared, name).write_ipc(folder / f"{name}.arrow", compression="lz4")
+    return shared
+
+
+def _timeline(spans: pl.DataFrame, folder: Path) -> Timeline:
+    """Return the timeline of some spans."""
+    small = {name: pl.read_ipc(folder / f"{name}.arrow") for name in SMALL}
+    return replace(empty_timeline(), spans=spans, **small)  # type: ignore[arg-type]  # names of tables
+
+
+def _units(directory: Path, manifest: Manifest, ranges: tuple[StepRange, ...]) -> list[Unit]:
+    """Return the files of spans, some pipelines at a time; files without a pipeline are apart."""
+    parts = [part for part in manifest.parts if part.table == SPANS.name]
+    groups: list[list[Part]] = []
+    rows = 0
+    for part in sorted(parts, key=lambda each: (each.pipeline == NONE, each.step_range, each.pipeline)):
+        is_other = not groups or (part.pipeline == NONE) != (groups[-1][-1].pipeline == NONE)
+        if is_other or rows + part.rows > SPANS_OF_UNIT:
+            groups.append([])
+            rows = 0
+        groups[-1].append(part)
+        rows += part.rows
+    return [Unit(directory, number, tuple(group), ranges) for number, group in enumerate(groups)]
+
+
+def _survey_unit(unit: Unit) -> SurveyedUnit:
+    """Divide the spans of a unit by steps, and return what its pipelines show, with its tables in files."""
+    folder = unit.directory / FOLDER
+    found = [(part.pipeline, read_or_note(unit.directory, part)) for part in unit.parts]
+    files = [(pipeline, rows) for pipeline, rows in found if isinstance(rows, pl.DataFrame)]
+    damage = tuple(note for _, note in found if isinstance(note, Diagnostic))
+    del found
+    acted = [
+        rows.filter(pl.col("kind").is_in(ACTION_KINDS))
+        .select("rank", pipeline=pl.lit(pipeline, pl.Int32))
+        .unique()
+        for pipeline, rows in files
+        if pipeline != NONE
+    ]
+    spans = in_order(pl.concat([SPANS.empty(), *(rows for _, rows in files)]), SPANS)
+    del files
+    _divide(spans, unit, folder)
+    empty = pl.DataFrame(schema={"rank": pl.Int32, "pipeline": pl.Int32})
+    pipelines = pl.concat([empty, *acted]).unique().sort("rank")
+    timeline = _timeline(spans, folder)
+    windows = Windows(pipelines, step_bubbles(spans, pipelines), [])
+    survey = survey_pipelines(Intermediates(timeline, windows))
+    surveyed: SurveyedUnit = detach(SurveyedUnit(survey, damage), folder / f"unit-{unit.number}")
+    return surveyed
+
+
+def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
+    """Write the spans that are needed to analyze each range of steps into a file of its own."""
+    needed = needed_spans(pl.read_ipc(folder / "steps.arrow"), unit.ranges)
+    for number, rows in enumerate(divide_steps(spans, needed)):
+        if rows.height:
+            place = folder / f"range-{number}"
+            make_directory(place)
+            rows.write_ipc(place / f"unit-{unit.number}.arrow", compression="lz4")
+
+
+def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
+    """Return what is measured of a range of steps, with its tables in files."""
+    folder = item.directory / FOLDER
+    found = analyze_range(_intermediates(folder, item.number, item.steps), item.chosen)
+    analysis: RangeAnalysis = detach(found, folder / f"result-{item.number}")
+    return analysis
+
+
+def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates:
+    """Return the intermediate results of a range of steps, with what is needed of the steps next to it."""
+    files = sorted((folder / f"range-{number}").glob("*.arrow"))
+    rows = [pl.read_ipc(file) for file in files]
+    spans = in_order(pl.concat([SPANS.empty(), *rows]), SPANS)
+    del rows
+    around = is_in_steps(StepRange(max(0, steps.start - 1), steps.stop + 1))
+    bubbles = pl.read_ipc(folder / "bubbles.arrow").filter(around)
+    windows = Windows(pl.read_ipc(folder / "pipelines.arrow"), bubbles, [])
+    known = Intermediates(_timeline(spans, folder), windows, None, steps)
+    # The windows and what was recorded of the steps next to the range are known from all their spans.
+    known.__dict__["recorded"] = pl.read_ipc(folder / "recorded.arrow").filter(around)
+    return known
+
+
+def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:
+    """Return the timeline of a range with the counters of the run, and some notes."""
+    counters = [read_part(directory, part) for part in manifest.parts if part.table == COUNTERS.name]
+    rows = in_order(pl.concat([COUNTERS.empty(), *counters]), COUNTERS)
+    return replace(timeline, counters=rows).with_diagnostics(notes)
+
+
+def _note(ranges: Sequence[StepRange], reference: int) -> list[Diagnostic]:
+    """Return what one of several ranges is used for."""
+    if len(ranges) == 1:
+        return []
+    text = (
+        f"the run was analyzed in {len(ranges)} ranges of steps; the schedule, the distributions of action times "
+        f"and the predictions are those of steps {ranges[reference]}"
+    )
+    return [Diagnostic("info", text, code="steps.reference")]

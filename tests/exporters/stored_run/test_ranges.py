@@ -1,0 +1,213 @@
+"""The report of a run that is analyzed in ranges of steps: that of the whole run, apart from what is documented."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from planted_runs import Shape, random_times, run
+from stagescope.analysis import build_explained_report
+from stagescope.analysis.saved import facts_json, saved_tables
+from stagescope.api import export, load_report, range_reports, read, save_report, saved_reports, store
+from stagescope.cli import main
+from stagescope.execution import executor_for
+from stagescope.execution.executor import InThisProcess
+from stagescope.ingest.stored_run import known_steps, read_manifest
+from stagescope.vocabulary.kinds import ALL_SENDS
+
+SHAPE = Shape(pipelines=3, stages=4, microbatches=8, steps=16, noise=0.01)
+SLOW_RANK, LONG_STEP = 6, 13
+
+EXACT = (
+    "steps", "ranks", "step_lengths", "transfers", "collective_kinds", "collective_ranks", "latest_collectives", "data",
+    "memory", "explanation.phases", "explanation.overlap", "explanation.stage_work", "explanation.other_work",
+    "stragglers.table", "stragglers.changing", "stragglers.stage_work", "trends.trends", "trends.outliers",
+    "replicas.table", "replicas.steps",
+)  # fmt: skip
+"""Tables whose rows do not depend on what is usual in a range."""
+
+BY_CAUSE = ("ledger", "iterations", "losses", "explanation.idle", "ledger.losses", "ledger.ranks")
+"""Tables of causes, which differ by how long transfers and launches usually take in a range (docs/scale.md)."""
+
+LEAST_DIFFERENCE_NS = 500_000
+"""A tenth of a percent of a step."""
+
+NOT_IN_RANGES = ("row", "action")
+
+
+def planted(*, has_waits):
+    """Return a run with a slow rank, a long step and reductions of gradients, with or without waits for receivers."""
+    times = random_times(SHAPE, seed=5)
+    pipeline, stage = divmod(SLOW_RANK, SHAPE.stages)
+    times.action_ns[:, pipeline, :, stage] *= 1.15
+    times.action_ns[:, 1, LONG_STEP, 2] *= 2.0
+    timeline = run(replace(times, action_ns=np.rint(times.action_ns), reduces=True))
+    if has_waits:
+        return timeline
+    is_send = pl.col("kind").is_in(ALL_SENDS)
+    waits = ("wait_start_ns", "wait_end_ns")
+    return timeline.with_spans(
+        timeline.spans.with_columns(pl.when(~is_send).then(name).alias(name) for name in waits)
+    )
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["prompt sends", "blocking sends"])
+def stored(request, tmp_path_factory):
+    return store_run(planted(has_waits=request.param), tmp_path_factory.mktemp("ranges"))
+
+
+def store_run(timeline, folder):
+    source, place = folder / "run.parquet", folder / "run.stagescope"
+    export(timeline, source)
+    store(source, out=place)
+    return place
+
+
+def report_in_ranges(place, count, executor=None, on_progress=None):
+    """Return the report of a stored run that is analyzed in so many ranges."""
+    manifest = read_manifest(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(range_reports, "SPANS_OF_RANGE", -(-manifest.span_count // count))
+        patch.setattr(range_reports, "SPANS_OF_UNIT", -(-manifest.span_count // count))
+        steps = known_steps(place, manifest)
+        assert len(range_reports.divide_into_ranges(steps, manifest.span_count)) == count
+        return range_reports.analyze_in_ranges(
+            place, manifest, steps, executor or InThisProcess(), on_progress
+        )
+
+
+def tables_of(report):
+    """Return the tables to save, without what rows and actions of a range mean."""
+    return {
+        name: rows.drop(each for each in NOT_IN_RANGES if each in rows.columns)
+        for name, rows in saved_tables(report)
+    }
+
+
+def facts_of(report):
+    facts = msgspec.json.decode(facts_json(report))
+    facts["explanation"]["unrecorded"].sort()
+    return facts
+
+
+def test_one_range_has_the_report_of_the_whole_run(stored):
+    whole, one = build_explained_report(read(stored)), report_in_ranges(stored, 1)
+    found = tables_of(one)
+    for name, rows in tables_of(whole).items():
+        assert_frame_equal(found[name], rows)
+    assert facts_of(one) == facts_of(whole)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_what_is_measured_of_steps_does_not_depend_on_ranges(stored, count):
+    report, divided = build_explained_report(read(stored)), report_in_ranges(stored, count)
+    whole, found = tables_of(report), tables_of(divided)
+    for name in EXACT:
+        assert_frame_equal(found[name], whole[name], rel_tol=1e-9, abs_tol=1e-9)
+    for name in BY_CAUSE:
+        times = [
+            each for each, kind in whole[name].schema.items() if each.endswith("ns") and kind.is_numeric()
+        ]
+        assert found[name].height == whole[name].height
+        off_ns = whole[name].select(
+            pl.max_horizontal((pl.col(each) - found[name][each]).abs().max() for each in times)
+        )
+        assert off_ns.item() < LEAST_DIFFERENCE_NS
+    assert divided.findings["code"].to_list() == report.findings["code"].to_list()
+    assert {"rank.slow", "step.outlier"} <= set(divided.findings["code"])
+    assert divided.bubble.fraction == pytest.approx(report.bubble.fraction, rel=1e-12)
+    for name in ("iteration", "ideal-ratio", "own-span"):
+        assert divided.bubble.of(name).per_rank == report.bubble.of(name).per_rank
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"cluster": "local:2"}], ids=["processes", "Dask"])
+def test_results_do_not_depend_on_who_computes_them(stored, how):
+    here = report_in_ranges(stored, 4)
+    with executor_for(**how) as executor:
+        there = report_in_ranges(stored, 4, executor)
+    found = tables_of(there)
+    for name, rows in tables_of(here).items():
+        assert_frame_equal(found[name], rows)
+    assert facts_of(there) == facts_of(here)
+
+
+@pytest.fixture
+def small_ranges(stored, monkeypatch):
+    """Let a run count as large."""
+    monkeypatch.setattr(saved_reports, "STORING_BYTES", 0)
+    monkeypatch.setattr(range_reports, "SPANS_OF_RANGE", read_manifest(stored).span_count // 3)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_the_report_of_a_large_run_is_about_all_its_steps_and_states_how_it_was_made(stored, capsys):
+    assert save_report(stored, workers=1) == (True, None)
+    assert save_report(stored, workers=1) == (False, None)
+    report = load_report(stored)
+    assert len(report.bubble.steps) == SHAPE.steps
+    assert report.ledger.height == SHAPE.steps * SHAPE.pipelines
+    (note,) = [each for each in report.diagnostics if each.code == "steps.reference"]
+    assert note.message.startswith("the run was analyzed in 4 ranges of steps")
+    assert main(["report", str(stored)]) == 0
+    assert f"rank {SLOW_RANK}" in capsys.readouterr().out
+    assert not (stored / range_reports.FOLDER).exists()
+
+
+def test_progress_counts_all_tasks_and_an_interruption_leaves_nothing(stored):
+    seen = []
+
+    def interrupt(done, total):
+        seen.append((done, total))
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        report_in_ranges(stored, 4, on_progress=interrupt)
+    assert seen[0][0] == 0
+    assert [done for done, _ in seen] == list(range(seen[-1][0] + 1))
+    assert not (stored / range_reports.FOLDER).exists()
+
+
+def test_spans_without_a_step_count_once(tmp_path):
+    timeline = planted(has_waits=False)
+    spans = timeline.spans
+    ends = spans.filter(pl.col("rank") == 0).group_by("step").agg(pl.max("end_ns")).sort("step")
+    evaluations = pl.DataFrame({
+        "rank": pl.Series([0] * SHAPE.steps, dtype=pl.Int32),
+        "lane": "compute", "kind": "forward", "stage": 0, "microbatch": 0,
+        "start_ns": ends["end_ns"] + 1_000_000, "end_ns": ends["end_ns"] + 2_000_000,
+    }).with_columns(step=pl.lit(None, pl.Int32))  # fmt: skip
+    added = pl.concat([
+        spans,
+        evaluations.select(
+            (pl.col(name) if name in evaluations.columns else pl.lit(None)).cast(kind).alias(name)
+            for name, kind in spans.schema.items()
+        ),
+    ]).sort("rank", "start_ns", "end_ns")  # fmt: skip
+    place = store_run(timeline.with_spans(added), tmp_path)
+    whole, divided = build_explained_report(read(place)), report_in_ranges(place, 4)
+    counts = [
+        [(each.code, each.count) for each in report.diagnostics if each.code == "actions.evaluation"]
+        for report in (whole, divided)
+    ]
+    assert counts == [[("actions.evaluation", SHAPE.steps)]] * 2
+    for name in ("steps", "ranks"):
+        assert_frame_equal(tables_of(divided)[name], tables_of(whole)[name])
+
+
+def test_rows_of_a_damaged_file_are_missing_and_counted(tmp_path):
+    place = store_run(planted(has_waits=False), tmp_path)
+    (part,) = (place / "spans" / "pipeline=4").rglob("*.parquet")
+    part.write_bytes(part.read_bytes()[:-9] + b"x" * 9)
+    report = report_in_ranges(place, 2)
+    assert "store.damaged" in {each.code for each in report.diagnostics}
+    assert sorted(report.ranks["rank"]) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+def test_pipelines_on_several_clocks_are_not_divided(stored, monkeypatch):
+    monkeypatch.setattr(range_reports, "find_unaligned_ranks", lambda *_: [0])
+    assert report_in_ranges(stored, 2) is None
