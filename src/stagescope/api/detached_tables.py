@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
@@ -32,7 +33,7 @@ def _detach(result: Any, place: Path) -> Any:
     if isinstance(result, pl.DataFrame | pl.Series):
         path = place.with_name(f"{place.name}.arrow")
         rows = result.to_frame() if isinstance(result, pl.Series) else result
-        rows.write_ipc(path, compression="lz4")
+        write_table(rows, path)
         return Detached(path, isinstance(result, pl.Series))
     if isinstance(result, dict):
         return {name: _detach(each, place.with_name(f"{place.name}-{name}")) for name, each in result.items()}
@@ -47,10 +48,20 @@ def _detach(result: Any, place: Path) -> Any:
 def attach(result: Any) -> Any:
     """Return the result that `detach` was given, with its tables read from their files; raises OSError."""
     if isinstance(result, Detached):
-        rows = pl.read_ipc(result.path)
+        rows = read_table(result.path)
         return rows.to_series() if result.is_column else rows
     if isinstance(result, dict):
         return {name: attach(each) for name, each in result.items()}
     if hasattr(result, "_fields"):
         return result._replace(**{name: attach(each) for name, each in result._asdict().items()})
     return result
+
+
+def write_table(rows: pl.DataFrame, path: Path) -> None:
+    """Write a table into a file that `read_table` reads. Raises OSError."""
+    rows.write_ipc(path, compression="lz4")
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """Return the table in a file; it is not mapped into memory, so the file may be removed. Raises OSError."""
+    return pl.read_ipc(BytesIO(path.read_bytes()))

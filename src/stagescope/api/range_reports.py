@@ -25,7 +25,7 @@ from stagescope.analysis.ranges import (
     survey_pipelines,
 )
 from stagescope.analysis.windows import Windows
-from stagescope.api.detached_tables import attach, detach
+from stagescope.api.detached_tables import attach, detach, read_table, write_table
 from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.step_selection import divide_steps, needed_spans
 from stagescope.ingest.stored_run import read_or_note, read_part, read_small_tables
@@ -136,9 +136,9 @@ def analyze_in_ranges(
         if find_unaligned_ranks(shared, pipelines):
             return None
         surveyed = join_surveys(shared, surveys)
-        surveyed.windows.pipelines.write_ipc(folder / "pipelines.arrow", compression="lz4")
-        surveyed.windows.bubbles.write_ipc(folder / "bubbles.arrow", compression="lz4")
-        surveyed.recorded.write_ipc(folder / "recorded.arrow", compression="lz4")
+        write_table(surveyed.windows.pipelines, folder / "pipelines.arrow")
+        write_table(surveyed.windows.bubbles, folder / "bubbles.arrow")
+        write_table(surveyed.recorded, folder / "recorded.arrow")
         middle = len(ranges) // 2
         del surveys, units_done
         chosen = choose_steps(surveyed)
@@ -185,16 +185,16 @@ def _folder(directory: Path) -> Iterator[Path]:
 def _shared_tables(directory: Path, manifest: Manifest, folder: Path) -> Timeline:
     """Return the small tables of a run, and write those that workers need."""
     steps = [read_part(directory, part) for part in manifest.parts if part.table == STEPS.name]
-    pl.concat(steps).write_ipc(folder / "steps.arrow", compression="lz4")
+    write_table(pl.concat(steps), folder / "steps.arrow")
     shared = read_small_tables(directory, manifest)
     for name in SMALL:
-        getattr(shared, name).write_ipc(folder / f"{name}.arrow", compression="lz4")
+        write_table(getattr(shared, name), folder / f"{name}.arrow")
     return shared
 
 
 def _timeline(spans: pl.DataFrame, folder: Path) -> Timeline:
     """Return the timeline of some spans."""
-    small = {name: pl.read_ipc(folder / f"{name}.arrow") for name in SMALL}
+    small = {name: read_table(folder / f"{name}.arrow") for name in SMALL}
     return replace(empty_timeline(), spans=spans, **small)  # type: ignore[arg-type]  # names of tables
 
 
@@ -241,12 +241,12 @@ def _survey_unit(unit: Unit) -> SurveyedUnit:
 
 def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
     """Write the spans that are needed to analyze each range of steps into a file of its own."""
-    needed = needed_spans(pl.read_ipc(folder / "steps.arrow"), unit.ranges)
+    needed = needed_spans(read_table(folder / "steps.arrow"), unit.ranges)
     for number, rows in enumerate(divide_steps(spans, needed)):
         if rows.height:
             place = folder / f"range-{number}"
             make_directory(place)
-            rows.write_ipc(place / f"unit-{unit.number}.arrow", compression="lz4")
+            write_table(rows, place / f"unit-{unit.number}.arrow")
 
 
 def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
@@ -260,15 +260,15 @@ def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
 def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates:
     """Return the intermediate results of a range of steps, with what is needed of the steps next to it."""
     files = sorted((folder / f"range-{number}").glob("*.arrow"))
-    rows = [pl.read_ipc(file) for file in files]
+    rows = [read_table(file) for file in files]
     spans = in_order(pl.concat([SPANS.empty(), *rows]), SPANS)
     del rows
     around = is_in_steps(StepRange(max(0, steps.start - 1), steps.stop + 1))
-    bubbles = pl.read_ipc(folder / "bubbles.arrow").filter(around)
-    windows = Windows(pl.read_ipc(folder / "pipelines.arrow"), bubbles, [])
+    bubbles = read_table(folder / "bubbles.arrow").filter(around)
+    windows = Windows(read_table(folder / "pipelines.arrow"), bubbles, [])
     known = Intermediates(_timeline(spans, folder), windows, None, steps)
     # The windows and what was recorded of the steps next to the range are known from all their spans.
-    known.__dict__["recorded"] = pl.read_ipc(folder / "recorded.arrow").filter(around)
+    known.__dict__["recorded"] = read_table(folder / "recorded.arrow").filter(around)
     return known
 
 
