@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest, Part
 
-SPANS_OF_RANGE = 1_500_000
+SPANS_OF_RANGE = 1_000_000
 """Spans that are analyzed at once, with the steps next to them, unless a single step has more."""
-SPANS_OF_UNIT = 1_500_000
+SPANS_OF_UNIT = 1_000_000
 """Spans of pipelines that are surveyed at once, unless a single file has more."""
 SMALL = ("ranks", "clocks", "diagnostics")
 FOLDER = "unfinished-analysis"
@@ -99,7 +99,7 @@ def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange
 
     `steps` are sorted.
 
-    >>> divide_into_ranges([0, 1, 2, 5, 6, 7], 4_000_000)
+    >>> divide_into_ranges([0, 1, 2, 5, 6, 7], 2_500_000)
     (StepRange(start=0, stop=2), StepRange(start=2, stop=6), StepRange(start=6, stop=8))
     """
     fitting = max(1, int(SPANS_OF_RANGE * len(steps) / max(span_count, 1)))
