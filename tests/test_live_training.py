@@ -61,6 +61,26 @@ def test_new_steps_become_new_versions_and_measured_steps_a_trend(training, rank
     assert training.problem is None
 
 
+def test_new_spans_are_shown_before_their_steps_are_measured(training, ranks, monkeypatch):
+    calls = []
+    watcher = training._watcher
+    update, show = watcher.update, training.show
+
+    def noted(*, measure=True, latest_only=False):
+        found = update(measure=measure, latest_only=latest_only)
+        calls.append(("measured" if found.steps else "read", watcher.position))
+        return found
+
+    monkeypatch.setattr(watcher, "update", noted)
+    monkeypatch.setattr(training, "show", lambda run: (show(run), calls.append(("shown", watcher.position))))
+    until(lambda: sum(what == "measured" for what, _ in calls) >= 3, ranks)
+    for place, (what, position) in enumerate(calls):
+        if what == "measured" and place:
+            shown = [at for name, at in calls[:place] if name == "shown"]
+            before = [at for name, at in calls[:place] if name == "read"]
+            assert shown[-1:] == before[-1:] or position == before[-1]
+
+
 def test_values_of_the_trend_are_those_of_the_report(training, ranks, tmp_path):
     until(lambda: training.training is not None and training.training["measured"] >= 3, ranks)
     ranks.end()

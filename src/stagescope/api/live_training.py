@@ -52,8 +52,11 @@ MOST_BYTES = 10 * 2**20
 ANALYZED_SPANS, MOST_ANALYZED_STEPS = 20_000, 8
 """The last complete steps of which the page has the analysis; steps with more spans are not analyzed."""
 
-LOOK_S = 0.25
+LOOK_S = 0.1
 """How often files are looked at. Processes write twice a second."""
+
+BETWEEN_VERSIONS_S = 0.25
+"""Ranks do not write at the same moment; what they write within so short a time after a version is shown together."""
 
 MOST_PROCESSOR = 0.8
 """Share of a processor that all threads together may use: reading rests until they have used no more."""
@@ -131,24 +134,34 @@ class LiveTraining(VersionedRun):
         rest_s, measure_not_before_s, published_s = 0.0, 0.0, 0.0
         while not self._ended.wait(max(LOOK_S, rest_s)):
             began_s, began_cpu_s = time.monotonic(), time.process_time()
-            measure = began_s >= measure_not_before_s
+            is_new = False
             with self._reporting():
-                update = self._watcher.update(measure=measure, latest_only=True)
+                update = self._watcher.update(measure=False, latest_only=True)
+                is_new = self._show_if_new()
+                if began_s >= measure_not_before_s:
+                    update, measure_not_before_s = self._measure()
                 now_s = time.monotonic()
-                if measure and update.steps:
-                    # Of the processor, not of the clock: other programs may have it for most of the time.
-                    measure_not_before_s = now_s + (time.process_time() - began_cpu_s) / MEASURING_SHARE
-                self._show_if_new()
                 if update.steps or update.alarms or now_s - published_s > STATUS_S:
                     published_s = now_s
                     self._publish(update)
             used_s = time.process_time() - began_cpu_s
-            rest_s = used_s / MOST_PROCESSOR - (time.monotonic() - began_s)
+            least_s = BETWEEN_VERSIONS_S if is_new else 0.0
+            rest_s = max(used_s / MOST_PROCESSOR, least_s) - (time.monotonic() - began_s)
 
-    def _show_if_new(self) -> None:
-        """Publish the last steps as a version of the run, if anything was read since the last one."""
-        if self._watcher.position != self._position:
+    def _measure(self) -> tuple[Update, float]:
+        """Measure complete steps, after the picture, which need not wait for that. Return when it may happen again."""
+        began_cpu_s = time.process_time()
+        update = self._watcher.update(latest_only=True)
+        # Of the processor, not of the clock: other programs may have it for most of the time.
+        used_s = time.process_time() - began_cpu_s if update.steps else 0.0
+        return update, time.monotonic() + used_s / MEASURING_SHARE
+
+    def _show_if_new(self) -> bool:
+        """Publish the last steps as a version of the run, if anything was read since; return whether there was."""
+        is_new = self._watcher.position != self._position
+        if is_new:
             self.show(self._view())
+        return is_new
 
     def _view(self) -> RunView:
         """Return the last steps as a run: the analyzed ones as they were analyzed, and all others."""

@@ -67,9 +67,11 @@ def _outcome_alone(
     read: Callable[[Path, str | None], Found], path: Path, pattern: str | None
 ) -> Found | InputError | TableError:
     """Return the outcome of one file in a worker of its own, which it may kill."""
-    with _workers(1) as pool, main_hidden(), ctrl_c_blocked():
+    with _workers(1) as pool, main_hidden():
+        with ctrl_c_blocked():
+            running = pool.submit(outcome_of, read, path, pattern)
         try:
-            return pool.submit(outcome_of, read, path, pattern).result()
+            return running.result()
         except BrokenProcessPool:
             return InputError.worker_killed(path)
 
