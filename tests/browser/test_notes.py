@@ -97,3 +97,16 @@ def test_a_saved_page_carries_its_notes_and_all_of_the_run(open_page, run_page, 
     assert sorted(texts(open_page(twice))) == ["first", "second"]
     block = content.split('id="stagescope-notes">')[1].split("</script>")[0]
     assert len(json.loads(block)) == 2
+
+
+def test_notes_of_a_saved_page_that_were_all_removed_stay_removed_when_it_is_loaded_again(
+    open_page, run_page, tmp_path
+):
+    shown = open_page(run_page)
+    write(shown, "first")
+    path = save(shown, tmp_path)
+    saved = open_page(path)
+    saved.page.get_by_role("button", name="Remove note 1").click()
+    saved.page.wait_for_function("() => /note=(&|$)/.test(location.hash)")
+    again = open_page(path, saved.page.evaluate("() => location.hash.slice(1)"))
+    assert texts(again) == []

@@ -44,7 +44,7 @@ let end = new AbortController();
 async function show(source: Source, meta: Meta, place: HTMLElement, hash = location.hash): Promise<void> {
   const viewer = new Viewer(meta, source);
   const isOwn = hasData(document) && source instanceof EmbeddedSource && source.isOf(document);
-  if (isOwn) viewer.notes.all.value = savedNotes(document);
+  if (isOwn) viewer.notes.begin(savedNotes(document));
   await restore(viewer, fromHash(hash));
   end.abort();
   end = new AbortController();

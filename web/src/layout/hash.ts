@@ -30,7 +30,8 @@ export interface Shown {
   isCompared: boolean;
   /** Place of the selected idle interval. */
   interval: number | null;
-  notes: readonly Note[];
+  /** Null: the link leaves those of the page. */
+  notes: readonly Note[] | null;
   /** A step, and the step of the same run that it is compared with. */
   steps: [number, number] | null;
 }
@@ -51,7 +52,7 @@ export const NOTHING_CHOSEN: Shown = {
   panel: "",
   isCompared: true,
   interval: null,
-  notes: [],
+  notes: null,
   steps: null,
 };
 
@@ -82,7 +83,8 @@ export function toHash(shown: Shown): string {
   put("lang", LANGUAGE_OF_LINK);
   if (!shown.isCompared) put("compare", "off");
   if (shown.interval !== null) put("interval", String(shown.interval));
-  for (const note of shown.notes) words.append("note", noteWord(note));
+  for (const note of shown.notes ?? []) words.append("note", noteWord(note));
+  if (shown.notes?.length === 0) words.append("note", "");
   if (shown.steps) put("steps", shown.steps.join("-"));
   return words.toString();
 }
@@ -115,7 +117,7 @@ export function fromHash(hash: string): Shown {
     panel: /^[a-z]*$/.test(text("panel")) ? text("panel") : "",
     isCompared: text("compare") !== "off",
     interval: /^\d{1,9}$/.test(text("interval")) ? Number(text("interval")) : null,
-    notes: readNotes(words.getAll("note")),
+    notes: words.has("note") ? readNotes(words.getAll("note")) : null,
     steps: pair(text("steps")),
   };
 }

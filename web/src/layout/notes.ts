@@ -19,6 +19,19 @@ export class Notes {
   /** Notes that a link has, the first ones that fit. */
   readonly inLink: ReadonlySignal<readonly Note[]> = computed(() => fitting(this.all.value));
 
+  /** What a link states; null where it needs no notes, because the page has none either. */
+  readonly stated: ReadonlySignal<readonly Note[] | null> = computed(() =>
+    this.all.value.length || this.#inPage ? this.inLink.value : null,
+  );
+  /** Whether the page carries notes, which would be back when it is loaded again. */
+  #inPage = false;
+
+  /** Begin with the notes that the page carries. */
+  begin(notes: readonly Note[]): void {
+    this.#inPage = notes.length > 0;
+    this.all.value = notes;
+  }
+
   /** Add a note; false where it is empty or there are too many. */
   add(note: Note): boolean {
     const text = tidy(note.text);

@@ -31,7 +31,7 @@ export function shownOf(viewer: Viewer): Shown {
     panel: viewer.display.panel.value,
     isCompared: !broughtOther(viewer) || viewer.isOtherShown.value,
     interval: viewer.selection.idle.value ?? viewer.wantedInterval.value,
-    notes: viewer.notes.inLink.value,
+    notes: viewer.notes.stated.value,
     steps: viewer.comparison.value?.steps ?? null,
   };
 }
@@ -61,8 +61,7 @@ export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
     viewer.display.pitchChoice.value = shown.pitch;
     viewer.display.theme.value = shown.theme;
     viewer.display.panel.value = shown.panel;
-    // Those of the saved page stay where a link has none.
-    if (shown.notes.length) viewer.notes.all.value = [...shown.notes].sort((a, b) => a.time - b.time);
+    if (shown.notes) viewer.notes.all.value = [...shown.notes].sort((a, b) => a.time - b.time);
   });
   if (broughtOther(viewer) && viewer.isOtherShown.peek() !== shown.isCompared)
     await showOther(viewer, shown.isCompared);

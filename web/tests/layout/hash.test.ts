@@ -33,6 +33,11 @@ describe("the address", () => {
     expect(fromHash("")).toEqual(NOTHING_CHOSEN);
   });
 
+  it("distinguishes no notes from none that it states", () => {
+    const empty = { ...NOTHING_CHOSEN, notes: [] };
+    expect(fromHash(toHash(empty))).toEqual(empty);
+  });
+
   it.each([
     "t=5-3",
     "t=x",
