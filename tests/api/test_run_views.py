@@ -1,12 +1,14 @@
 """Runs as the local server shows them: what the cache distinguishes, and comparisons."""
 
 import json
+import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 from column_blobs import read_blob
-from stagescope.api import compare, view_run
+from stagescope.api import compare, saved_reports, view_run
 from stagescope.api.run_views import RunFiles, state_of, view_compared
 from stagescope.model import Timeline
 from stagescope.reports.comparison_sentences import comparison_sentences
@@ -38,6 +40,25 @@ def test_other_steps_of_a_cached_run_are_not_those_of_the_cache(run, tmp_path):
     assert steps_of(view_run(path)) == [0, 1, 2, 3, 4, 5]
     assert steps_of(view_run(path, steps="0:2")) == [0, 1]
     assert steps_of(view_run(path, steps="2:4")) == [2, 3]
+
+
+def test_a_run_that_other_code_kept_is_read_again(run, tmp_path, monkeypatch):
+    path = written(run, tmp_path / "run.parquet")
+    version = view_run(path).version
+    assert view_run(path).version == version
+    package = tmp_path / "stagescope"
+    shutil.copytree(Path(saved_reports.__file__).parents[1], package)
+    monkeypatch.setattr(saved_reports, "__file__", str(package / "api" / "saved_reports.py"))
+    saved_reports.checksum_of_code.cache_clear()
+    assert view_run(path).version == version
+    for part in ("viewer/run_data.py", "reports/live_status.py", "analysis/report.py", "ingest/merge.py"):
+        with (package / part).open("a", encoding="utf-8") as file:
+            file.write("# changed\n")
+        saved_reports.checksum_of_code.cache_clear()
+        changed = view_run(path).version
+        assert changed != version
+        version = changed
+    saved_reports.checksum_of_code.cache_clear()
 
 
 def test_a_changed_mapping_is_read_again(tmp_path):

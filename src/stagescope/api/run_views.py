@@ -13,6 +13,7 @@ from stagescope.api.analyses import compare
 from stagescope.api.large_runs import find_large_run
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.api.run_cache import Input, Shown, cached_input
+from stagescope.api.saved_reports import checksum_of_code
 from stagescope.api.stored_runs import stated
 from stagescope.ingest.reader import ReadOptions
 from stagescope.viewer.analysis_data import gather_extras
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
     from stagescope.viewer.tiles.run import RunView
 
     Progress = Callable[[int, int], object]
+
+CODE = (
+    "analysis", "api", "clocks", "exporters", "ingest", "model", "record/format.py", "reports", "schedules", "viewer",
+    "vocabulary",
+)  # fmt: skip
+"""Parts whose code determines what the cache has of a run: versions in development have the same number."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ class RunFiles:
     def way(self) -> str:
         """Everything besides the files on which the result of reading them depends."""
         facts = stated({**self.facts, "steps": self.options.steps})
-        return json.dumps([__version__, facts, self.align, sorted(self.limits.items())], default=str)
+        program = f"{__version__} {checksum_of_code(CODE)}"
+        return json.dumps([program, facts, self.align, sorted(self.limits.items())], default=str)
 
     @cached_property
     def timeline(self) -> Timeline:
