@@ -8,6 +8,7 @@ import pytest
 from live_ranks import LiveRanks
 from running_server import PATIENCE_S, assets_in, serving
 from stagescope import api
+from stagescope.api import live_training
 from stagescope.api.live_training import LiveTraining, is_running, without_rows
 from stagescope.vocabulary.errors import InputError
 
@@ -106,6 +107,14 @@ def test_analysis_of_complete_steps_is_part_of_later_versions(training, ranks):
     incomplete = run.meta["steps"][-1]
     assert incomplete["window_ns"] is None
     assert run.meta["steps"][-3]["window_ns"] > 0
+
+
+def test_a_step_of_more_spans_than_are_analyzed_together_is_analyzed_alone(training, ranks, monkeypatch):
+    monkeypatch.setattr(live_training, "ANALYZED_SPANS", 10)
+    until(
+        lambda: training._analyzed is not None and training._analyzed.first == training._analyzed.last, ranks
+    )
+    until(lambda: "verdict" in training.current.meta["sections"], ranks)
 
 
 def test_rank_that_others_leave_behind_comes_first(training, ranks):

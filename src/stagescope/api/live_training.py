@@ -50,7 +50,8 @@ MOST_BYTES = 10 * 2**20
 """Of all spans in memory: 130,000."""
 
 ANALYZED_SPANS, MOST_ANALYZED_STEPS = 20_000, 8
-"""The last complete steps of which the page has the analysis; steps with more spans are not analyzed."""
+"""The last complete steps of which the page has the analysis; one step at least, which takes 3 s of a processor for
+100,000 spans."""
 
 LOOK_S = 0.1
 """How often files are looked at. Processes write twice a second."""
@@ -213,13 +214,13 @@ class LiveTraining(VersionedRun):
             rest_s = (time.process_time() - began_s) * (1 / ANALYZING_SHARE - 1)
 
     def _last_steps(self) -> tuple[Timeline, int, int] | None:
-        """Return the last complete steps that are not analyzed yet, None without, or if they are too large."""
+        """Return the last complete steps that are not analyzed yet, None without."""
         settled = self._steps.timeline
         steps = [] if settled is None else sorted(set(settled.spans["step"].drop_nulls()))
         if settled is None or not steps or (self._analyzed is not None and self._analyzed.last == steps[-1]):
             return None
-        count = min(MOST_ANALYZED_STEPS, ANALYZED_SPANS * len(steps) // settled.spans.height)
-        return (settled, steps[-count:][0], steps[-1]) if count else None
+        count = max(1, min(MOST_ANALYZED_STEPS, ANALYZED_SPANS * len(steps) // settled.spans.height))
+        return settled, steps[-count:][0], steps[-1]
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
