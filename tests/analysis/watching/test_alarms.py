@@ -53,6 +53,18 @@ def test_a_slow_rank_is_one_alarm_that_begins_and_ends():
     assert alarms.active == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_who_began_to_watch_later_states_the_same_change(seed):
+    planted = list(steps([ranks()[3], ITERATION], 1.2, common=np.linspace(0.8, 1.0, STEPS), seed=seed))
+    whole, late = Alarms(), Alarms()
+    for values in planted[:LAST]:
+        whole.add(values)
+    for values in planted[FIRST - 45 : LAST]:
+        late.add(values)
+    assert [each.changes for each in late.all] == [each.changes for each in whole.all]
+    assert len(whole.all) == 1
+
+
 def test_a_second_change_of_the_same_rank_is_a_second_alarm():
     alarms = Alarms()
     for repeat in range(2):

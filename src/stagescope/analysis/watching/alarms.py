@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.analysis.watching.level_shifts import SHORTEST, find_shifts
+from stagescope.analysis.watching.level_shifts import FEWEST_REFERENCE, SHORTEST, find_shifts
 from stagescope.analysis.watching.series_history import FIRST, SEARCHED, SeriesHistory
 from stagescope.analysis.watching.step_values import ITERATION, PART, Subject
 
@@ -38,7 +38,9 @@ RETURNED = 1 / 3
 
 @dataclass(frozen=True)
 class Change:
-    """A subject whose level rose: from which step on, its median before that step and since then, in nanoseconds.
+    """A subject whose level rose: from which step on, and its medians before and after, in nanoseconds.
+
+    `usual` is that of the last `FEWEST_REFERENCE` steps before, `now` that of the first `SHORTEST` steps of it.
 
     `size` is the difference of the two, relative to `usual`, and for a cause relative to the usual iteration.
     """
@@ -173,9 +175,15 @@ class Alarms:
         return [alarm] if is_specific else []
 
     def _change(self, subject: Subject, first: int) -> Change:
-        """Return what has changed in the values of a subject, which are not relative to other ranks or links."""
-        usual, now = self.history.usual(subject, before=first), self.history.usual(subject, since=first)
-        whole = self.history.usual(Subject(ITERATION), before=first) if subject.kind == PART else usual
+        """Return what has changed in the values of a subject, which are not relative to other ranks or links.
+
+        Only steps near the first one count: who began to watch later, as the page does, and found the change later,
+        states the same values.
+        """
+        usual = self.history.usual(subject, before=first, most=FEWEST_REFERENCE)
+        now = self.history.usual(subject, since=first, before=first + SHORTEST)
+        iteration = self.history.usual(Subject(ITERATION), before=first, most=FEWEST_REFERENCE)
+        whole = iteration if subject.kind == PART else usual
         return Change(subject, first, (now - usual) / whole, usual, now)
 
     def _end_returned(

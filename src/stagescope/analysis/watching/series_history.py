@@ -78,12 +78,15 @@ class SeriesHistory:
                 found[row, (self._steps >= first) & (self._steps <= last)] = np.nan
         return found
 
-    def usual(self, subject: Subject, before: int = NEVER, since: int = FIRST) -> float:
-        """Return the median of a subject's values, of steps before `before` and since `since`; NaN if none is known."""
+    def usual(self, subject: Subject, before: int = NEVER, since: int = FIRST, most: int = HISTORY) -> float:
+        """Return the median of a subject's last values, at most `most`, before `before` and since `since`.
+
+        It is NaN if none is known.
+        """
         if subject not in self._rows:
             return float("nan")
         chosen = self._values[self._rows[subject], (self._steps < before) & (self._steps >= since)]
-        known = chosen[np.isfinite(chosen)]
+        known = chosen[np.isfinite(chosen)][-most:]
         return float(np.median(known)) if len(known) else float("nan")
 
     def recent(self, subject: Subject, steps: int) -> Floats:
