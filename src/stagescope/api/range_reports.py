@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis
     from stagescope.analysis.step_results import ChosenSteps
     from stagescope.execution import Executor
+    from stagescope.ingest.step_selection import NeededSpans
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest, Part
 
@@ -60,12 +61,12 @@ FOLDER = "unfinished-analysis"
 
 
 class Unit(NamedTuple):
-    """Files with the spans of some pipelines: `ranges` are those of steps that they are divided into."""
+    """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into."""
 
     directory: Path
     number: int
     parts: tuple[Part, ...]
-    ranges: tuple[StepRange, ...]
+    needed: tuple[NeededSpans, ...]
 
     @property
     def name(self) -> str:
@@ -125,7 +126,8 @@ def analyze_in_ranges(
     ranges = divide_into_ranges(steps, manifest.span_count)
     with _folder(directory) as folder:
         shared = _shared_tables(directory, manifest, folder)
-        units = _units(directory, manifest, ranges)
+        needed = tuple(needed_spans(read_table(folder / "steps.arrow"), ranges))
+        units = _units(directory, manifest, needed)
         progress = _Progress(len(units) + len(ranges), on_progress)
         units_done: list[SurveyedUnit] = [
             attach(each) for each in progress.of(executor.map(_survey_unit, units))
@@ -198,7 +200,7 @@ def _timeline(spans: pl.DataFrame, folder: Path) -> Timeline:
     return replace(empty_timeline(), spans=spans, **small)  # type: ignore[arg-type]  # names of tables
 
 
-def _units(directory: Path, manifest: Manifest, ranges: tuple[StepRange, ...]) -> list[Unit]:
+def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...]) -> list[Unit]:
     """Return the files of spans, some pipelines at a time; files without a pipeline are apart."""
     parts = [part for part in manifest.parts if part.table == SPANS.name]
     groups: list[list[Part]] = []
@@ -210,7 +212,7 @@ def _units(directory: Path, manifest: Manifest, ranges: tuple[StepRange, ...]) -
             rows = 0
         groups[-1].append(part)
         rows += part.rows
-    return [Unit(directory, number, tuple(group), ranges) for number, group in enumerate(groups)]
+    return [Unit(directory, number, tuple(group), needed) for number, group in enumerate(groups)]
 
 
 def _survey_unit(unit: Unit) -> SurveyedUnit:
@@ -241,8 +243,8 @@ def _survey_unit(unit: Unit) -> SurveyedUnit:
 
 def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
     """Write the spans that are needed to analyze each range of steps into a file of its own."""
-    needed = needed_spans(read_table(folder / "steps.arrow"), unit.ranges)
-    for number, rows in enumerate(divide_steps(spans, needed)):
+    divided = divide_steps(spans, unit.needed, lambda: read_table(folder / "steps.arrow"))
+    for number, rows in enumerate(divided):
         if rows.height:
             place = folder / f"range-{number}"
             make_directory(place)

@@ -15,7 +15,7 @@ from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from stagescope.model import Timeline
 
@@ -63,46 +63,48 @@ class NeededSpans(NamedTuple):
     """A range of steps, and which spans of the steps before and after it are needed with them.
 
     They are those that end after `since_ns`, when the first step of the range begins, and those that start before
-    `until_ns`, when its last step has ended; and the first action of every rank in the step after it. `windows` is from
-    step_windows, for spans without a step.
+    `until_ns`, when its last step has ended; and the first action of every rank in the step after it.
     """
 
     steps: StepRange
     since_ns: int
     until_ns: int
-    windows: pl.DataFrame
 
 
 def needed_spans(steps: pl.DataFrame, ranges: Sequence[StepRange]) -> list[NeededSpans]:
     """Return which spans are needed with each of several ranges; `steps` is the table of steps of the run."""
     begins = steps.group_by("step").agg(pl.min("start_ns"), pl.max("end_ns"))
-    bounds = {step: (start_ns, end_ns) for step, start_ns, end_ns in begins.iter_rows()}
     found = []
     for each in ranges:
-        own = [bounds[step] for step in bounds if step in each]
-        since_ns, until_ns = min(start_ns for start_ns, _ in own), max(end_ns for _, end_ns in own)
-        around = StepRange(max(0, each.start - 1), each.stop + 1)
-        found.append(NeededSpans(each, since_ns, until_ns, step_windows(steps, around)))
+        own = begins.filter(is_in_steps(each)).select(pl.min("start_ns"), pl.max("end_ns")).row(0)
+        found.append(NeededSpans(each, *own))
     return found
 
 
-def divide_steps(spans: pl.DataFrame, needed: Sequence[NeededSpans]) -> Iterator[pl.DataFrame]:
-    """Yield the spans of each of several ranges of steps, with those of the steps next to it that are needed."""
+def divide_steps(
+    spans: pl.DataFrame, needed: Sequence[NeededSpans], steps: Callable[[], pl.DataFrame]
+) -> Iterator[pl.DataFrame]:
+    """Yield the spans of each of several ranges of steps, with those of the steps next to it that are needed.
+
+    `steps` loads the table of steps of the run, which shows where spans without a step belong, as in select_steps.
+    """
     of_step = {
         step: rows for (step,), rows in spans.partition_by("step", as_dict=True, maintain_order=True).items()
     }
     stepless = of_step.pop(None, spans.clear())
-    for steps, since_ns, until_ns, windows in needed:
-        found = [rows for step, rows in of_step.items() if step in steps]
-        before, after = (of_step.get(step, spans.clear()) for step in (steps.start - 1, steps.stop))
-        is_action = pl.col("kind").is_in(ACTION_KINDS)
-        begins = is_action & (pl.col("start_ns") == pl.col("start_ns").filter(is_action).min().over("rank"))
-        found += [
+    basis = steps() if stepless.height else None
+    is_action = pl.col("kind").is_in(ACTION_KINDS)
+    begins = is_action & (pl.col("start_ns") == pl.col("start_ns").filter(is_action).min().over("rank"))
+    for own, since_ns, until_ns in needed:
+        before, after = (of_step.get(step, spans.clear()) for step in (own.start - 1, own.stop))
+        found = [
+            *(rows for step, rows in of_step.items() if step in own),
             before.filter(pl.col("end_ns") > since_ns),
             after.filter((pl.col("start_ns") < until_ns) | begins),
         ]
-        if stepless.height:
-            found.append(_rows(stepless, windows, steps, "start_ns"))
+        if basis is not None:
+            around = StepRange(max(0, own.start - 1), own.stop + 1)
+            found.append(_rows(stepless, step_windows(basis, around), own, "start_ns"))
         yield pl.concat(found)
 
 
