@@ -56,6 +56,8 @@ SPANS_OF_RANGE = 1_000_000
 SPANS_OF_UNIT = 1_000_000
 """Spans of pipelines that are surveyed at once, unless a single file has more."""
 SMALL = ("ranks", "clocks", "diagnostics")
+FEWEST_STEPS = 4
+"""Of fewer steps, parts of steps are compared, which need all their actions at once."""
 FOLDER = "unfinished-analysis"
 """In the directory of the run, only while it is analyzed."""
 
@@ -113,20 +115,23 @@ def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange
 def analyze_in_ranges(
     directory: Path,
     manifest: Manifest,
-    steps: Sequence[int],
     executor: Executor,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> Report | None:
-    """Return the report of a stored run with these steps, which is not in memory as a whole.
+    """Return the report of a stored run, which is not in memory as a whole.
 
-    None if its pipelines are not all on one clock: then it cannot be divided. `on_progress` is called with the number
-    of tasks that are done, and of all. The caller holds the lock of the run. Raises InputError if a file is damaged,
-    and OSError.
+    None if it cannot be divided: it has few steps, or its pipelines are not all on one clock. `on_progress` is called
+    with the number of tasks that are done, and of all. The caller holds the lock of the run. Raises InputError if a
+    file is damaged, and OSError.
     """
-    ranges = divide_into_ranges(steps, manifest.span_count)
     with _folder(directory) as folder:
         shared = _shared_tables(directory, manifest, folder)
-        needed = tuple(needed_spans(read_table(folder / "steps.arrow"), ranges))
+        of_ranks = read_table(folder / "steps.arrow")
+        steps = of_ranks["step"].unique().sort().to_list()
+        if len(steps) < FEWEST_STEPS:
+            return None
+        ranges = divide_into_ranges(steps, manifest.span_count)
+        needed = tuple(needed_spans(of_ranks, ranges))
         units = _units(directory, manifest, needed)
         progress = _Progress(len(units) + len(ranges), on_progress)
         units_done: list[SurveyedUnit] = [
@@ -187,7 +192,7 @@ def _folder(directory: Path) -> Iterator[Path]:
 def _shared_tables(directory: Path, manifest: Manifest, folder: Path) -> Timeline:
     """Return the small tables of a run, and write those that workers need."""
     steps = [read_part(directory, part) for part in manifest.parts if part.table == STEPS.name]
-    write_table(pl.concat(steps), folder / "steps.arrow")
+    write_table(pl.concat([STEPS.empty(), *steps]), folder / "steps.arrow")
     shared = read_small_tables(directory, manifest)
     for name in SMALL:
         write_table(getattr(shared, name), folder / f"{name}.arrow")

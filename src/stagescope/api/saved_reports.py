@@ -30,7 +30,6 @@ from stagescope.ingest.stored_run import (
 from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import CHECKSUM_BYTES, manifest_checksum
-from stagescope.model.tables import STEPS
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
 from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force
@@ -54,8 +53,6 @@ SPAN_BYTES = 650
 of fewer actions per span."""
 STORING_BYTES = 1_500_000_000
 """Memory that a process may take, so that larger runs are analyzed in ranges of steps."""
-FEWEST_STEPS = 4
-"""Of fewer steps, parts of steps are compared, which need all their actions at once."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
 CODE = ("analysis", "model", "schedules", "vocabulary")
@@ -114,12 +111,10 @@ def _report_of_ranges(
     on_progress: Callable[[int, int], object] | None,
 ) -> Report | None:
     """Return the report of a run that is analyzed in ranges of steps; None if that is impossible."""
-    steps = known_steps(directory, manifest)
-    has_steps = any(part.table == STEPS.name and part.rows for part in manifest.parts)
-    if not (manifest.aligned and has_steps and len(steps) >= FEWEST_STEPS):
+    if not manifest.aligned:
         return None
     try:
-        return analyze_in_ranges(directory, manifest, steps, executor, on_progress)
+        return analyze_in_ranges(directory, manifest, executor, on_progress)
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
 

@@ -3,11 +3,13 @@
 import numpy as np
 import polars as pl
 import pytest
+from numpy.testing import assert_array_equal
 
 from stagescope.analysis.statistics.peer_excess import (
     compare_all_ranks,
     compare_machines,
     compare_ranks,
+    medians_of_other_groups,
 )
 
 
@@ -71,3 +73,29 @@ def test_clearly_slow_rank_is_no_reference_for_the_others():
 def test_one_of_two_ranks_is_compared_with_the_other_however_slow():
     usual = {(0, 0): [100], (1, 0): [200], (2, 1): [100], (3, 1): [101], (4, 2): [100], (5, 2): [99]}
     assert np.exp(compare_ranks(samples(usual), 1).shift[1, 0]) == pytest.approx(2)
+
+
+def one_by_one(values, groups):
+    """Return what medians_of_other_groups does, for every value apart."""
+    found = np.full_like(values, np.nan)
+    for slot, column in np.argwhere(groups >= 0):
+        others = values[groups[:, column] != groups[slot, column], column]
+        for sample in range(values.shape[2]):
+            known = others[:, sample][np.isfinite(others[:, sample])]
+            if len(known):
+                found[slot, column, sample] = np.median(known)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_medians_of_other_groups_are_those_of_all_values_without_the_own_group(seed):
+    rng = np.random.default_rng(seed)
+    size = (int(rng.integers(1, 12)), int(rng.integers(1, 4)), int(rng.integers(1, 5)))
+    values = np.round(rng.normal(0, 1, size), int(rng.integers(0, 3)))
+    values[rng.random(size) < 0.2] = np.nan
+    groups = rng.integers(-1, int(rng.integers(1, 6)), size[:2])
+    assert_array_equal(medians_of_other_groups(values, groups), one_by_one(values, groups))
+
+
+def test_nothing_has_no_medians():
+    assert medians_of_other_groups(np.zeros((0, 2, 3)), np.zeros((0, 2), dtype=np.int64)).shape == (0, 2, 3)

@@ -76,9 +76,7 @@ def report_in_ranges(place, count, executor=None, on_progress=None):
         patch.setattr(range_reports, "SPANS_OF_UNIT", -(-manifest.span_count // count))
         steps = known_steps(place, manifest)
         assert len(range_reports.divide_into_ranges(steps, manifest.span_count)) == count
-        return range_reports.analyze_in_ranges(
-            place, manifest, steps, executor or InThisProcess(), on_progress
-        )
+        return range_reports.analyze_in_ranges(place, manifest, executor or InThisProcess(), on_progress)
 
 
 def tables_of(report):
