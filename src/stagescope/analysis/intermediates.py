@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,14 @@ class Intermediates:
     windows: Windows
     span_rows: pl.Series | None = None
     steps: StepRange | None = None
+
+    def with_results(self, **results: object) -> Intermediates:
+        """Return the same with some results that are known already, by the names of these properties."""
+        known = replace(self)
+        names = {field.name for field in fields(self)}
+        kept = {name: value for name, value in self.__dict__.items() if name not in names}
+        known.__dict__.update(kept | results)
+        return known
 
     @cached_property
     def actions(self) -> Actions:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -100,7 +101,7 @@ class RangeOfSteps(NamedTuple):
 def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange, ...]:
     """Return ranges of the steps of a run, of about as many spans each as are analyzed at once.
 
-    `steps` are sorted.
+    `steps` are sorted. The ranges have all numbers between them, too: a step may have spans without being listed.
 
     >>> divide_into_ranges([0, 1, 2, 5, 6, 7], 2_500_000)
     (StepRange(start=0, stop=2), StepRange(start=2, stop=6), StepRange(start=6, stop=8))
@@ -108,8 +109,8 @@ def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange
     fitting = max(1, int(SPANS_OF_RANGE * len(steps) / max(span_count, 1)))
     count = -(-len(steps) // fitting)
     length = -(-len(steps) // count)
-    firsts = range(0, len(steps), length)
-    return tuple(StepRange(steps[at], steps[min(at + length, len(steps)) - 1] + 1) for at in firsts)
+    bounds = [*steps[::length], steps[-1] + 1]
+    return tuple(StepRange(*each) for each in pairwise(bounds))
 
 
 def analyze_in_ranges(
@@ -127,7 +128,7 @@ def analyze_in_ranges(
     with _folder(directory) as folder:
         shared = _shared_tables(directory, manifest, folder)
         of_ranks = read_table(folder / "steps.arrow")
-        steps = of_ranks["step"].unique().sort().to_list()
+        steps = _steps_of(of_ranks, manifest)
         if len(steps) < FEWEST_STEPS:
             return None
         ranges = divide_into_ranges(steps, manifest.span_count)
@@ -159,6 +160,16 @@ def analyze_in_ranges(
             reference,
             analyses,
         )
+
+
+def _steps_of(of_ranks: pl.DataFrame, manifest: Manifest) -> list[int]:
+    """Return the steps of a run, sorted: those of the table of steps, and the first and last of each file of spans.
+
+    A step that a process did not end has spans, and no row in the table of steps.
+    """
+    files = [part for part in manifest.parts if part.table == SPANS.name]
+    ends = {step for part in files for step in (part.first_step, part.last_step) if step is not None}
+    return sorted(ends.union(of_ranks["step"]))
 
 
 class _Progress:
@@ -273,10 +284,9 @@ def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates
     around = is_in_steps(StepRange(max(0, steps.start - 1), steps.stop + 1))
     bubbles = read_table(folder / "bubbles.arrow").filter(around)
     windows = Windows(read_table(folder / "pipelines.arrow"), bubbles, [])
-    known = Intermediates(_timeline(spans, folder), windows, None, steps)
     # The windows and what was recorded of the steps next to the range are known from all their spans.
-    known.__dict__["recorded"] = read_table(folder / "recorded.arrow").filter(around)
-    return known
+    recorded = read_table(folder / "recorded.arrow").filter(around)
+    return Intermediates(_timeline(spans, folder), windows, None, steps).with_results(recorded=recorded)
 
 
 def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:

@@ -59,6 +59,10 @@ def step_windows(basis: pl.DataFrame, steps: StepRange) -> pl.DataFrame:
     )
 
 
+NO_BOUNDS = (-(2**62), 2**62)
+"""Of a range whose steps are not in the table of steps: all spans of the steps next to it are needed."""
+
+
 class NeededSpans(NamedTuple):
     """A range of steps, and which spans of the steps before and after it are needed with them.
 
@@ -77,7 +81,10 @@ def needed_spans(steps: pl.DataFrame, ranges: Sequence[StepRange]) -> list[Neede
     found = []
     for each in ranges:
         own = begins.filter(is_in_steps(each)).select(pl.min("start_ns"), pl.max("end_ns")).row(0)
-        found.append(NeededSpans(each, *own))
+        since_ns, until_ns = (
+            bound if bound is not None else none for bound, none in zip(own, NO_BOUNDS, strict=True)
+        )
+        found.append(NeededSpans(each, since_ns, until_ns))
     return found
 
 
@@ -96,7 +103,12 @@ def divide_steps(
     is_action = pl.col("kind").is_in(ACTION_KINDS)
     begins = is_action & (pl.col("start_ns") == pl.col("start_ns").filter(is_action).min().over("rank"))
     for own, since_ns, until_ns in needed:
-        before, after = (of_step.get(step, spans.clear()) for step in (own.start - 1, own.stop))
+        earlier, later = (
+            [step for step in of_step if step < own.start],
+            [step for step in of_step if step >= own.stop],
+        )
+        before = of_step[max(earlier)] if earlier else spans.clear()
+        after = of_step[min(later)] if later else spans.clear()
         found = [
             *(rows for step, rows in of_step.items() if step in own),
             before.filter(pl.col("end_ns") > since_ns),

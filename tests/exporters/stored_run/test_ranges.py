@@ -17,7 +17,10 @@ from stagescope.api import export, load_report, range_reports, read, save_report
 from stagescope.cli import main
 from stagescope.execution import executor_for
 from stagescope.execution.executor import InThisProcess
-from stagescope.ingest.stored_run import known_steps, read_manifest
+from stagescope.exporters.stored_run import WriteOptions, write_stored_run
+from stagescope.ingest.stored_run import read_manifest
+from stagescope.model.implied import implied_steps
+from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.vocabulary.kinds import ALL_SENDS
 
 SHAPE = Shape(pipelines=3, stages=4, microbatches=8, steps=16, noise=0.01)
@@ -74,8 +77,6 @@ def report_in_ranges(place, count, executor=None, on_progress=None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(range_reports, "SPANS_OF_RANGE", -(-manifest.span_count // count))
         patch.setattr(range_reports, "SPANS_OF_UNIT", -(-manifest.span_count // count))
-        steps = known_steps(place, manifest)
-        assert len(range_reports.divide_into_ranges(steps, manifest.span_count)) == count
         return range_reports.analyze_in_ranges(place, manifest, executor or InThisProcess(), on_progress)
 
 
@@ -195,6 +196,21 @@ def test_spans_without_a_step_count_once(tmp_path):
     assert counts == [[("actions.evaluation", SHAPE.steps)]] * 2
     for name in ("steps", "ranks"):
         assert_frame_equal(tables_of(divided)[name], tables_of(whole)[name])
+
+
+def test_steps_that_were_not_ended_and_gaps_between_steps_are_analyzed(tmp_path):
+    timeline = planted(has_waits=False)
+    timeline = timeline.with_spans(timeline.spans.filter(pl.col("step") != 6))
+    ended = implied_steps(timeline.spans).filter(~pl.col("step").is_in([5, SHAPE.steps - 1]))
+    place = tmp_path / "run"
+    place.mkdir()
+    manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
+    write_stored_run(replace(timeline, steps=ended), place, manifest, WriteOptions(executor=InThisProcess()))
+    whole, divided = tables_of(build_explained_report(read(place))), report_in_ranges(place, 5)
+    found = tables_of(divided)
+    for name in EXACT:
+        assert_frame_equal(found[name], whole[name], rel_tol=1e-9, abs_tol=1e-9)
+    assert divided.steps["step"].to_list() == [step for step in range(SHAPE.steps) if step != 6]
 
 
 def test_rows_of_a_damaged_file_are_missing_and_counted(tmp_path):

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.explanation import explain
+from stagescope.analysis.graph.causality import LARGE, SMALL
 from stagescope.analysis.idle.overlap import OVERLAP
 from stagescope.analysis.idle.phases import STEP_PHASES
+from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
+from stagescope.analysis.ranges.surveyed import PipelineSurvey
 from stagescope.analysis.report import explained, report_of
 from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
@@ -23,15 +26,17 @@ from stagescope.model.step_ranges import is_in_steps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.report import Report
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.steps import StepRange
 
+OF_REFERENCE = ("basis", "busy", "inputs", "ideal", "turns", "missing")
+"""Results of Intermediates that one range answers for the run."""
 ROW = {"row": pl.lit(None, pl.UInt32)}
-"""Rows of spans are those of the timeline of a range, which mean nothing in the whole run."""
+NO_PLACES = ROW | {"action": pl.lit(None, pl.UInt32)}
+"""Rows of spans, and numbers of actions, are those of a range, and mean nothing in the whole run."""
 
 
 def build_joined_report(
@@ -42,12 +47,10 @@ def build_joined_report(
 ) -> Report:
     """Return the report of a run with explanation and verdict, given what was measured of all its ranges of steps.
 
-    `surveyed` is from join_surveys.
-
-    `reference` are the intermediate results of one range. What the run as a whole is asked about single actions is
-    answered by it: which schedule ran, the distribution of the times of actions, the predictions of improvements, and
-    what ranks did at single moments. `timeline` has the ranks, clocks, counters and diagnostics of the whole run, and
-    the spans of that range.
+    `surveyed` is from join_surveys, `reference` are the intermediate results of one range. What the run as a whole is
+    asked about single actions is answered by it: which schedule ran, the distribution of the times of actions, the
+    predictions of improvements, and what ranks did at single moments. `timeline` has the ranks, clocks, counters and
+    diagnostics of the whole run, and the spans of that range.
     """
     known = _joined(surveyed, reference, ranges)
     report = report_of(timeline, known)
@@ -60,10 +63,8 @@ def _joined(
 ) -> Intermediates:
     """Return the intermediate results of the run."""
     # The steps next to the range are there in part only.
-    known = replace(surveyed, timeline=only_steps(reference.timeline, reference.steps))
-    known.__dict__.update(
-        {name: value for name, value in surveyed.__dict__.items() if name not in known.__dict__}
-    )
+    timeline = _only_steps(reference.timeline, reference.steps)
+    measured = {name: getattr(surveyed, name) for name in PipelineSurvey._fields[2:]}
     tables = {name: pl.concat([each.tables[name] for each in ranges]) for name in ranges[0].tables}
     of_run = {name: tables[name].sort(order) for name, order in OF_RUN.items()}
     of_ledger = {name: tables[f"ledger_{name}"].sort(order) for name, order in OF_LEDGER.items()}
@@ -78,8 +79,15 @@ def _joined(
         diagnostics=_added(note for each in ranges for note in each.of_ledger),
     )
     chained = [each.chained for each in ranges if each.chained is not None]
-    known.__dict__.update(
-        of_run,
+    of_reference = {name: getattr(reference, name) for name in OF_REFERENCE}
+    known = (
+        of_run
+        | of_reference
+        | measured
+        | {"critical_path": of_run["critical_path"].with_columns(**NO_PLACES)}
+    )
+    return Intermediates(timeline, surveyed.windows).with_results(
+        **known,
         actions=actions,
         ledger=ledger,
         between_steps=reference.between_steps._replace(parts=tables["between"]),
@@ -87,16 +95,10 @@ def _joined(
         step_chain=reference.step_chain if len(chained) == len(ranges) else None,
         transfers=add_transfers([each.transfers for each in ranges]),
         unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
-        critical_path=of_run["critical_path"].with_columns(**ROW, action=pl.lit(None, pl.UInt32)),
-        **{
-            name: getattr(reference, name)
-            for name in ("basis", "busy", "inputs", "ideal", "turns", "missing")
-        },
     )
-    return known
 
 
-def only_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
+def _only_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
     """Return a timeline with the spans of some steps, and those without a step."""
     return timeline.with_spans(timeline.spans.filter(pl.col("step").is_null() | is_in_steps(steps)))
 
@@ -134,11 +136,14 @@ def _with_known_zeros(overlap: pl.DataFrame) -> pl.DataFrame:
 
 
 def _added(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return diagnostics with one row per code and rank, whose count is the sum: that with the largest count."""
+    """Return diagnostics with one row per code and rank, and all counts: the first one; of contradictions, the most."""
     alike: dict[tuple[object, ...], list[Diagnostic]] = defaultdict(list)
     for note in notes:
         alike[note.code, note.severity, note.rank].append(note)
     return tuple(
-        replace(max(rows, key=lambda row: row.count), count=sum(row.count for row in rows))
+        replace(
+            max(rows, key=lambda row: row.count) if rows[0].code in (LARGE, SMALL) else rows[0],
+            count=sum(row.count for row in rows),
+        )
         for rows in alike.values()
     )

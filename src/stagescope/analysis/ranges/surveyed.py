@@ -54,9 +54,8 @@ def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey]) -> Inter
     bubbles = pl.concat([each.bubbles for each in surveys]).sort("step", "rank")
     pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
     recorded = pl.concat([each.recorded for each in surveys]).group_by("step")
-    known = Intermediates(timeline, Windows(pipelines, bubbles, []))
     counts = [each.step_counts for each in surveys]
-    known.__dict__.update(
+    return Intermediates(timeline, Windows(pipelines, bubbles, [])).with_results(
         recorded=recorded.agg(pl.min("recorded_start_ns"), pl.max("recorded_end_ns")).sort("step"),
         microbatch_counts=pl.concat([each.microbatch_counts for each in surveys]).sort("step", "pipeline"),
         rank_stages=_united(pl.concat([each.rank_stages for each in surveys])),
@@ -65,7 +64,6 @@ def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey]) -> Inter
         recorded_waits=frozenset().union(*(each.recorded_waits for each in surveys)),
         step_counts=StepCounts(*map(sum, zip(*counts, strict=True))),
     )
-    return known
 
 
 def choose_steps(known: Intermediates) -> ChosenSteps:
