@@ -6,10 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from playwright.sync_api import sync_playwright
 
-from consumers import CHROMIUM_OPTIONS
-from programs import require_program
 from stagescope.api import compare, export_comparison
 from stagescope.api import open as open_viewer
 from stagescope.reports.comparison_sentences import comparison_sentences
@@ -38,16 +35,6 @@ def runs():
     half = (pl.col("start_ns") + pl.col("end_ns")) // 2
     faster = run.spans.with_columns(end_ns=pl.when(is_changed).then(half).otherwise("end_ns"))
     return run, run.with_spans(faster)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=str(require_program("chromium")), headless=True, args=CHROMIUM_OPTIONS
-        )
-        yield chromium
-        chromium.close()
 
 
 @dataclass

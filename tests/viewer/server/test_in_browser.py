@@ -4,10 +4,7 @@ import os
 
 import polars as pl
 import pytest
-from playwright.sync_api import sync_playwright
 
-from consumers import CHROMIUM_OPTIONS
-from programs import require_program
 from running_server import resting, run_of, serving
 from stagescope.api.query_service import QueryService
 from stagescope.viewer.analysis_data import gather_extras
@@ -39,16 +36,6 @@ ASK = """async () => {
   }
   return answers;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=str(require_program("chromium")), headless=True, args=CHROMIUM_OPTIONS
-        )
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

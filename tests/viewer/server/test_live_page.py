@@ -9,12 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from children import clean_environment, recording_command
-from consumers import CHROMIUM_OPTIONS
 from live_ranks import LiveRanks
-from programs import require_program
 from running_server import PATIENCE_S
 from stagescope import api
 from stagescope.viewer.server.launch import lead_file
@@ -28,17 +25,6 @@ CLOCK_VIEW = """() => { const v = window.stagescopeViewer, view = v.camera.view.
     return [view.start, view.end].map((time) => String(BigInt(v.meta.base_ns) + BigInt(Math.round(time)))); }"""
 FOLLOW = "Follow"
 TRAINING = Path(__file__).parents[3] / "tools" / "demo_live" / "train.py"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=str(require_program("chromium")), headless=True, args=CHROMIUM_OPTIONS,
-            ignore_default_args=["--hide-scrollbars"],
-        )  # fmt: skip
-        yield chromium
-        chromium.close()
 
 
 class Writing:

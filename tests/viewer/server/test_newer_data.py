@@ -4,10 +4,7 @@ import time
 from functools import partial
 
 import pytest
-from playwright.sync_api import sync_playwright
 
-from consumers import CHROMIUM_OPTIONS
-from programs import require_program
 from recordings import encode, recording_frames, span_record
 from running_server import PATIENCE_S, resting, run_of, serving
 from stagescope import api as workflow
@@ -28,16 +25,6 @@ KEEP = "window.kept = window.stagescopeViewer"
 SEEN = """() => { const v = window.stagescopeViewer, span = v.selection.selected.value;
     return [v.camera.view.value, v.selection.range.value, span.row, span.kind, span.start, span.duration]; }"""
 LOOK_NOW = "() => document.dispatchEvent(new Event('visibilitychange'))"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=str(require_program("chromium")), headless=True, args=CHROMIUM_OPTIONS
-        )
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
