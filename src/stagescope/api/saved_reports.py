@@ -230,8 +230,11 @@ def _restored(directory: Path, manifest: Manifest, results: Results) -> Report |
         steps = wanted_steps(results.steps)
     except UsageError:
         return None
-    timeline = open_lazily(directory, manifest, alignment_of(directory, manifest), steps)
-    if facts is None or timeline is None:
+    if facts is None:
+        return None
+    alignment = alignment_of(directory, manifest)
+    timeline = open_lazily(directory, manifest, alignment, steps, facts.diagnostics)
+    if timeline is None:
         return None
 
     def load(name: str) -> pl.DataFrame:

@@ -222,6 +222,18 @@ def test_rows_of_a_damaged_file_are_missing_and_counted(tmp_path):
     assert sorted(report.ranks["rank"]) == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
+def test_the_saved_report_of_a_damaged_run_is_partial(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(saved_reports, "STORING_BYTES", 0)
+    monkeypatch.setattr(range_reports, "SPANS_OF_RANGE", 2_000)
+    place = store_run(planted(has_waits=False), tmp_path)
+    (part,) = (place / "spans" / "pipeline=4").rglob("*.parquet")
+    part.write_bytes(part.read_bytes()[:-9] + b"x" * 9)
+    for _ in range(2):
+        assert main(["report", str(place)]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("stagescope: partial data: spans/pipeline=4/")
+
+
 def test_pipelines_on_several_clocks_are_not_divided(stored, monkeypatch):
     monkeypatch.setattr(range_reports, "find_unaligned_ranks", lambda *_: [0])
     assert report_in_ranges(stored, 2) is None

@@ -20,7 +20,7 @@ from stagescope.ingest.stored_run import errors
 from stagescope.ingest.stored_run.manifest import read_manifest, recognize_manifest
 from stagescope.ingest.streams import open_stream
 from stagescope.model import Timeline, empty_timeline
-from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.lazy import lazily
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.stored_run import (
@@ -39,7 +39,7 @@ from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from stagescope.model.stored_run import Part, Source
     from stagescope.model.tables import Table
@@ -94,11 +94,16 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
 
 
 def open_lazily(
-    directory: Path, manifest: Manifest, alignment: Alignment | None, steps: StepRange | None
+    directory: Path,
+    manifest: Manifest,
+    alignment: Alignment | None,
+    steps: StepRange | None,
+    notes: Iterable[Diagnostic] = (),
 ) -> Timeline | None:
     """Return the timeline of a stored run, of which spans, steps, counters and kernels are read on first use.
 
-    With `steps` it has the rows of these steps only.
+    With `steps` it has the rows of these steps only. Of `notes`, the damage that an analysis of the run found is added
+    to its diagnostics.
 
     None if a file is missing or has another size, if one of the tables that are always read is damaged, or if sources
     have changed: then only reading everything states what is wrong. Reading raises InputError for damage.
@@ -116,6 +121,8 @@ def open_lazily(
             known[part.table] = rows
     if known.keys() != {"alignment", *(table.name for table in WHOLE)}:
         return None
+    damage = diagnostics_table([note for note in notes if note.code == DAMAGED])
+    known["diagnostics"] = pl.concat([pl.DataFrame(known["diagnostics"]), damage])
     whole = cache(lambda: _undamaged(directory, steps))
     return lazily(Timeline, known, {table.name: partial(_table, whole, table.name) for table in PARTITIONED})
 
