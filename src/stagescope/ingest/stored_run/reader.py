@@ -32,7 +32,7 @@ from stagescope.model.stored_run import (
     Manifest,
     declared_columns,
 )
-from stagescope.model.tables import SPANS, STEPS, TABLES
+from stagescope.model.tables import DIAGNOSTICS, SPANS, STEPS, TABLES
 from stagescope.model.validate import conform, in_order
 from stagescope.storage.mirror import fetch_missing, size_of
 from stagescope.vocabulary.errors import InputError, TableError
@@ -113,16 +113,15 @@ def open_lazily(
     if _changed_sources(directory, manifest):
         return None
     known: dict[str, object] = {"alignment": alignment}
+    damage = diagnostics_table([note for note in notes if note.code == DAMAGED])
     for part in manifest.parts:
         if part.pipeline is None:
             rows = _rows_of(directory, part)
             if isinstance(rows, str):
                 return None
-            known[part.table] = rows
+            known[part.table] = pl.concat([rows, damage]) if part.table == DIAGNOSTICS.name else rows
     if known.keys() != {"alignment", *(table.name for table in WHOLE)}:
         return None
-    damage = diagnostics_table([note for note in notes if note.code == DAMAGED])
-    known["diagnostics"] = pl.concat([pl.DataFrame(known["diagnostics"]), damage])
     whole = cache(lambda: _undamaged(directory, steps))
     return lazily(Timeline, known, {table.name: partial(_table, whole, table.name) for table in PARTITIONED})
 
