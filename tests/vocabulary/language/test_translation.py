@@ -19,7 +19,7 @@ def test_english_is_unchanged():
         ("  4 ranks ", "  4 个 rank "),
         ("Rank 3 is 12.0 % slower than ranks of the same stage (95 % CI 9.0 to 15.1 %, n = 9).",
          "rank 3 比同一阶段的其他 rank 慢 12.0 %（95 % 置信区间 9.0 到 15.1 %，n = 9）。"),
-        ("not recorded: data loading, optimizer", "未录制：数据加载，优化器"),
+        ("not recorded: data loading, optimizer", "未采集：数据加载，优化器"),
         ("step 3: 7.000 ms", "第 3 步：7.000 ms"),
         ("no ranks to measure; no steps to measure", "没有可测量的 rank；没有可测量的步"),
     ],
