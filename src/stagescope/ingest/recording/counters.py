@@ -24,7 +24,7 @@ def counters_of(process: Process, label: str | None, offset_ns: int) -> pl.DataF
     if not len(records):
         return COUNTERS.empty()
     records = records[is_of_pipeline(process, records["step"], label)]
-    names = texts(records["name"], process.contents.names)
+    names = texts([(records["name"], process.contents.names)])
     device = str(process.contents.header.get("device") or "") or None
     known = {name: COUNTER_OF_NAME[name] for name in names.unique().drop_nulls() if name in COUNTER_OF_NAME}
     units = {name: counter.unit or None for name, counter in known.items()}

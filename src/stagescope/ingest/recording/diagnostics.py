@@ -26,6 +26,8 @@ OTHER_RECORDS = {
     "raw_clock": "readings of the raw clock",
     "device_clock": "readings of the device's clock",
 }
+_IS_UNKNOWN = np.ones(256, np.bool_)
+_IS_UNKNOWN[[STEP_CODE, *BY_CODE]] = False
 STORED_MISSING = "spans that the process had stored are missing"
 
 
@@ -136,13 +138,12 @@ def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
             else f"frames of type {frame_type} are unknown to this version of stagescope and were skipped"
         )
         yield Diagnostic("error", text, source, rank, count=count, code="frames.unknown")
-    known = np.array([STEP_CODE, *BY_CODE], np.uint8)
     names = np.concatenate([contents.spans["name"], contents.counters["name"]])
     nameless = _without_name(names, contents.names)
     if nameless:
         text = "spans or counters have names that are missing in the recording; they are shown by number"
         yield Diagnostic("error", text, source, rank, count=nameless, code="names.missing")
-    unknown = int((~np.isin(contents.spans["kind"], known)).sum())
+    unknown = int(np.count_nonzero(_IS_UNKNOWN[contents.spans["kind"]]))
     if unknown:
         text = "spans of a kind unknown to this version of stagescope are shown as other"
         yield Diagnostic("warning", text, source, rank, count=unknown, code="spans.unknown_kind")

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 FAR_NS = 2**62
 
 
-def _codes(*kinds: str) -> npt.NDArray[np.uint8]:
-    return np.array([BY_NAME[kind].code for kind in kinds], np.uint8)
+def of_kinds(*kinds: str) -> npt.NDArray[np.bool_]:
+    """Return for each code of a kind whether it is one of `kinds`: an array that the codes of records index."""
+    codes = np.zeros(256, np.bool_)
+    codes[[BY_NAME[kind].code for kind in kinds]] = True
+    return codes
 
 
-ACTION_CODES, PLAIN_CODES = _codes(*ACTION_KINDS), _codes(*PLAIN_TRANSFERS)
-COLLECTIVE_CODES = _codes(*COLLECTIVE_KINDS)
-PLACED_CODES = _codes(*PLACED)
-TRANSFER_CODES = _codes(*SENDS, *RECEIVES)
+IS_ACTION, IS_PLAIN = of_kinds(*ACTION_KINDS), of_kinds(*PLAIN_TRANSFERS)
+IS_COLLECTIVE = of_kinds(*COLLECTIVE_KINDS)
+IS_PLACED = of_kinds(*PLACED)
+IS_TRANSFER = of_kinds(*SENDS, *RECEIVES)
 
 
 @dataclass(frozen=True)
@@ -60,23 +63,24 @@ def facts_of(contents: Contents) -> Facts:
     is_marker = kind == STEP_CODE
     numbers = step[is_marker] if is_marker.any() else step[step >= 0]
     extent_ns = (int(spans["start_ns"].min()), int(spans["end_ns"].max())) if len(spans) else None
-    is_transfer = np.isin(kind, TRANSFER_CODES) & (spans["peer"] != NONE)
+    is_transfer = IS_TRANSFER[kind] & (spans["peer"] != NONE)
     return Facts(
         spans=len(spans),
-        actions=int(np.isin(kind, ACTION_CODES).sum()),
+        actions=int(np.count_nonzero(IS_ACTION[kind])),
         steps=np.unique(numbers),
         labels=_labels_of(spans, is_marker, contents.names),
         extent_ns=extent_ns,
         peers=np.unique(spans["peer"][is_transfer]),
         has_steps=bool((~is_marker & (step != NONE)).any()),
-        has_plain_transfers=bool(np.isin(kind, PLAIN_CODES).any()),
+        has_plain_transfers=bool(IS_PLAIN[kind].any()),
         has_open_stages=bool((are_placed(spans) & (spans["stage"] == NONE)).any()),
     )
 
 
 def are_placed(spans: Columns) -> npt.NDArray[np.bool_]:
     """Return whether each span is of a kind that belongs to a stage."""
-    return np.isin(spans["kind"], PLACED_CODES)
+    placed: npt.NDArray[np.bool_] = IS_PLACED[spans["kind"]]
+    return placed
 
 
 def _labels_of(

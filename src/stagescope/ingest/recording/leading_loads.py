@@ -17,20 +17,26 @@ MOST_BEFORE_FRACTION = 0.1
 
 
 def without_leading_loads(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans of one process, in which no forward begins with loading.
+    """Return spans in which no forward begins with loading by the same rank.
 
     Forwards of overlapped pairs are left as they are. On a device, a forward may start after its loading has ended,
     and is left as well.
     """
     is_load = (pl.col("kind") == "other") & (pl.col("name") == DATA_LOADING)
-    loads = spans.filter(is_load).select(load_start_ns="start_ns", load_end_ns="end_ns").sort("load_start_ns")
+    times = {"load_start_ns": "start_ns", "load_end_ns": "end_ns"}
+    loads = spans.filter(is_load).select("rank", **times).sort("load_start_ns")
     if loads.is_empty():
         return spans
     rows = spans.with_row_index("row")
     forwards = rows.filter(pl.col("kind") == "forward", pl.col("pair").is_null()).sort("start_ns")
     began = [
         forwards.join_asof(
-            loads, left_on="start_ns", right_on="load_start_ns", strategy=strategy, check_sortedness=False
+            loads,
+            left_on="start_ns",
+            right_on="load_start_ns",
+            by="rank",
+            strategy=strategy,
+            check_sortedness=False,
         )
         for strategy in ("backward", "forward")
     ]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from stagescope.ingest.recording.frames import Columns
     from stagescope.ingest.recording.process import Process
 
 
@@ -45,12 +44,6 @@ def choose_pipeline(processes: Sequence[Process], wanted: str | None) -> tuple[s
     )
     text = f"the training ran {len(times_ns)} pipelines, of which {chosen} is shown (--pipeline NAME): {described}"
     return chosen, [Diagnostic("info", text, count=len(times_ns), code="pipelines.several")]
-
-
-def records_of(process: Process, label: str | None) -> Columns:
-    """Return the records of one pipeline, and those outside of every step."""
-    spans = process.contents.spans
-    return spans.where(is_of_pipeline(process, spans["step"], label))
 
 
 def is_of_pipeline(

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from stagescope.ingest.reader import Reader, ReadOptions
@@ -25,34 +24,31 @@ from stagescope.ingest.recording.counters import counters_of
 from stagescope.ingest.recording.decisions import Decisions, decide
 from stagescope.ingest.recording.diagnostics import damage_of
 from stagescope.ingest.recording.facts import facts_of
-from stagescope.ingest.recording.frames import Columns, Contents, read_contents
+from stagescope.ingest.recording.frames import Contents, read_contents
 from stagescope.ingest.recording.leading_loads import without_leading_loads
 from stagescope.ingest.recording.marked_messages import merge_marked
 from stagescope.ingest.recording.marked_steps import divide_into_steps
 from stagescope.ingest.recording.marked_transfers import place_transfers
 from stagescope.ingest.recording.memory_need import require_memory
-from stagescope.ingest.recording.pipelines import records_of
+from stagescope.ingest.recording.pipelines import is_of_pipeline
 from stagescope.ingest.recording.process import Process
 from stagescope.ingest.recording.reductions import name_reductions
 from stagescope.ingest.recording.segments import Part, join_segments, without_discarded
 from stagescope.ingest.recording.slews import without_slew
+from stagescope.ingest.recording.span_tables import Records, spans_of, steps_of
 from stagescope.ingest.recording.time_window import within_recording
-from stagescope.ingest.recording.values import nullable, texts
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.usable_files import read_usable
 from stagescope.model import COUNTERS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
-from stagescope.model.tables import KindType, LaneType
 from stagescope.model.validate import in_order
 from stagescope.record import format as fmt
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import BY_CODE, BY_NAME, KINDS, LANES, STEP_CODE
+from stagescope.vocabulary.kinds import STEP_CODE
 from stagescope.vocabulary.limits import limit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    import numpy.typing as npt
 
     from stagescope.vocabulary.steps import StepRange
 
@@ -107,23 +103,27 @@ def timeline_of_decisions(decisions: Decisions) -> Timeline:
     """Return the Timeline of the recordings of a run, or of some of them."""
     label = decisions.label
     offsets = dict(zip(decisions.clocks["clock"], decisions.clocks["offset_ns"], strict=True))
-    markers, spans, counters = [], [], []
+    markers: list[Records] = []
+    others: list[Records] = []
+    counters = [COUNTERS.empty()]
     notes: list[Diagnostic] = []
     for recording in decisions.processes:
         process = without_slew(recording, decisions.slews)
-        records = records_of(process, label)
-        is_marker = records["kind"] == STEP_CODE
-        offset_ns = offsets[process.clock]
-        markers.append(_steps(records.where(is_marker), process.rank, offset_ns))
-        spans.append(without_leading_loads(spans_of(records.where(~is_marker), process, offset_ns)))
-        counters.append(counters_of(process, label, offset_ns))
+        columns, offset_ns = process.contents.spans, offsets[process.clock]
+        is_marker = columns["kind"] == STEP_CODE
+        is_chosen = is_of_pipeline(process, columns["step"], label)
+        for records, chosen in ((markers, is_chosen & is_marker), (others, is_chosen & ~is_marker)):
+            records.append(Records(columns, chosen, process.rank, process.contents.names, offset_ns))
+        if len(process.contents.counters):
+            counters.append(counters_of(process, label, offset_ns))
         notes += process.notes
-    stepped, divided = divide_into_steps(merge_marked(pl.concat(spans)))
+    spans = without_leading_loads(spans_of(others))
+    stepped, divided = divide_into_steps(merge_marked(spans))
     placed, unplaced = place_transfers(name_reductions(stepped, decisions.ranks, decisions.group_kinds))
     return Timeline(
         spans=in_order(placed, SPANS),
         ranks=decisions.ranks,
-        steps=pl.concat(markers).sort(STEPS.order),
+        steps=steps_of(markers).sort(STEPS.order),
         clocks=decisions.clocks,
         diagnostics=diagnostics_table([*decisions.before, *notes, *divided, *unplaced, *decisions.after]),
         counters=in_order(pl.concat(counters), COUNTERS),
@@ -164,10 +164,7 @@ def known_processes(
     processes: list[Process] = []
     lost: list[Diagnostic] = []
     for (path, contents), notes in join_segments(parts, discarded):
-        version = contents.header.get("version", fmt.FORMAT_VERSION)
-        if version > fmt.FORMAT_VERSION:
-            raise errors.newer_version(path, version, fmt.FORMAT_VERSION)
-        rank = contents.header.get("rank", _rank_in_name(path))
+        rank = _rank_of(path, contents)
         if rank is None:
             lost += notes
             spans = contents.stored_spans
@@ -179,6 +176,26 @@ def known_processes(
             found = (*notes, *outside, *damage_of(inside, str(path), rank))
             processes.append(Process(rank, str(path), inside, facts_of(inside), notes=found))
     return sorted(processes, key=lambda process: process.rank), lost
+
+
+def contents_by_source(parts: Sequence[Part]) -> dict[str, Contents]:
+    """Return the content of each recording with a rank, by its source: `known_processes` without facts and notes."""
+    joined = [part for part, _ in join_segments(parts)]
+    ranks = [(part, _rank_of(*part)) for part in joined]
+    return {
+        str(path): within_recording(contents, str(path), rank)[0]
+        for (path, contents), rank in ranks
+        if rank is not None
+    }
+
+
+def _rank_of(path: Path, contents: Contents) -> int | None:
+    """Return the rank of a recording, None if it is not known. Raises InputError for a file of a newer format."""
+    version = contents.header.get("version", fmt.FORMAT_VERSION)
+    if version > fmt.FORMAT_VERSION:
+        raise errors.newer_version(path, version, fmt.FORMAT_VERSION)
+    rank: int | None = contents.header.get("rank", _rank_in_name(path))
+    return rank
 
 
 def part_of(path: Path, *, steps: StepRange | None = None) -> Part | Path:
@@ -201,52 +218,6 @@ def _rank_in_name(path: Path) -> int | None:
     found = RANK_IN_NAME.match(path.name)
     rank = int(found[1]) if found else None
     return rank if rank is not None and rank < limit("ranks") else None
-
-
-def _steps(markers: Columns, rank: int, offset_ns: int) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "step": markers["step"],
-            "rank": np.full(len(markers), rank, np.int32),
-            "start_ns": markers["start_ns"] + offset_ns,
-            "end_ns": markers["end_ns"] + offset_ns,
-        },
-        schema=dict(STEPS.schema),
-    )
-
-
-def spans_of(records: Columns, process: Process, offset_ns: int) -> pl.DataFrame:
-    """Return the spans table of records of one process: whole columns, no loop over spans."""
-    columns: dict[str, pl.Series] = {}
-    for name in ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes"):
-        columns[name] = nullable(records[name])
-    for name in ("start_ns", "end_ns"):
-        columns[name] = pl.Series(records[name] + offset_ns)
-    for name in ("wait_start_ns", "wait_end_ns"):
-        columns[name] = nullable(records[name]) + offset_ns
-    columns["rank"] = pl.repeat(process.rank, len(records), dtype=pl.Int32, eager=True)
-    columns["kind"] = _enum(records["kind"], _KIND_POSITION, KindType)
-    columns["lane"] = _enum(records["lane"], _LANE_POSITION, LaneType)
-    columns["name"] = texts(records["name"], process.contents.names)
-    return pl.DataFrame({c.name: columns[c.name].cast(c.dtype) for c in SPANS.columns})
-
-
-def _positions(codes: dict[int, int], fallback: int) -> npt.NDArray[np.uint8]:
-    table = np.full(256, fallback, np.uint8)
-    for code, position in codes.items():
-        table[code] = position
-    return table
-
-
-_KIND_POSITION = _positions(
-    {code: KINDS.index(kind) for code, kind in BY_CODE.items()}, KINDS.index(BY_NAME["other"])
-)
-_LANE_POSITION = _positions({code: code for code in range(len(LANES))}, LANES.index("host"))
-
-
-def _enum(codes: npt.NDArray[np.uint8], positions: npt.NDArray[np.uint8], dtype: pl.Enum) -> pl.Series:
-    """Return codes of the recording as a Polars Enum; unknown codes become the table's fallback."""
-    return pl.Series(dtype.categories, dtype=dtype).gather(positions[codes])
 
 
 READER = Reader(

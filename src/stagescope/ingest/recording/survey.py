@@ -16,27 +16,30 @@ import polars as pl
 from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.decisions import Decisions, decide
-from stagescope.ingest.recording.facts import ACTION_CODES, COLLECTIVE_CODES, are_placed
-from stagescope.ingest.recording.frames import Contents, split_columns
+from stagescope.ingest.recording.facts import IS_ACTION, IS_COLLECTIVE, are_placed, of_kinds
+from stagescope.ingest.recording.frames import Columns, Contents, split_columns
 from stagescope.ingest.recording.reader import (
+    contents_by_source,
     known_processes,
     part_of,
     require_known,
-    spans_of,
     timeline_of_decisions,
 )
-from stagescope.ingest.recording.reductions import reducing_groups
+from stagescope.ingest.recording.reductions import MOST_BYTES_OF_VALUES, reducing_groups
 from stagescope.ingest.recording.segments import Part, identity_of, stem_of
+from stagescope.ingest.recording.span_tables import Records, spans_of
 from stagescope.ingest.usable_files import outcome_of, usable
 from stagescope.model import SPANS
 from stagescope.model.collectives import SEPARATOR
 from stagescope.model.group_kinds import find_group_kinds
 from stagescope.record.format import NONE
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import BY_NAME, STEP_CODE
+from stagescope.vocabulary.kinds import STEP_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
 
     from stagescope.ingest.reader import ReadOptions
     from stagescope.ingest.recording.process import Process
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 
 GROUPS = {"group": pl.String, "rank": pl.Int32, "may_reduce": pl.Boolean}
 Outcome: TypeAlias = "Part | InputError | TableError | Path"
-FIRST_MICROBATCH_KINDS = ("forward", "backward", "backward_input")
+IS_FIRST_MICROBATCH = of_kinds("forward", "backward", "backward_input")
 
 
 class Files(NamedTuple):
@@ -112,7 +115,8 @@ def survey(files: Files) -> Survey:
     outcomes = []
     processes: list[Process] = []
     unknown: list[Diagnostic] = []
-    groups, evidence = [], []
+    collectives: list[Records] = []
+    evidence: list[Records] = []
     for recording in batches(files.paths, 1):  # one after the other, so that only one is in memory
         own = [(path, outcome_of(part_of, path)) for path in recording.paths]
         outcomes += [(path, _light_outcome(outcome)) for path, outcome in own]
@@ -120,16 +124,15 @@ def survey(files: Files) -> Survey:
         found, lost = known_processes(parts)
         unknown += lost
         for process in found:
-            groups += _groups(process)
+            collectives += _different_collectives(process)
             evidence += _evidence(process)
             processes.append(replace(process, contents=_light(process.contents)))
-    empty = pl.DataFrame(schema=GROUPS), SPANS.empty()
     return Survey(
         tuple(outcomes),
         tuple(processes),
         tuple(unknown),
-        pl.concat([empty[0], *groups]),
-        pl.concat([empty[1], *evidence]),
+        _groups_of(spans_of(collectives)) if collectives else pl.DataFrame(schema=GROUPS),
+        spans_of(evidence) if evidence else SPANS.empty(),
     )
 
 
@@ -187,17 +190,16 @@ def timeline_of_part(decisions: Decisions, files: Iterable[Files]) -> Timeline:
 
     Raises InputError if one of them has changed since.
     """
-    read: dict[str, Process] = {}
+    read: dict[str, Contents] = {}
     for each in files:
         parts = [part for path in each.paths if isinstance(part := part_of(path), Part)]
-        found, _ = known_processes(parts)
-        read.update((process.source, process) for process in found)
+        read |= contents_by_source(parts)
     with_spans = []
     for process in decisions.processes:
-        again = read.get(process.source)
-        if again is None or again.facts.spans != process.facts.spans:
+        again = read.pop(process.source, None)
+        if again is None or len(again.spans) != process.facts.spans:
             raise errors.changed_meanwhile(process.source)
-        with_spans.append(replace(process, contents=again.contents, notes=()))
+        with_spans.append(replace(process, contents=again, notes=()))
     return timeline_of_decisions(replace(decisions, processes=tuple(with_spans)))
 
 
@@ -242,31 +244,45 @@ def _light(contents: Contents) -> Contents:
     )  # fmt: skip
 
 
-def _groups(process: Process) -> list[pl.DataFrame]:
+def _different_collectives(process: Process) -> list[Records]:
+    """Return the collectives of a recording, one of those alike: it may have millions of them."""
     spans = process.contents.spans
-    is_collective = np.isin(spans["kind"], COLLECTIVE_CODES) & (spans["name"] > 0)
-    if not is_collective.any():
+    own = np.flatnonzero(IS_COLLECTIVE[spans["kind"]] & (spans["name"] > 0))
+    if not len(own):
         return []
-    own = spans_of(spans.where(is_collective), process, 0)
+    name, kind = spans["name"][own].astype(np.int64), spans["kind"][own].astype(np.int64)
+    is_large, has_step = spans["bytes"][own] > MOST_BYTES_OF_VALUES, spans["step"][own] != NONE
+    _, first = np.unique((((name << 8) | kind) << 2) | (2 * is_large + has_step), return_index=True)
+    return [_records(process, own[np.sort(first)])]
+
+
+def _groups_of(collectives: pl.DataFrame) -> pl.DataFrame:
+    """Return the groups of some collectives, and whether they may reduce gradients."""
     parts = pl.col("name").str.splitn(SEPARATOR, 2).struct.field("field_1")
-    named = own.select("rank", group=parts).drop_nulls().unique()
-    return [
-        found.select("group", "rank", may_reduce=pl.lit(value=may_reduce))
-        for found, may_reduce in ((reducing_groups(own), True), (named, False))
-    ]
+    named = collectives.select("rank", group=parts).drop_nulls().unique(maintain_order=True)
+    found = ((reducing_groups(collectives), True), (named, False))
+    return pl.concat(
+        each.select("group", "rank", may_reduce=pl.lit(value=may_reduce)) for each, may_reduce in found
+    )
 
 
-def _evidence(process: Process) -> list[pl.DataFrame]:
+def _evidence(process: Process) -> list[Records]:
     """Return the spans that `find_placement` needs: nothing where every span has its stage."""
     if not process.facts.has_open_stages:
         return []
     spans = process.contents.spans
-    is_action = np.isin(spans["kind"], ACTION_CODES)
+    is_action = IS_ACTION[spans["kind"]]
     is_open = are_placed(spans) & (spans["stage"] == NONE)
-    first = [BY_NAME[kind].code for kind in FIRST_MICROBATCH_KINDS]
-    chosen = np.isin(spans["kind"], first) & (spans["microbatch"] == 0)
+    chosen = IS_FIRST_MICROBATCH[spans["kind"]] & (spans["microbatch"] == 0)
     for each in (is_action, is_open, is_action & is_open & (spans["microbatch"] != NONE)):
         chosen[np.flatnonzero(each)[:1]] = True
     others = np.flatnonzero(spans["kind"] != STEP_CODE)
     chosen[others[spans["chunk"][others].argmax()]] = True
-    return [spans_of(spans.where(chosen), process, 0)]
+    return [_records(process, np.flatnonzero(chosen))]
+
+
+def _records(process: Process, rows: npt.NDArray[np.intp]) -> Records:
+    """Return some records of a process, on its own clock."""
+    arrays = {name: column[rows] for name, column in process.contents.spans.arrays.items()}
+    own = Columns(arrays, len(rows))
+    return Records(own, np.ones(len(rows), np.bool_), process.rank, process.contents.names, 0)

@@ -10,7 +10,12 @@ import polars as pl
 from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import numpy.typing as npt
+
+SMALL_NUMBER = 2**16
+"""Names below this number are found in an array, without sorting their numbers."""
 
 
 def nullable(values: npt.NDArray[Any]) -> pl.Series:
@@ -27,10 +32,28 @@ def storable(text: object) -> str:
     return found if found.isascii() else found.encode("utf-8", "backslashreplace").decode()
 
 
-def texts(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> pl.Series:
-    """Return the strings of the numbers; 0 is null, and a missing name is shown by its number."""
-    if not numbers.any():
-        return pl.repeat(None, len(numbers), dtype=pl.String, eager=True)
-    used = np.unique(numbers)
-    found = [names.get(int(number), f"name {number} (missing)") if number else None for number in used]
-    return pl.Series(found, dtype=pl.String).gather(np.searchsorted(used, numbers))
+def texts(numbered: Sequence[tuple[npt.NDArray[np.uint32], Mapping[int, str]]]) -> pl.Series:
+    """Return the strings of numbers, of several processes with names of their own, one after the other.
+
+    0 is null, and a missing name is shown by its number.
+    """
+    places: dict[str | None, int] = {None: 0}
+    found = []
+    for numbers, names in numbered:
+        used, place = _numbered(numbers)
+        own = [names.get(int(number), f"name {number} (missing)") if number else None for number in used]
+        found.append(np.array([places.setdefault(name, len(places)) for name in own], np.uint32)[place])
+    if len(places) == 1:
+        return pl.repeat(None, sum(map(len, found)), dtype=pl.String, eager=True)
+    return pl.Series(list(places), dtype=pl.String).gather(np.concatenate(found))
+
+
+def _numbered(numbers: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.intp]]:
+    """Return the distinct numbers, and the place of each number among them."""
+    highest = int(numbers.max(initial=0))
+    if highest >= SMALL_NUMBER:  # of a damaged recording
+        return np.unique(numbers, return_inverse=True)
+    is_used = np.zeros(highest + 1, np.bool_)
+    is_used[numbers] = True
+    places = np.cumsum(is_used) - 1
+    return np.flatnonzero(is_used).astype(np.uint32), places[numbers]
