@@ -1,3 +1,5 @@
+import tracemalloc
+
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,3 +136,17 @@ def test_no_spans_have_no_messages():
     empty = match_messages(SPANS.empty())
     assert empty.is_empty()
     assert set(MESSAGE_KEY) < set(empty.columns)
+
+
+def test_memory_depends_on_the_messages_and_not_on_their_numbers():
+    shape = Shape(ranks=64, microbatches=16, steps=4)
+    spans = pipeline_timeline(shape).spans
+    tracemalloc.start()
+    try:
+        messages = match_messages(spans)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert messages.height == message_count(shape)
+    # A table of all codes that these ranks, stages, steps and micro-batches could have took 144 MB.
+    assert peak_bytes < 1000 * messages.height

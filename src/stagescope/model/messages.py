@@ -19,7 +19,11 @@ DIRECTIONS = pl.Series(["forward", "backward"])
 NONE = -1
 """The index of a message without a receive."""
 WIDEST_TABLE = 1 << 24
-"""Up to this many codes are renumbered by a lookup table (16 Mi entries), more of them by sorting."""
+"""Up to this many codes are renumbered by a lookup table (16 Mi entries of 5 bytes), more of them by sorting."""
+
+CODES_PER_VALUE = 16
+"""With more codes than this per value to renumber, sorting is faster as well: 40,000 values with 16 Mi codes took 3 ms
+instead of 260 ms, and 1 MB instead of 144 MB (2026-11-26)."""
 
 
 class _Ends(NamedTuple):
@@ -136,10 +140,10 @@ def _renumber(numbers: Integers, count: int) -> tuple[Integers, int]:
 
     All numbers are below `count`.
     """
-    if count > max(WIDEST_TABLE, len(numbers)):
+    if count > min(max(WIDEST_TABLE, len(numbers)), CODES_PER_VALUE * len(numbers)):
         known, dense = np.unique(numbers, return_inverse=True)
         return dense, len(known)
     occurs = np.zeros(count, dtype=np.bool_)
     occurs[numbers] = True
-    table = np.cumsum(occurs) - 1
-    return table[numbers], int(occurs.sum())
+    table = np.cumsum(occurs, dtype=np.int32) - np.int32(1)
+    return table[numbers].astype(np.int64), int(occurs.sum())
