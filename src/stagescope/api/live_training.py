@@ -2,7 +2,8 @@
 
 One thread reads what was added, publishes everything in memory as a new version of the run, and measures the steps as
 `stagescope watch` does. Another one analyzes the last complete steps, which takes longer. Both rest after their work,
-so that the server uses less than one processor however fast spans come.
+so that the server uses less than one processor however fast spans come. A third thread would make versions later: all
+of them wait for the lock of the interpreter.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ ANALYZED_SPANS, MOST_ANALYZED_STEPS = 20_000, 8
 """The last complete steps of which the page has the analysis; one step at least, which takes 3 s of a processor for
 100,000 spans."""
 
-LOOK_S = 0.1
+LOOK_S = 0.05
 """How often files are looked at. Processes write twice a second."""
 
 BETWEEN_VERSIONS_S = 0.25
@@ -62,7 +63,7 @@ BETWEEN_VERSIONS_S = 0.25
 MOST_PROCESSOR = 0.8
 """Share of a processor that all threads together may use: reading rests until they have used no more."""
 
-MEASURING_SHARE, ANALYZING_SHARE = 0.15, 0.2
+MEASURING_SHARE, ANALYZING_SHARE = 0.15, 0.1
 """Shares of the time for measuring steps, and for the analysis."""
 
 LEAST_BETWEEN_ANALYSES_S = 3.0
@@ -98,6 +99,7 @@ class LiveTraining(VersionedRun):
         self._position = -1
         self._analyzed: Analyzed | None = None
         self._skipped = 0
+        self._problems: dict[str, str | None] = dict.fromkeys(("reading", "analysis"))
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -132,17 +134,19 @@ class LiveTraining(VersionedRun):
         return {"first": first, "steps": trend_json(steps)}
 
     def _follow(self) -> None:
+        """Publish what was added, and measure steps, again and again, with rests."""
         rest_s, measure_not_before_s, published_s = 0.0, 0.0, 0.0
         while not self._ended.wait(max(LOOK_S, rest_s)):
             began_s, began_cpu_s = time.monotonic(), time.process_time()
             is_new = False
-            with self._reporting():
+            with self._reporting("reading"):
                 update = self._watcher.update(measure=False, latest_only=True)
                 is_new = self._show_if_new()
+                update = replace(update, processes=self._watcher.look_at_processes(latest_only=True))
                 if began_s >= measure_not_before_s:
                     update, measure_not_before_s = self._measure()
                 now_s = time.monotonic()
-                if update.steps or update.alarms or now_s - published_s > STATUS_S:
+                if update.steps or update.alarms or update.skipped or now_s - published_s > STATUS_S:
                     published_s = now_s
                     self._publish(update)
             used_s = time.process_time() - began_cpu_s
@@ -200,14 +204,14 @@ class LiveTraining(VersionedRun):
             update.dropped_spans, update.clock_error_ns,
         )  # fmt: skip
         self.training = status_json(status)
-        self.number += 1
+        self.announce()
 
     def _analyze(self) -> None:
         """Analyze the last complete steps again and again, with rests."""
         rest_s = 0.0
         while not self._ended.wait(max(LEAST_BETWEEN_ANALYSES_S, rest_s)):
             began_s = time.process_time()
-            with self._reporting():
+            with self._reporting("analysis"):
                 found = self._last_steps()
                 if found is not None:
                     self._analyzed = analyze_steps(*found)
@@ -223,7 +227,7 @@ class LiveTraining(VersionedRun):
         return settled, steps[-count:][0], steps[-1]
 
     @contextmanager
-    def _reporting(self) -> Iterator[None]:
+    def _reporting(self, part: str) -> Iterator[None]:
         """Publish the problem of a part that failed; pages keep the last version."""
         problem = None
         try:
@@ -232,9 +236,11 @@ class LiveTraining(VersionedRun):
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - the next look may succeed, and pages show why this one did not
             problem = f"internal error: {type(error).__name__}: {error}"
-        if problem != self.problem:
-            self.problem = problem
-            self.number += 1
+        self._problems[part] = problem
+        first = next(filter(None, self._problems.values()), None)
+        if first != self.problem:
+            self.problem = first
+            self.announce()
 
 
 def is_running(*paths: str | os.PathLike[str]) -> bool:

@@ -144,6 +144,7 @@ class Watcher:
         self._restarts = 0
         self._reported: set[tuple[object, ...]] = set()
         self._processes: HangReport | None = None
+        self._had_stopped = False
         self._read_s = 0.0
         self._window = FEWEST_STEPS
         self._spans_per_step = 0
@@ -182,15 +183,17 @@ class Watcher:
         """Return what has happened since the last update.
 
         Without `measure`, no step is measured, and all that are complete by then will be in the next update with it.
+        Processes are not looked at then, which takes longer than the rest for many of them: `look_at_processes` does.
         With `latest_only`, only as many of the latest steps are measured as are analyzed together, and others are
         skipped: that bounds the time that an update takes.
 
         Raises InputError if there is no recording, or if one cannot be read.
         """
-        before = self._processes
-        processes = self._states(
-            latest_only=latest_only
-        )  # first: when all processes have ended, their last spans are there
+        # First: when all processes have ended, their last spans are there.
+        if measure or self._processes is None:
+            processes = self.look_at_processes(latest_only=latest_only)
+        else:
+            processes = self._processes
         has_more = self._follower.read()
         if self._follower.restarts > self._restarts:
             self._restarts, self._last_step = self._follower.restarts, -1
@@ -204,13 +207,27 @@ class Watcher:
         changed: dict[int, Alarm] = {}
         for values in steps:
             changed |= {alarm.number: alarm for alarm in self.alarms.add(values)}
-        stopped = [each is not None and each.has_stopped for each in (before, processes)]
+        stopped = [self._had_stopped, processes.has_stopped]
+        self._had_stopped = processes.has_stopped
         return Update(
             steps, tuple(changed.values()), skipped, diagnostics, processes,
             stopped=stopped == [False, True], continues=stopped == [True, False], has_more=has_more,
             stages=self._stages, data_rates=self._rates, dropped_spans=self._dropped_spans,
             clock_error_ns=self._clock_error_ns, timeline=self._new,
         )  # fmt: skip
+
+    def look_at_processes(self, *, latest_only: bool = False) -> HangReport:
+        """Return what all processes are doing; of few processes, as it was lately only for a page that looks often.
+
+        Raises InputError as `update` does.
+        """
+        known = self._processes
+        many = known is not None and len(known.states) > FEW_RANKS
+        fresh_s = STATES_EVERY_S if many else FEW_STATES_EVERY_S if latest_only else 0.0
+        if known is None or time.monotonic() - self._read_s > fresh_s:
+            known = find_hang(read_process_states(self._directories), self._quiet_after_s)
+            self._processes, self._read_s = known, time.monotonic()
+        return known
 
     def _new_steps(self, complete: int, *, latest_only: bool) -> NewSteps:
         """Return the values of complete steps, how many could not be measured, and new diagnostics."""
@@ -262,13 +279,3 @@ class Watcher:
                 self._reported.add(key)
                 found.append(one)
         return tuple(found)
-
-    def _states(self, *, latest_only: bool) -> HangReport:
-        """Return the states of all processes; those of few processes are older only for a page that looks often."""
-        known = self._processes
-        many = known is not None and len(known.states) > FEW_RANKS
-        fresh_s = STATES_EVERY_S if many else FEW_STATES_EVERY_S if latest_only else 0.0
-        if known is None or time.monotonic() - self._read_s > fresh_s:
-            known = find_hang(read_process_states(self._directories), self._quiet_after_s)
-            self._processes, self._read_s = known, time.monotonic()
-        return known

@@ -44,9 +44,9 @@ export const NO_RESULTS: Results = {
 };
 
 export async function readResults(source: Source): Promise<Results> {
-  learn((await source.json("translations")) as Translations | undefined);
-  const [changes, verdict, understood, table, critical, ideal, ledger, slack, kernels, analyzed] =
+  const [words, changes, verdict, understood, table, critical, ideal, ledger, slack, kernels, analyzed] =
     await Promise.all([
+      source.json("translations"),
       source.json("comparison"),
       source.json("verdict"),
       source.json("understood"),
@@ -58,6 +58,7 @@ export async function readResults(source: Source): Promise<Results> {
       source.table("kernels"),
       source.json("analyzed"),
     ]);
+  learn(words as Translations | undefined);
   const path = critical ? critical.values("span") : new Float64Array(0);
   const idle = table && new IdleIntervals(table, source instanceof EmbeddedSource ? source.spans : null);
   return {

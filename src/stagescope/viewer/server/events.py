@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from stagescope.viewer.server.live import VersionedRun
 
 LOOK_S = 0.1
-"""How often a stream looks for news."""
+"""How often a stream looks for the end of the server, and has a run that is read from files look for newer ones."""
 
 BEAT_S = 3.0
 """A stream without news sends an empty event so often. A page without any for longer knows that it is disconnected."""
@@ -38,6 +39,13 @@ def event_stream(
     async def events() -> AsyncIterator[bytes]:
         nonlocal open_streams
         open_streams += 1
+        news, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(news.set)
+
+        live.listeners.add(wake)
         try:
             sent, sent_s = -1, time.monotonic()
             while not is_ending():
@@ -49,8 +57,11 @@ def event_stream(
                 elif time.monotonic() - sent_s > BEAT_S:
                     yield b"event: beat\ndata:\n\n"
                     sent_s = time.monotonic()
-                await asyncio.sleep(LOOK_S)
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(news.wait(), LOOK_S)
+                news.clear()
         finally:
+            live.listeners.discard(wake)
             open_streams -= 1
 
     async def answer(_: Request) -> Response:

@@ -58,6 +58,8 @@ class VersionedRun:
         self.problem: str | None = None
         self.training: Mapping[str, Any] | None = None
         self.number = 0
+        self.listeners: set[Callable[[], object]] = set()
+        """Called by any thread when `number` has increased."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -88,6 +90,12 @@ class VersionedRun:
     def look(self) -> None:
         """Look for newer data, in the background."""
 
+    def announce(self) -> None:
+        """Note that `state` has changed, and call the listeners."""
+        self.number += 1
+        for listener in tuple(self.listeners):
+            listener()
+
     def trend_since(self, number: int) -> Mapping[str, Any]:
         """Return the measured steps of a training from a number on; a run that is not followed has none."""
         return {"first": number, "steps": []}
@@ -101,7 +109,7 @@ class VersionedRun:
         kept = [*used[-(MOST_VERSIONS - VERSIONS_KEPT) :], *versions[-VERSIONS_KEPT:]]
         self._versions = {each.version: each for each in kept}
         self.current = run
-        self.number += 1
+        self.announce()
         for each in older:
             if each.version not in self._versions:
                 self._asked_s.pop(each.version, None)
@@ -143,7 +151,8 @@ class LiveRun(VersionedRun):
         except Exception as error:  # noqa: BLE001 - the pages keep the last version and show why
             self.problem = f"internal error: {type(error).__name__}: {error}"
         finally:
-            self.number += self.problem != problem
+            if self.problem != problem:
+                self.announce()
             took_s = time.monotonic() - began_s
             self._not_before_s = time.monotonic() + max(LEAST_PAUSE_S, PAUSE_FACTOR * took_s)
             self._reading = False

@@ -155,8 +155,12 @@ def _in_turn(
 ) -> Iterator[tuple[Chunk, _Made]]:
     """Yield every chunk with its records, in order, while the next ones are worked on."""
     make = partial(_make, exponents=exponents, has_facts=has_facts)
+    first = list(islice(chunks, WORKERS))
+    if len(first) == 1:  # as each version of a running training; threads take longer to start than this
+        yield first[0], make(first[0])
+        return
     with ThreadPoolExecutor(WORKERS) as pool:
-        running = deque((chunk, pool.submit(make, chunk)) for chunk in islice(chunks, WORKERS))
+        running = deque((chunk, pool.submit(make, chunk)) for chunk in first)
         while running:
             chunk, result = running.popleft()
             yield chunk, result.result()
