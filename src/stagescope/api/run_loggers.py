@@ -62,10 +62,11 @@ class Mlflow:
 def _store_in(directory: Path) -> str:
     """Return the address of a store in a directory: a database, or files where mlflow-skinny has no database.
 
-    MLflow 3 writes files only with MLFLOW_ALLOW_FILE_STORE=true, and states that otherwise.
+    MLflow 3 writes files only with MLFLOW_ALLOW_FILE_STORE=true, and states that otherwise. It creates the experiment
+    of runs without one only where it creates the directory as well.
     """
     if find_spec("sqlalchemy") is None:
-        return directory.as_uri()
+        return (directory / "mlruns").as_uri()
     return f"sqlite:///{directory / 'mlflow.db'}"
 
 
