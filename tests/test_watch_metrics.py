@@ -8,6 +8,8 @@ import shutil
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -153,9 +155,11 @@ def test_anything_else_is_no_address(text):
         parse_address(text)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="the program prometheus is not installed")
-def test_a_real_prometheus_scrapes_them(watched, tmp_path):
+@pytest.fixture
+def prometheus(watched, tmp_path):
+    """Return a function that asks a real Prometheus, which scrapes the metrics of the training."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("the program prometheus is not installed")
     with ExitStack() as stack:
         port = stack.enter_context(serve_metrics("127.0.0.1", 0, watched()))
         config = tmp_path / "prometheus.yml"
@@ -169,17 +173,50 @@ def test_a_real_prometheus_scrapes_them(watched, tmp_path):
             subprocess.Popen([*words, f"--web.listen-address=127.0.0.1:{own}"], stderr=subprocess.DEVNULL)
         )
         stack.callback(process.terminate)
-        url = f"http://127.0.0.1:{own}/api/v1/query?query=stagescope_steps_total"
-        found = []
-        until_s = time.monotonic() + 60
-        while not found and time.monotonic() < until_s:
-            time.sleep(0.5)
-            try:
-                with urllib.request.urlopen(url, timeout=5) as answer:
-                    found = json.load(answer)["data"]["result"]
-            except OSError:  # it has not started yet
-                continue
-        assert float(found[0]["value"][1]) == STEPS
+
+        def answer(path, **parameters):
+            """Return the data of an answer, as soon as there are any."""
+            url = f"http://127.0.0.1:{own}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+            until_s = time.monotonic() + 60
+            while time.monotonic() < until_s:
+                time.sleep(0.2)
+                try:
+                    with urllib.request.urlopen(url, timeout=5) as found:
+                        data = json.load(found)["data"]
+                except urllib.error.HTTPError as error:
+                    pytest.fail(f"{parameters}: {error.read().decode()}")
+                except OSError:  # it has not started yet
+                    continue
+                result = data["result"] if isinstance(data, dict) else data
+                if result:
+                    return result
+            return []
+
+        yield answer
+
+
+@pytest.mark.exhaustive
+def test_a_real_prometheus_scrapes_them(prometheus):
+    found = prometheus("query", query="stagescope_steps_total")
+    assert float(found[0]["value"][1]) == STEPS
+
+
+@pytest.mark.exhaustive
+def test_a_real_prometheus_answers_every_query_of_the_dashboard(prometheus):
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    (instances,) = (each for each in dashboard["templating"]["list"] if each["name"] == "instance")
+    metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", instances["query"]["query"]).groups()
+    (instance,) = prometheus(f"label/{label}/values", **{"match[]": metric})
+    legends = {}
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            found = prometheus("query", query=target["expr"].replace("$instance", instance))
+            assert found, target["expr"]
+            labels = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert all(labels <= set(series["metric"]) for series in found), target["expr"]
+            legends[target["expr"]] = len(found)
+    assert sum("lost_time" in expression for expression in legends) == 1
+    assert max(legends.values()) > 4  # the causes of lost time
 
 
 def _free_port():
