@@ -1,12 +1,15 @@
 """Time and memory to store a run of any size and to analyze it completely, with several numbers of workers.
 
-    python benchmarks/scale_speed.py DIRECTORY [--ranks 1000] [--steps 100] [--workers 1 2]
+    python benchmarks/scale_speed.py DIRECTORY [--ranks 1000] [--steps 100] [--workers 1 2] [--cores-per-worker 1]
 
 The recordings are those of some_steps.py, written into DIRECTORY/recordings unless they are there already: 177 spans
 per rank and step. Each row is a run of `stagescope store DIRECTORY/recordings`, and then one of the analysis of what is
 stored, in a new process: wall-clock time, CPU time of all processes, and the most memory of one process. `gain` is how
 much faster both together are than with the first number of workers. Amdahl's law for the first and the last number
 gives the part that one process does, and what 64 workers would gain.
+
+One worker uses all cores where Polars does. With --cores-per-worker, the processes of each row have that many cores for
+each worker, which is what one more machine brings.
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ from some_steps import SPANS_PER_STEP, generate
 
 PROJECTED = 64
 WORK = """
-import json, resource, sys, time
-from stagescope import api
+import json, os, resource, sys, time
 if __name__ == "__main__":
-    what, source, place, workers = sys.argv[1:]
+    what, source, place, workers, cores = sys.argv[1:]
+    if int(cores):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
+    from stagescope import api
     began = time.perf_counter()
     if what == "store":
         api.store(source, out=place, workers=int(workers))
@@ -60,6 +65,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1_000)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--cores-per-worker", type=int, default=0, help="Linux only")
     options = parser.parse_args()
     recordings, place = options.directory / "recordings", options.directory / "run.stagescope"
     began = time.perf_counter()
@@ -72,7 +78,8 @@ def main() -> None:
     walls = []
     for workers in options.workers:
         shutil.rmtree(place, ignore_errors=True)
-        stored, analyzed = (_cost(what, recordings, place, workers) for what in ("store", "analyze"))
+        numbers = workers, workers * options.cores_per_worker
+        stored, analyzed = (_cost(what, recordings, place, numbers) for what in ("store", "analyze"))
         walls.append(stored.wall + analyzed.wall)
         cells = [f"{workers}"]
         for cost in (stored, analyzed):
@@ -87,8 +94,9 @@ def main() -> None:
         _project(options.workers, walls)
 
 
-def _cost(what: str, recordings: Path, place: Path, workers: int) -> Cost:
-    command = [sys.executable, "-c", WORK, what, str(recordings), str(place), str(workers)]
+def _cost(what: str, recordings: Path, place: Path, numbers: tuple[int, int]) -> Cost:
+    """Return what a process costs that has these numbers of workers and of cores, 0 for all."""
+    command = [sys.executable, "-c", WORK, what, str(recordings), str(place), *map(str, numbers)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return Cost(**json.loads(done.stdout.splitlines()[-1]))
 
