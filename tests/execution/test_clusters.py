@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
+import execution_work
 from dask_scheduler import dask_scheduler
 from execution_work import killed, killed_once, large, refused, squared
 from stagescope.execution import executor_for
@@ -18,8 +21,10 @@ pytestmark = [
 
 
 @pytest.fixture(params=["local:4", "ray"])
-def cluster(request):
+def cluster(request, monkeypatch):
     pytest.importorskip("distributed" if request.param == "local:4" else "ray")
+    # Workers of Ray know the folder of a script, but not those that pytest adds.
+    monkeypatch.setenv("PYTHONPATH", str(Path(execution_work.__file__).parent), prepend=os.pathsep)
     return request.param
 
 
