@@ -1,12 +1,14 @@
 """Reading compressed and uncompressed files as bytes."""
 
 import gzip
+import io
 
 import pytest
 import zstandard
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from stagescope.ingest import streams
 from stagescope.ingest.streams import BYTE_ORDER_MARK, GZIP_MAGIC, ZSTD_MAGIC, open_stream
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import limits_in_force
@@ -134,3 +136,28 @@ def test_a_file_of_an_impossible_compression_ratio_is_refused(tmp_path):
     with pytest.raises(InputError, match="the compression ratio of one file") as caught:
         bytes_and_damage(path, 1 << 20)
     assert "--limit ratio=" in caught.value.hint
+
+
+def test_who_looks_at_the_beginning_of_a_file_reads_no_more(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4 << 20))
+    read = []
+    monkeypatch.setattr(
+        streams, "open_regular", lambda path: CountingReads(path.open("rb", buffering=0), read)
+    )
+    with open_stream(path) as stream:
+        assert len(stream.read(4096)) == 4096
+    assert sum(read) < 64 << 10
+
+
+class CountingReads(io.BufferedReader):
+    """A file that notes how many bytes each read returns."""
+
+    def __init__(self, raw, read):
+        super().__init__(raw)
+        self.read_bytes = read
+
+    def read(self, size=-1):
+        found = super().read(size)
+        self.read_bytes.append(len(found))
+        return found

@@ -260,9 +260,10 @@ def require_text_name(path: Path) -> None:
 
 def _by_reader(found: dict[Path, Reader]) -> dict[Reader, tuple[Path, ...]]:
     """Return the files of each reader, every file once regardless of how many paths lead to it."""
-    once = {path.resolve(): path for path in reversed(found)}
-    files: dict[Reader, tuple[Path, ...]] = {}
+    resolved = {path: path.resolve() for path in found}
+    once = {resolved[path]: path for path in reversed(found)}
+    files: dict[Reader, list[Path]] = {}
     for path, reader in found.items():
-        if once[path.resolve()] == path:
-            files[reader] = (*files.get(reader, ()), path)
-    return files
+        if once[resolved[path]] == path:
+            files.setdefault(reader, []).append(path)
+    return {reader: tuple(paths) for reader, paths in files.items()}

@@ -35,6 +35,8 @@ INPUT_BYTES = 1 << 18
 ZSTD_INPUT_BYTES = 1 << 12
 """Zstandard cannot limit the output of one call, and 4 bytes can expand to 128 KiB; small inputs bound it."""
 
+FIRST_BYTES = 8 << 10
+"""Who only looks at the beginning of one of 10,000 files does not read a megabyte of it."""
 OUTPUT_BYTES = 1 << 22
 
 ANY_RATIO_BYTES = 64 << 20
@@ -156,8 +158,10 @@ class ByteStream:
             elif magic.startswith(ZSTD_MAGIC):
                 yield from self._zstd()
             else:
-                while block := self._file.read(OUTPUT_BYTES):
+                size_bytes = FIRST_BYTES
+                while block := self._file.read(size_bytes):
                     yield block
+                    size_bytes = OUTPUT_BYTES
         except OSError as reason:
             raise InputError.cannot_read(self.path, reason) from None
 
