@@ -1,8 +1,9 @@
 /** Spans: those too narrow for a shape as pixels, the others as textured blocks with their micro-batch. */
 
+import { divideBand, type Lines, stripsOf } from "../layout/bands";
 import { type Block, type Paint, type Palette, paintTrack, paintWaits } from "../layout/bins";
 import { chunkColor, mix, pixelPalette, textColor } from "../layout/colors";
-import { type Division, divideBand, Mixture } from "../layout/mixture";
+import { Mixture } from "../layout/mixture";
 import { LABEL_HEIGHT } from "../layout/rows";
 import { type Comparison, HIDDEN } from "../model/compare";
 import { COMM, COMPUTE, HOST, isAction, type Kind } from "../model/meta";
@@ -27,14 +28,9 @@ const WITHOUT_PARTNER = "#eef0f2";
 /** A change of this fraction has the full color. */
 export const FULL_DELTA = 0.25;
 
-interface Band {
+interface Band extends Lines {
   row: DrawnRow;
   lane: number;
-  top: number;
-  height: number;
-  /** The first of its pixel lines, and how they are divided. */
-  line: number;
-  division: Division;
   isMain: boolean;
 }
 
@@ -192,7 +188,7 @@ export class BlockPainter {
     const colors = Int32Array.from({ length: spans.count }, (_, i) => {
       const delta = comparison.delta(spans.id(i));
       if (delta !== undefined) return swapped(deltaColor(delta));
-      return this.palette.color(spans.kind[i]!, chunk ? Math.max(chunk[i]!, 0) : 0);
+      return colorIn(this.palette, spans.kind[i]!, chunk ? chunk[i]! : 0);
     });
     this.override.colors.set(spans, colors);
     return colors;
@@ -203,11 +199,8 @@ export class BlockPainter {
     pen.save();
     pen.setTransform(1, 0, 0, 1, 0, 0);
     pen.imageSmoothingEnabled = false;
-    for (const band of bands) {
-      const top = Math.round(band.top * ratio);
-      const height = Math.max(Math.round((band.top + band.height) * ratio) - top, 1);
-      this.strips.draw(pen, band.line, height >= depth ? depth * band.division.lines : 1, top, height);
-    }
+    for (const { line, count, top, height } of stripsOf(bands, depth, ratio))
+      this.strips.draw(pen, line, count, top, height);
     if (waitLine >= 0)
       scene.rows.forEach((row, i) => {
         const height = Math.max(1, Math.min(3, row.mainHeight * 0.1)) * ratio;
@@ -315,6 +308,10 @@ export class BlockPainter {
 export function deltaColor(delta: number): string {
   if (Number.isNaN(delta)) return WITHOUT_PARTNER;
   return mix(UNCHANGED, delta > 0 ? SLOWER : FASTER, Math.min(Math.abs(delta) / FULL_DELTA, 1));
+}
+
+function colorIn({ shades, colors }: Palette, kind: number, chunk: number): number {
+  return colors[kind * shades + Math.min(Math.max(chunk, 0), shades - 1)]!;
 }
 
 function swapped(color: string): number {

@@ -1,8 +1,9 @@
 /** The overview of the whole run: a line for each row. */
 
+import { divideBand } from "../layout/bands";
 import { paintTrack } from "../layout/bins";
 import { pixelPalette } from "../layout/colors";
-import { divideBand, Mixture } from "../layout/mixture";
+import { Mixture } from "../layout/mixture";
 import type { View } from "../layout/view";
 import { COMPUTE, HOST, type Kind } from "../model/meta";
 import type { Tile } from "../model/spans";

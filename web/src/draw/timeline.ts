@@ -171,7 +171,13 @@ export class TimelinePainter {
 function drawTracks(scene: Scene): void {
   const { pen, inks, viewer } = scene;
   pen.fillStyle = inks.track;
-  for (const row of scene.rows) pen.fillRect(0, row.y, scene.width, row.height);
+  // Rows without a gap between them are one rectangle.
+  for (let i = 0; i < scene.rows.length; ) {
+    const { y } = scene.rows[i]!;
+    let bottom = y;
+    while (i < scene.rows.length && scene.rows[i]!.y === bottom) bottom += scene.rows[i++]!.height;
+    pen.fillRect(0, y, scene.width, bottom - y);
+  }
   pen.strokeStyle = inks.grid;
   pen.lineWidth = 1;
   pen.beginPath();

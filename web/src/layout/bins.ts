@@ -6,14 +6,15 @@
  */
 
 import type { Spans, Tile } from "../model/spans";
-import { type Division, type Mixture, NARROW_WIDTH } from "./mixture";
+import type { Division } from "./bands";
+import { type Mixture, NARROW_WIDTH } from "./mixture";
 import { length, type View } from "./view";
 
 /** Colors as 0xBBGGRR, by kind and shade: see palette.ts. */
 export interface Palette {
-  /** Whether the chunks of a kind differ in color. */
-  isShaded: boolean;
-  color(kind: number, chunk: number): number;
+  /** How many colors each kind has, one after the other: one for each chunk, or one for all. */
+  shades: number;
+  colors: Int32Array;
 }
 
 export interface Block {
@@ -62,7 +63,7 @@ export function paintTrack(
   const { width, depth } = paint;
   const { lines, offset, division, turn } = target;
   const mixtures = target.mixtures.slice(0, depth);
-  const isVaried = paint.palette.isShaded || tiles.some(({ override }) => override !== null);
+  const isVaried = paint.palette.shades > 1 || tiles.some(({ override }) => override !== null);
   for (const mixture of mixtures) mixture.begin(width, isVaried);
   const blocks = tiles.flatMap(({ tile, track, override }) =>
     paintTile(tile, track, { ...paint, override }, target),
@@ -84,26 +85,38 @@ function paintTile(
   const { spans } = tile;
   const { view, width, depth, blockWidth, palette, hiddenKinds, override, wanted } = paint;
   const scale = width / length(view);
+  const origin = view.start;
   const below = division.lines * width;
   const [from, to] = track;
   const left = Math.max(view.start, tile.start);
   const right = Math.min(view.end, tile.end);
   const { start, duration, kind } = spans;
-  const chunk = spans.table.has("chunk") ? spans.table.ints("chunk") : null;
-  const sublane = spans.table.has("sublane") ? spans.table.ints("sublane") : null;
+  const { shades, colors } = palette;
+  const chunk = shades > 1 && spans.table.has("chunk") ? spans.table.ints("chunk") : null;
+  const sublane = depth > 1 && spans.table.has("sublane") ? spans.table.ints("sublane") : null;
   const sublanes = sublane ? spans.table.ints("sublanes") : null;
   const busy = spans.isBinned ? spans.table.ints("busy") : null;
+  // Of low rows, most spans are narrow and plain.
+  const isPlain =
+    depth === 1 && shades === 1 && override === null && wanted === null && blockWidth >= NARROW_WIDTH;
+  const narrow = { start, duration, kind, busy };
+  const pixels = { origin, scale, left, right, hidden: hiddenKinds, colors };
   for (let i = spans.firstReaching(left, from, to); i < to; i++) {
+    if (isPlain) i = mixtures[0]!.addNarrow(narrow, i, to, pixels);
+    if (i >= to) break;
     const began = start[i]!;
     if (began >= right) break;
-    if (hiddenKinds[kind[i]!]) continue;
+    const code = kind[i]!;
+    if (hiddenKinds[code]) continue;
     const ended = began + duration[i]!;
     if (ended < left) continue;
-    const x = Math.max((began - view.start) * scale, 0);
-    const end = Math.min((ended - view.start) * scale, width);
+    // Half a million times a frame: Math.max and Math.min take longer.
+    const x = began > origin ? (began - origin) * scale : 0;
+    const reached = (ended - origin) * scale;
+    const end = reached < width ? reached : width;
     let first = 0;
     let last = depth;
-    if (depth > 1 && sublanes && sublanes[i]! > 1) {
+    if (sublanes && sublanes[i]! > 1) {
       first = Math.floor((sublane![i]! * depth) / sublanes[i]!) % depth;
       last = Math.max(first + 1, Math.floor(((sublane![i]! + 1) * depth) / sublanes[i]!));
       last = Math.min(last, depth);
@@ -112,12 +125,13 @@ function paintTile(
       blocks.push({ tile, place: i, left: x, right: end, top: first / depth, bottom: last / depth });
       continue;
     }
-    const faint = wanted !== null && !wanted(spans, i);
-    const opacity = (busy ? busy[i]! / 255 : 1) * (faint ? FAINT : 1);
-    const color = override ? override[i]! : palette.color(kind[i]!, chunk ? Math.max(chunk[i]!, 0) : 0);
+    let opacity = busy ? busy[i]! / 255 : 1;
+    if (wanted !== null && !wanted(spans, i)) opacity *= FAINT;
+    const shade = chunk && chunk[i]! > 0 ? Math.min(chunk[i]!, shades - 1) : 0;
+    const color = override ? override[i]! : colors[code * shades + shade]!;
     for (let line = first; line < last; line++) {
       if (end - x >= NARROW_WIDTH) paintInside(lines, offset + line * below, x, end, color, opacity);
-      mixtures[line]!.add(kind[i]!, color, x, end, opacity);
+      mixtures[line]!.add(code, color, x, end, opacity);
     }
   }
   return blocks;

@@ -40,16 +40,13 @@ export function textColor(background: string): string {
 /** Colors for pixels, from the first chunk to the last. */
 export function pixelPalette(kinds: Kind[], chunkCount: number): Palette {
   const shades = Math.max(chunkCount, 1);
-  const table = new Int32Array(256 * shades);
+  const colors = new Int32Array(256 * shades);
   for (const kind of kinds)
     for (let chunk = 0; chunk < shades; chunk++) {
       const [red, green, blue] = channels(chunkColor(kind.color, chunk, shades));
-      table[kind.code * shades + chunk] = (blue << 16) | (green << 8) | red;
+      colors[kind.code * shades + chunk] = (blue << 16) | (green << 8) | red;
     }
-  return {
-    isShaded: shades > 1,
-    color: (kind, chunk) => table[kind * shades + (chunk < shades ? chunk : shades - 1)]!,
-  };
+  return { shades, colors };
 }
 
 function luminance(color: string): number {

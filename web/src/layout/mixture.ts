@@ -8,71 +8,21 @@
  * alone, not on the data.
  */
 
+import type { Division } from "./bands";
+
 /** Wider spans can be distinguished. */
 export const NARROW_WIDTH = 3;
 /** So many narrow spans that begin within nine pixels are a mixture. */
 const LEAST_STARTS = 6;
 const STARTS_REACH = 4;
-/** Weights of a pixel and its neighbors: a box of three pixels, twice. */
+/** A span of zero length stays visible. */
+const LEAST_WIDTH = 0.1;
+/** Weights of a pixel and its neighbors in `smoothed`. */
 const KERNEL = [1, 2, 3, 2, 1];
 const KERNEL_SUM = 9;
 const REACH = 2;
-/** Lower bands have no space for a stack. */
-const LEAST_STACK_HEIGHT = 6;
-const LEAST_STACK_LINES = 4;
-/** Pixel lines of all bands together: more cost time in every frame. */
-const MOST_LINES = 320;
 /** The turns of eight lines: each half, quarter and eighth of them is spread evenly. */
 const TURNS = [0, 4, 2, 6, 1, 5, 3, 7].map((place) => (place + 0.5) / 8);
-
-/** How the height of a sublane is divided into pixel lines. */
-export interface Division {
-  lines: number;
-  isStacked: boolean;
-}
-
-/** Return the lines of each sublane of a band: `height` in pixels of the screen, `sublanes` in all bands together. */
-export function divideBand(height: number, depth: number, sublanes: number): Division {
-  const each = Math.max(1, Math.floor(height / depth));
-  if (each < LEAST_STACK_HEIGHT) return { lines: each, isStacked: false };
-  return {
-    lines: Math.min(each, Math.max(LEAST_STACK_LINES, Math.floor(MOST_LINES / sublanes))),
-    isStacked: true,
-  };
-}
-
-/** Sums of one kind, by pixel; with colors where chunks or changes have shades. */
-class KindSums {
-  readonly weight: Float32Array;
-  readonly channels: [Float32Array, Float32Array, Float32Array];
-  /** The color, if all spans of the kind have the same. */
-  color = 0;
-  /** The first and the last pixel with a span. */
-  low = Infinity;
-  high = -1;
-
-  constructor(
-    readonly code: number,
-    width: number,
-  ) {
-    const row = (): Float32Array => new Float32Array(width);
-    this.weight = row();
-    this.channels = [row(), row(), row()];
-  }
-
-  clear(isVaried: boolean): void {
-    const [from, to] = [this.low, this.high + 1];
-    this.weight.fill(0, from, to);
-    if (isVaried) for (const channel of this.channels) channel.fill(0, from, to);
-    this.low = Infinity;
-    this.high = -1;
-  }
-
-  cover(first: number, last: number): void {
-    if (first < this.low) this.low = first;
-    if (last > this.high) this.high = last;
-  }
-}
 
 /** Where the lines of one sublane are. */
 export interface Target {
@@ -85,223 +35,344 @@ export interface Target {
 
 /** Looks of a pixel: nothing in it; the mean of its spans; the inside of a wide span; the shares of kinds. */
 const [EMPTY, MEAN, PAINTED, SHARES] = [0, 1, 2, 3] as const;
+/** Beyond all pixels; Infinity would make the places of pixels slower floating-point numbers. */
+const NONE = 1 << 30;
 
+/** Spans of one track, in columns; `busy` is the covered part of each in 255ths, if they are bins. */
+export interface NarrowSpans {
+  start: Float64Array;
+  duration: Float64Array;
+  kind: Uint8Array;
+  busy: Int32Array | null;
+}
+
+/** How times become pixels: what begins before `right` is drawn, in pixels from `origin` on. */
+export interface Pixels {
+  origin: number;
+  scale: number;
+  left: number;
+  right: number;
+  /** By kind: not 0 where it is not drawn. */
+  hidden: Uint8Array;
+  /** By kind. */
+  colors: Int32Array;
+}
+
+/**
+ * Kinds have a place each, in the order of their first span, and the sums of all are in one array: their rows follow each
+ * other, with empty pixels at both ends for what smoothing reads beyond the edges. Half a million spans and as many
+ * pixels are summed and painted in each frame of a run with 512 rows.
+ */
 export class Mixture {
   private width = 0;
+  /** Length of a row of sums. */
+  private stride = 0;
   private starts = new Uint16Array(0);
   /** How each pixel is painted. */
   private looks = new Uint8Array(0);
-  private readonly byCode: (KindSums | undefined)[] = [];
-  private used: KindSums[] = [];
+  private weights = new Float32Array(0);
+  /** Sums of color times weight; only where spans of one kind differ in color. */
+  private reds = new Float32Array(0);
+  private greens = new Float32Array(0);
+  private blues = new Float32Array(0);
+  /** The place of each kind; -1: it has no spans. */
+  private readonly placeOf = new Int32Array(256).fill(-1);
+  /** The kinds that have spans, and the color of their first one. */
+  private readonly codes: number[] = [];
+  private readonly colors: number[] = [];
+  /** What each kind has of the pixels around one. */
+  private shares = new Float64Array(0);
   private isVaried = false;
-  private low = Infinity;
+  /** The first and the last pixel with a span. */
+  private low = NONE;
   private high = -1;
   private narrow = 0;
-  private last: KindSums | null = null;
 
   /** Forget the spans before; `isVaried`: spans of one kind differ in color. */
   begin(width: number, isVaried: boolean): void {
     if (width !== this.width) {
       this.width = width;
+      this.stride = width + 2 * REACH;
       this.starts = new Uint16Array(width);
       this.looks = new Uint8Array(width);
-      this.byCode.length = 0;
-    } else if (this.high >= 0) {
-      const [from, to] = [this.low, this.high + 1];
-      this.starts.fill(0, from, to);
-      this.looks.fill(EMPTY, from, to);
-      for (const sums of this.used) sums.clear(this.isVaried);
-    }
-    this.used = [];
-    this.last = null;
+      this.weights = new Float32Array(0);
+      this.reds = this.greens = this.blues = new Float32Array(0);
+    } else if (this.high >= 0) this.clear();
+    for (const code of this.codes) this.placeOf[code] = -1;
+    this.codes.length = this.colors.length = 0;
     this.isVaried = isVaried;
-    this.low = Infinity;
+    this.low = NONE;
     this.high = -1;
     this.narrow = 0;
   }
 
+  private clear(): void {
+    const [from, to] = [this.low, this.high + 1];
+    this.starts.fill(0, from, to);
+    this.looks.fill(EMPTY, from, to);
+    const sums = this.isVaried ? [this.weights, this.reds, this.greens, this.blues] : [this.weights];
+    for (let place = 0; place < this.codes.length; place++) {
+      const row = place * this.stride + REACH;
+      for (const each of sums) each.fill(0, row + from, row + to);
+    }
+  }
+
   /** Add a span from `x` to `end`, in pixels; the inside of a wide one is painted already. */
   add(kind: number, color: number, x: number, end: number, opacity: number): void {
+    const { width, looks, weights: before } = this;
     const first = x | 0;
-    if (first >= this.width) return;
-    const last = Math.min(end | 0, this.width - 1);
-    const { last: before } = this;
-    const sums = before?.code === kind ? before : this.sumsOf(kind, color);
-    sums.cover(first, last);
-    if (end - x < NARROW_WIDTH) {
+    if (first >= width) return;
+    const last = end >= width ? width - 1 : end | 0;
+    const known = this.placeOf[kind]!;
+    const place = known >= 0 ? known : this.addKind(kind, color);
+    const weights = known >= 0 ? before : this.weights;
+    const row = place * this.stride + REACH;
+    if (first < this.low) this.low = first;
+    if (last > this.high) this.high = last;
+    const isWide = end - x >= NARROW_WIDTH;
+    if (!isWide) {
       this.starts[first]!++;
       this.narrow++;
     }
-    // A span of zero length stays visible.
-    if (first === last) this.put(sums, first, Math.max(end - x, 0.1) * opacity, color);
-    else {
-      this.put(sums, first, (first + 1 - x) * opacity, color);
-      this.put(sums, last, (end - last) * opacity, color);
-      if (last - first > 1) this.putInside(sums, first + 1, last, opacity, color, end - x >= NARROW_WIDTH);
+    for (let at = first; at <= last; at++) {
+      const weight = coverage(x, end, at, first === last) * opacity;
+      weights[row + at]! += weight;
+      looks[at] = isWide && at > first && at < last ? PAINTED : MEAN;
+      if (this.isVaried) this.addColor(row + at, weight, color);
     }
   }
 
-  private put(sums: KindSums, at: number, weight: number, color: number): void {
-    sums.weight[at]! += weight;
-    this.looks[at] = MEAN;
-    if (this.isVaried) addColor(sums, at, weight, color);
-  }
-
-  private putInside(
-    sums: KindSums,
-    from: number,
-    to: number,
-    weight: number,
-    color: number,
-    isSolid: boolean,
-  ): void {
-    for (let at = from; at < to; at++) sums.weight[at]! += weight;
-    if (this.isVaried) for (let at = from; at < to; at++) addColor(sums, at, weight, color);
-    this.looks.fill(isSolid ? PAINTED : MEAN, from, to);
-  }
-
-  private sumsOf(kind: number, color: number): KindSums {
-    let sums = this.byCode[kind];
-    if (!sums) sums = this.byCode[kind] = new KindSums(kind, this.width);
-    if (sums.high < 0) {
-      sums.color = color;
-      this.used.push(sums);
+  /**
+   * Add the spans of a track from a place on, as long as they are narrow and each kind has one color. Return the place of
+   * the first one that is not narrow or not in the view, or `to`. This is `add` without a call for each span.
+   */
+  addNarrow(spans: NarrowSpans, from: number, to: number, pixels: Pixels): number {
+    const { start, duration, kind, busy } = spans;
+    const { origin, scale, left, right, hidden, colors } = pixels;
+    const { width, stride, starts, looks, placeOf } = this;
+    let { weights, low, high, narrow } = this;
+    let i = from;
+    for (; i < to; i++) {
+      const began = start[i]!;
+      if (began >= right) break;
+      const code = kind[i]!;
+      if (hidden[code]) continue;
+      const ended = began + duration[i]!;
+      if (ended < left) continue;
+      const x = began > origin ? (began - origin) * scale : 0;
+      const reached = (ended - origin) * scale;
+      const end = reached < width ? reached : width;
+      const first = x | 0;
+      if (end - x >= NARROW_WIDTH || first >= width) break;
+      let place = placeOf[code]!;
+      if (place < 0) {
+        place = this.addKind(code, colors[code]!);
+        weights = this.weights;
+      }
+      const row = place * stride + REACH;
+      const opacity = busy === null ? 1 : busy[i]! / 255;
+      const last = end >= width ? width - 1 : end | 0;
+      if (first < low) low = first;
+      if (last > high) high = last;
+      starts[first]!++;
+      narrow++;
+      looks[first] = MEAN;
+      if (first === last) {
+        weights[row + first]! += (end - x > LEAST_WIDTH ? end - x : LEAST_WIDTH) * opacity;
+        continue;
+      }
+      looks[last] = MEAN;
+      weights[row + first]! += (first + 1 - x) * opacity;
+      weights[row + last]! += (end - last) * opacity;
+      for (let at = first + 1; at < last; at++) {
+        looks[at] = MEAN;
+        weights[row + at]! += opacity;
+      }
     }
-    this.last = sums;
-    return sums;
+    this.low = low;
+    this.high = high;
+    this.narrow = narrow;
+    return i;
+  }
+
+  /** Give a kind the next place. */
+  private addKind(kind: number, color: number): number {
+    const place = this.codes.length;
+    const needed = (place + 1) * this.stride;
+    const longerBy = (sums: Float32Array<ArrayBuffer>): Float32Array<ArrayBuffer> =>
+      sums.length < needed ? longer(sums, needed) : sums;
+    this.weights = longerBy(this.weights);
+    if (this.isVaried) {
+      this.reds = longerBy(this.reds);
+      this.greens = longerBy(this.greens);
+      this.blues = longerBy(this.blues);
+    }
+    this.codes.push(kind);
+    this.colors.push(color);
+    this.placeOf[kind] = place;
+    return place;
   }
 
   /** Paint all pixels that are not inside of a wide span. */
   finish(target: Target): void {
-    if (this.used.length === 0) return;
-    for (const { low, high } of this.used) {
-      if (low < this.low) this.low = low;
-      if (high > this.high) this.high = high;
-    }
+    if (this.high < 0) return;
     const { lines, offset, division } = target;
     const isMixed = this.narrow >= LEAST_STARTS;
     if (isMixed) this.findShared();
-    for (let at = this.low; at <= this.high; at++)
-      if (this.looks[at] === MEAN) this.paintMean(lines, offset, at);
+    this.paintMeans(lines, offset);
     for (let line = 1; line < division.lines; line++)
       lines.copyWithin(offset + line * this.width, offset, offset + this.width);
     if (isMixed) this.paintShared(target);
   }
 
+  private addColor(at: number, weight: number, color: number): void {
+    this.reds[at]! += weight * (color & 255);
+    this.greens[at]! += weight * ((color >> 8) & 255);
+    this.blues[at]! += weight * ((color >> 16) & 255);
+  }
+
   /** Mark the pixels that have too many spans around them to distinguish them. */
   private findShared(): void {
     const { width, starts, looks } = this;
-    this.low = Math.max(this.low - REACH, 0);
-    this.high = Math.min(this.high + REACH, width - 1);
+    const low = Math.max(this.low - REACH, 0);
+    const high = Math.min(this.high + REACH, width - 1);
     let near = 0;
-    for (let at = Math.max(this.low - STARTS_REACH, 0); at < this.low + STARTS_REACH && at < width; at++)
+    for (let at = Math.max(low - STARTS_REACH, 0); at < low + STARTS_REACH && at < width; at++)
       near += starts[at]!;
-    for (let at = this.low; at <= this.high; at++) {
+    for (let at = low; at <= high; at++) {
       if (at + STARTS_REACH < width) near += starts[at + STARTS_REACH]!;
       if (near >= LEAST_STARTS) looks[at] = SHARES;
       if (at >= STARTS_REACH) near -= starts[at - STARTS_REACH]!;
     }
+    this.low = low;
+    this.high = high;
   }
 
-  /** Paint those pixels, two at once: after smoothing, neighbors differ by little. */
+  private paintMeans(lines: Uint32Array, offset: number): void {
+    const { stride, looks, weights, isVaried, colors, high } = this;
+    const kinds = colors.length;
+    for (let at = this.low; at <= high; at++) {
+      if (looks[at] !== MEAN) continue;
+      let [cover, red, green, blue] = [0, 0, 0, 0];
+      for (let place = 0; place < kinds; place++) {
+        const own = place * stride + REACH + at;
+        const weight = weights[own]!;
+        if (weight <= 0) continue;
+        cover += weight;
+        const color = colors[place]!;
+        red += isVaried ? this.reds[own]! : weight * (color & 255);
+        green += isVaried ? this.greens[own]! : weight * ((color >> 8) & 255);
+        blue += isVaried ? this.blues[own]! : weight * ((color >> 16) & 255);
+      }
+      if (cover <= 0) continue;
+      const alpha = Math.min(255, Math.round(cover * 255));
+      lines[offset + at] =
+        ((alpha << 24) | ((blue / cover) << 16) | (((green / cover) & 255) << 8) | ((red / cover) & 255)) >>>
+        0;
+    }
+  }
+
+  /** Paint the pixels of mixed kinds, two at once: after smoothing, neighbors differ by little. */
   private paintShared(target: Target): void {
-    const { looks, used, high } = this;
-    used.sort((a, b) => a.code - b.code);
-    const shares = used.map(() => 0);
+    const { looks, high, weights, stride, placeOf } = this;
+    // Kinds are above each other in the order of their codes, whichever is the first in a row.
+    const places = Int32Array.from(
+      [...this.codes].sort((a, b) => a - b),
+      (code) => placeOf[code]!,
+    );
+    const kinds = places.length;
+    if (this.shares.length < kinds) this.shares = new Float64Array(kinds);
+    const { shares } = this;
     for (let at = this.low; at <= high; at++) {
       if (looks[at] !== SHARES) continue;
       const cell = looks[at + 1] === SHARES ? 2 : 1;
       let whole = 0;
-      for (let k = 0; k < shares.length; k++) {
-        const { weight, low, high: end } = used[k]!;
-        const share = at < low - REACH || at > end + REACH ? 0 : smooth(weight, at);
+      for (let k = 0; k < kinds; k++) {
+        const share = smoothed(weights, places[k]! * stride + REACH + at);
         shares[k] = share;
         whole += share;
       }
-      if (whole > 0) this.paintShares(target, at, cell, shares, whole);
+      if (whole > 0) {
+        // At the edges of the view, fewer pixels count.
+        const isEdge = at < REACH || at >= this.width - REACH;
+        const cover = (whole / (isEdge ? kernelSum(at, this.width) : KERNEL_SUM)) * 255;
+        const alpha = (cover >= 255 ? 255 : (cover + 0.5) | 0) << 24;
+        if (target.division.isStacked) this.stackShares(target, at, cell, alpha, places);
+        else this.alternateShares(target, at, cell, alpha, places);
+      }
       at += cell - 1;
     }
   }
 
-  private paintMean(lines: Uint32Array, offset: number, at: number): void {
-    let [cover, red, green, blue] = [0, 0, 0, 0];
-    for (const sums of this.used) {
-      const weight = sums.weight[at]!;
-      if (weight <= 0) continue;
-      cover += weight;
-      const color = sums.color;
-      red += this.isVaried ? sums.channels[0][at]! : weight * (color & 255);
-      green += this.isVaried ? sums.channels[1][at]! : weight * ((color >> 8) & 255);
-      blue += this.isVaried ? sums.channels[2][at]! : weight * ((color >> 16) & 255);
+  /** Paint the kinds of one or two pixels in the lines of a row that is low: each line has one of them. */
+  private alternateShares(target: Target, at: number, cell: number, alpha: number, places: Int32Array): void {
+    const { shares } = this;
+    const last = places.length - 1;
+    let whole = 0;
+    for (let k = 0; k <= last; k++) whole += shares[k]!;
+    for (let line = 0; line < target.division.lines; line++) {
+      const height = TURNS[(target.turn + line) & 7]! * whole;
+      let kind = 0;
+      for (let sum = shares[0]!; kind < last && sum <= height; ) sum += shares[++kind]!;
+      const pixel = target.offset + line * this.width + at;
+      const painted = (alpha | this.colorOf(places[kind]!, at)) >>> 0;
+      target.lines[pixel] = painted;
+      if (cell > 1) target.lines[pixel + 1] = painted;
     }
-    if (cover <= 0) return;
-    const alpha = Math.min(255, Math.round(cover * 255));
-    lines[offset + at] =
-      ((alpha << 24) | ((blue / cover) << 16) | (((green / cover) & 255) << 8) | ((red / cover) & 255)) >>> 0;
   }
 
-  /** Paint the lines of one or two pixels by the shares of the kinds. */
-  private paintShares(
-    { lines, offset, division, turn }: Target,
-    at: number,
-    cell: number,
-    shares: number[],
-    whole: number,
-  ): void {
-    const { used, width } = this;
-    const count = division.lines;
-    const alpha = this.alpha(whole, at) << 24;
+  /** Paint the kinds of one or two pixels above each other. */
+  private stackShares(target: Target, at: number, cell: number, alpha: number, places: Int32Array): void {
+    const { shares } = this;
+    const { lines } = target.division;
+    const last = places.length - 1;
+    let whole = 0;
+    for (let k = 0; k <= last; k++) whole += shares[k]!;
     let kind = 0;
     let sum = shares[0]!;
-    for (let line = 0; line < count; line++) {
-      if (!division.isStacked) {
-        kind = 0;
-        sum = shares[0]!;
-      }
-      const place = (division.isStacked ? line / count : TURNS[(turn + line) & 7]!) * whole;
-      while (kind < shares.length - 1 && sum <= place) sum += shares[++kind]!;
-      let color = this.colorOf(used[kind]!, at);
-      const inside = ((sum - place) * count) / whole;
+    for (let line = 0; line < lines; line++) {
+      const height = (line / lines) * whole;
+      while (kind < last && sum <= height) sum += shares[++kind]!;
+      let color = this.colorOf(places[kind]!, at);
       // The edge between two kinds lies within the line.
-      if (division.isStacked && inside < 1 && kind < shares.length - 1)
-        color = blend(color, this.colorOf(used[kind + 1]!, at), inside);
-      const pixel = offset + line * width + at;
-      lines[pixel] = (alpha | color) >>> 0;
-      if (cell > 1) lines[pixel + 1] = lines[pixel]!;
+      const inside = ((sum - height) * lines) / whole;
+      if (inside < 1 && kind < last) color = blend(color, this.colorOf(places[kind + 1]!, at), inside);
+      const pixel = target.offset + line * this.width + at;
+      target.lines[pixel] = (alpha | color) >>> 0;
+      if (cell > 1) target.lines[pixel + 1] = (alpha | color) >>> 0;
     }
   }
 
-  private alpha(smooth: number, at: number): number {
-    // At the edges of the view, fewer pixels count.
-    const isEdge = at < REACH || at >= this.width - REACH;
-    const cover = smooth / (isEdge ? kernelSum(at, this.width) : KERNEL_SUM);
-    return cover >= 1 ? 255 : (cover * 255 + 0.5) | 0;
-  }
-
-  private colorOf(sums: KindSums, at: number): number {
-    if (!this.isVaried) return sums.color;
-    const [red, green, blue] = sums.channels;
-    const weight = smooth(sums.weight, at);
-    if (weight <= 0) return sums.color;
+  /** The color of the kind of a place, at a pixel. */
+  private colorOf(place: number, at: number): number {
+    const color = this.colors[place]!;
+    if (!this.isVaried) return color;
+    const own = place * this.stride + REACH + at;
+    const weight = smoothed(this.weights, own);
+    if (weight <= 0) return color;
     return (
-      ((smooth(blue, at) / weight) << 16) | ((smooth(green, at) / weight) << 8) | (smooth(red, at) / weight)
+      ((smoothed(this.blues, own) / weight) << 16) |
+      ((smoothed(this.greens, own) / weight) << 8) |
+      (smoothed(this.reds, own) / weight)
     );
   }
 }
 
-function addColor({ channels }: KindSums, at: number, weight: number, color: number): void {
-  channels[0][at]! += weight * (color & 255);
-  channels[1][at]! += weight * ((color >> 8) & 255);
-  channels[2][at]! += weight * ((color >> 16) & 255);
+/** The part of a pixel that a span from `x` to `end` covers. */
+function coverage(x: number, end: number, at: number, isWithin: boolean): number {
+  if (isWithin) return Math.max(end - x, LEAST_WIDTH);
+  return Math.min(end, at + 1) - Math.max(x, at);
 }
 
-/** The sum around a pixel, nearer ones counting more. */
-function smooth(values: Float32Array, at: number): number {
-  if (at >= REACH && at + REACH < values.length)
-    return values[at - 2]! + values[at + 2]! + 2 * (values[at - 1]! + values[at + 1]!) + 3 * values[at]!;
-  let sum = 0;
-  for (let i = 0; i < KERNEL.length; i++) sum += KERNEL[i]! * (values[at + i - REACH] ?? 0);
-  return sum;
+function longer(values: Float32Array, length: number): Float32Array<ArrayBuffer> {
+  const longer = new Float32Array(length);
+  longer.set(values);
+  return longer;
+}
+
+/** The sum around a pixel, nearer ones counting more: a box of three pixels, twice. */
+function smoothed(values: Float32Array, at: number): number {
+  return values[at - 2]! + values[at + 2]! + 2 * (values[at - 1]! + values[at + 1]!) + 3 * values[at]!;
 }
 
 /** What the weights of the pixels around one sum up to, of those in the view. */

@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
-
+import { type Division, divideBand } from "../../src/layout/bands";
 import { type Paint, paintTrack } from "../../src/layout/bins";
-import { type Division, divideBand, Mixture } from "../../src/layout/mixture";
+import { Mixture } from "../../src/layout/mixture";
 import { sourceOf } from "../blob";
 
 const RED = 0x0000ff;
-const palette = { isShaded: false, color: (kind: number) => (kind === 1 ? RED : 0xff0000) };
+const palette = { shades: 1, colors: new Int32Array(256).fill(0xff0000).fill(RED, 1, 2) };
 
 function paint(width: number, view: { start: number; end: number }, blockWidth: number): Paint {
   return {
@@ -142,6 +142,23 @@ describe("mixtures", () => {
       isStacked: true,
     });
     expect([...lines].every((pixel) => Math.abs(alpha(pixel) - 128) < 3)).toBe(true);
+  });
+
+  it("are the same whether spans are added one by one or all at once", () => {
+    const mixed = `F0 B0 - . F1 F2 - - - . ${DENSE} . . B1 - - - - F3 . .`;
+    for (const width of [7, 100, 333, 2000])
+      for (const [from, to] of [
+        [0, 9300],
+        [13, 4711],
+        [9111, 9290],
+      ] as const) {
+        const plain = paint(width, { start: from, end: to }, 200);
+        const oneByOne = { ...plain, wanted: () => true };
+        const [lines, others] = [plain, oneByOne].map(
+          (settings) => paintLines(mixed, settings, { lines: 3, isStacked: true }).lines,
+        );
+        expect(lines).toEqual(others);
+      }
   });
 
   it("leave a line to each sublane of low bands", () => {
