@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -126,12 +127,15 @@ def prepare_viewer(
             raise TypeError(
                 "a Timeline or Report is opened alone, without further sources or keywords of read()"
             )
-        folder = tempfile.TemporaryDirectory(prefix="stagescope-")
-        view = _view_of(run, compare, Path(folder.name), on_tiles)
-        queries = QueryService(lambda: run)
-        listening = listen(
-            LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port, query=queries.answer
-        )
+        with ExitStack() as failed:
+            folder = tempfile.TemporaryDirectory(prefix="stagescope-")
+            failed.callback(folder.cleanup)
+            view = _view_of(run, compare, Path(folder.name), on_tiles)
+            queries = QueryService(lambda: run)
+            listening = listen(
+                LiveRun(Opener(lambda: "", lambda: view), view, ""), host, port, query=queries.answer
+            )
+            failed.pop_all()
         return Viewer(listening.link, view.meta, _other(view), listening, folder)
     paths = [_path(each) for each in source]
     if isinstance(compare, (Timeline, Report)):

@@ -174,6 +174,31 @@ def test_a_step_that_the_other_run_lacks_has_no_match(open_page, serve, runs):
     assert shown.page.evaluate("() => window.stagescopeViewer.comparison.value.unmatched") == of_step.height
 
 
+COLORS = """() => {
+  const canvas = document.querySelector('.canvas-box canvas');
+  const pixels = canvas && canvas.getContext('2d').getImageData(0, 40, 900, 300).data.buffer;
+  return pixels ? new Set(new Uint32Array(pixels)).size : 0;
+}"""
+
+
+def test_the_picture_is_shown_before_the_runs_are_compared(browser, serve, runs):
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/api/other/meta", hold)
+    page.goto(serve(runs[0], compare=runs[1]))
+    page.wait_for_function(f"() => ({COLORS})() > 8")
+    assert "Comparing with the other run" in page.locator(".legend").inner_text()
+    page.wait_for_timeout(100)
+    held[0].continue_()
+    page.wait_for_function(READY)
+    assert "Comparing with" not in page.locator(".legend").inner_text()
+    page.context.close()
+
+
 def test_rows_below_are_those_of_the_same_ranks(open_page, serve, runs):
     """Without rank 0, the other run has rank 1 in its first row: it must not be drawn below rank 0."""
     run, faster = runs

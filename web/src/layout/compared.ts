@@ -3,6 +3,7 @@
 import { batch, effect } from "@preact/signals";
 import { type Comparison, compareSteps } from "../model/compare";
 import { learn, t } from "../model/language";
+import { TooManyError } from "../model/source";
 import type { Viewer } from "./viewer";
 
 /** Whether a second run came with this one. */
@@ -24,7 +25,10 @@ export async function showOther(viewer: Viewer, isShown: boolean): Promise<void>
     viewer.isOtherShown.peek() &&
     viewer.source === source &&
     !(source.isComparedByStep && viewer.camera.step.peek() !== step);
+  // Without a subscription: effects call this.
+  viewer.comparing.value = viewer.comparing.peek() + 1;
   try {
+    if (source.loadsComparison) await nextFrame();
     const comparison = await source.comparison(step);
     if (!isWanted()) return;
     learn(comparison?.meta.translations);
@@ -32,8 +36,20 @@ export async function showOther(viewer: Viewer, isShown: boolean): Promise<void>
   } catch (problem) {
     if (!isWanted()) return;
     viewer.comparison.value = null;
-    viewer.problem.value = t`These runs cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
+    viewer.problem.value =
+      problem instanceof TooManyError
+        ? t(
+            "This step has too many spans to show how each has changed. What changed in all is beside the picture.",
+          )
+        : t`These runs cannot be compared. ${problem instanceof Error ? problem.message : String(problem)}`;
+  } finally {
+    viewer.comparing.value = viewer.comparing.peek() - 1;
   }
+}
+
+/** Wait until what was rendered before is on the screen. */
+function nextFrame(): Promise<void> {
+  return new Promise((go) => requestAnimationFrame(() => setTimeout(go, 0)));
 }
 
 /** Compare every step that comes into view, of runs that are too large as a whole; the returned function ends this. */

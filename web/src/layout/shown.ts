@@ -63,8 +63,10 @@ export async function restore(viewer: Viewer, shown: Shown): Promise<void> {
     viewer.display.panel.value = shown.panel;
     if (shown.notes) viewer.notes.all.value = [...shown.notes].sort((a, b) => a.time - b.time);
   });
-  if (broughtOther(viewer) && viewer.isOtherShown.peek() !== shown.isCompared)
-    await showOther(viewer, shown.isCompared);
+  if (broughtOther(viewer) && viewer.isOtherShown.peek() !== shown.isCompared) {
+    const compared = showOther(viewer, shown.isCompared);
+    if (!viewer.source.loadsComparison) await compared;
+  }
   await viewer.search.run(shown.query);
   await viewer.selection.setRange(shown.range && { ...shown.range, rows: shown.range.rows.filter(known) });
   await viewer.select(shown.selected);

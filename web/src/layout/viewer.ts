@@ -45,6 +45,8 @@ export class Viewer {
   readonly comparison = signal<Comparison | null>(null);
   /** Whether `comparison` is with the run that the page carries; layout/compared.ts changes both. */
   readonly isOtherShown = signal(false);
+  /** How many comparisons with that run are being made: while a step is, another one can come into view. */
+  readonly comparing = signal(0);
   /** Text for screen readers. */
   readonly announcement = signal("");
   /** The message that is shown for a few seconds; an object, so that the same text is shown again. */

@@ -138,6 +138,7 @@ export class EmbeddedSource implements Source {
     return this.page?.getElementById(PREFIX + name) ? readJson(this.page, name) : null;
   }
 
+  readonly loadsComparison = false;
   readonly isComparedByStep = false;
 
   isBinned(): boolean {

@@ -51,6 +51,7 @@ export async function openServer(address = "api"): Promise<ServerSource> {
 export class ServerSource implements Source {
   /** Whether newer versions are shown as they come. */
   isFollowed = false;
+  readonly loadsComparison = true;
   isComparedByStep = false;
   /** All spans, if they had to be loaded. */
   private whole: Tile[] | null = null;
@@ -187,6 +188,7 @@ export class ServerSource implements Source {
 
   async comparison(step: Step | null): Promise<Comparison | null> {
     if (!this.known.sections.includes("comparison")) return null;
+    await this.rest(); // the tiles of the picture come first
     this.other ??= (await (await this.answer("other/meta")).json()) as Meta;
     const { known, other } = this;
     this.isComparedByStep = Math.max(known.span_count, other.span_count) > MOST_COMPARED;

@@ -133,6 +133,8 @@ export interface Source {
    * given step is compared. Throws TooManyError.
    */
   comparison(step: Step | null): Promise<Comparison | null>;
+  /** Whether `comparison` is loaded first, which takes longer than the first picture. */
+  readonly loadsComparison: boolean;
   /** Whether only the step that `comparison` gets is compared, once that is known. */
   readonly isComparedByStep: boolean;
   /** Whether several spans are one block in the tiles for this many ns per pixel. */

@@ -36,6 +36,7 @@ export function Legend({ viewer, chunkCount }: { viewer: Viewer; chunkCount: num
           {note}
         </li>
       ))}
+      {isComparing(viewer) && <li class="note">{t("Comparing with the other run …")}</li>}
       {viewer.comparison.value && <Delta viewer={viewer} comparison={viewer.comparison.value} />}
       {flags.has("waits") && hasWaits(viewer) && (
         <li class="note">
@@ -152,6 +153,11 @@ const TEXTURE_PATHS: Record<string, string> = {
   cross: "M0 12 12 0M4 16 20 0M0 2l14 14M6 0l16 16",
   bars: "M3 0v14M9 0v14M15 0v14M21 0v14",
 };
+
+/** Whether the first comparison with the other run is being made. */
+function isComparing({ comparing, comparison }: Viewer): boolean {
+  return comparing.value > 0 && comparison.value === null;
+}
 
 function hasWaits(viewer: Viewer): boolean {
   return viewer.meta.kinds.some((kind) => kind.lane === LANES[1]);

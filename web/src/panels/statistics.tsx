@@ -238,7 +238,8 @@ export function ComparisonStatistics({ viewer, onOpen }: { viewer: Viewer; onOpe
           )}
         </p>
         <StepChoice viewer={viewer} />
-        {broughtOther(viewer) && (
+        {viewer.comparing.value > 0 && <p class="quiet">{t("Comparing with the other run …")}</p>}
+        {broughtOther(viewer) && viewer.comparing.value === 0 && (
           <button type="button" onClick={() => void showOther(viewer, true)}>
             {t("Show the comparison again")}
           </button>

@@ -1,10 +1,11 @@
-import { describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 import { compareWith, renewComparison, showOther } from "../../src/layout/compared";
 import { fromHash, toHash } from "../../src/layout/hash";
 import { restore, shownOf } from "../../src/layout/shown";
 import { Viewer } from "../../src/layout/viewer";
 import { type Comparison, compareRuns } from "../../src/model/compare";
+import { TooManyError } from "../../src/model/source";
 import { sourceOf } from "../blob";
 
 const OWN = "F0 - B0 -";
@@ -29,6 +30,43 @@ function pair(read: () => Promise<Comparison | null> = () => Promise.resolve(com
 }
 
 const linkOf = (viewer: Viewer): string => toHash(shownOf(viewer));
+
+describe("a page that has to load the other run", () => {
+  const frames: (() => void)[] = [];
+  beforeEach(() => void vi.stubGlobal("requestAnimationFrame", (go: () => void) => frames.push(go)));
+  afterEach(() => vi.unstubAllGlobals());
+  const later = (viewer: Viewer): void => void Object.assign(viewer.source, { loadsComparison: true });
+
+  it("is shown before they are compared", async () => {
+    const { viewer, reads } = pair();
+    later(viewer);
+    await restore(viewer, fromHash(""));
+    expect([viewer.comparison.value, viewer.comparing.value, reads()]).toEqual([null, 1, 0]);
+    expect(linkOf(viewer)).toBe("");
+    for (const go of frames.splice(0)) go();
+    await vi.waitFor(() => expect(viewer.comparison.value).not.toBeNull());
+    expect(viewer.comparing.value).toBe(0);
+  });
+
+  it("states that a step is too large, and where its changes are", async () => {
+    const { viewer } = pair(() => Promise.reject(new TooManyError("too many")));
+    later(viewer);
+    await restore(viewer, fromHash(""));
+    for (const go of frames.splice(0)) go();
+    await vi.waitFor(() => expect(viewer.problem.value).toContain("This step has too many spans"));
+    expect(viewer.comparing.value).toBe(0);
+  });
+
+  it("is not compared if that is ended before", async () => {
+    const { viewer } = pair();
+    later(viewer);
+    await restore(viewer, fromHash(""));
+    await showOther(viewer, false);
+    for (const go of frames.splice(0)) go();
+    await vi.waitFor(() => expect(viewer.comparing.value).toBe(0));
+    expect(viewer.comparison.value).toBeNull();
+  });
+});
 
 describe("a page that brought another run", () => {
   it("opens compared with it, and the link of that is empty", async () => {
