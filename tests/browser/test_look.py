@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,27 +16,41 @@ PICTURES = Path(__file__).parent / "pictures"
 ALLOWED_FRACTION = 0.01
 STATES = {
     "light": ("", {}),
-    "dark": ("", {"color_scheme": "dark"}),
     "analyzed": ("ideal=under&with=arrows.critical.idle.clocks.comm", {}),
     "chosen": ("group=machine&span=SPAN&range=45000000-62000000@1-2&with=arrows.idle.table", {}),
+    "whole-run": ("t=0-100000000000", {}),
+    "low-rows": ("t=0-100000000000&pitch=3&panel=none", {}),
+    "found": ("q=mb:5 kind:B", {}),
+    "one-kind": ("without=forward.loss&pin=3&hide=1", {}),
+    "one-cause": ("idle=schedule_bubble&with=idle", {}),
+    "interval": ("interval=12&with=arrows.idle", {}),
+    "two-steps": ("steps=2-1", {}),
+    "notes": ("note=45000000@1~the second forward&panel=none", {}),
+    "phone": ("", {"viewport": {"width": 390, "height": 844}}),
 }
+"""Each is drawn in light and in dark."""
+SMALLER = {"viewport": {"width": 1024, "height": 640}}
+LARGE = ("light", "analyzed", "chosen")
+DARK = {"light": "", "dark": "-dark"}
 OVERFLOW = """() => [...document.querySelectorAll('.app, .header, .main, .side')].filter(
     (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)"""
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", STATES)
-def test_picture_equals_the_reviewed_one(open_page, run_page, name):
+def test_picture_equals_the_reviewed_one(open_page, run_page, name, scheme):
     """`make golden` rewrites the pictures; look at each before you commit it."""
     hash_, options = STATES[name]
     if "SPAN" in hash_:
         hash_ = hash_.replace("SPAN", str(open_page(run_page).id("backward", 1, 4)))
-    shown = open_page(run_page, hash_, **options)
+    sizes = {} if name in LARGE else SMALLER
+    shown = open_page(run_page, hash_, **{**sizes, **options, "color_scheme": scheme})
     found = shown.page.screenshot()
-    kept = PICTURES / f"{name}.png"
+    kept = PICTURES / f"{'dark' if (name, scheme) == ('light', 'dark') else name + DARK[scheme]}.png"
     if "WRITE_PICTURES" in os.environ:
         kept.write_bytes(found)
     fraction = difference_fraction(shown.page, kept.read_bytes(), found)
-    assert fraction < ALLOWED_FRACTION, f"{fraction:.2%} of the pixels differ from {name}.png"
+    assert fraction < ALLOWED_FRACTION, f"{fraction:.2%} of the pixels differ from {kept.name}"
 
 
 def luminance(shown, selector):
@@ -103,6 +118,17 @@ def test_printed_picture_is_as_wide_as_the_paper_and_not_cut(paper, open_page, r
     # Of rows lower than a line of text, the last label ends below its row.
     assert shown.page.evaluate(clipping) == ["visible", "visible"]
     shown.page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+
+
+def test_portrait_prints_of_few_ranks_are_one_page(open_page, run_page):
+    shown = open_page(run_page)
+    margin = "0.4in"
+    printed = shown.page.pdf(
+        format="A4",
+        print_background=True,
+        margin={"top": margin, "bottom": margin, "left": margin, "right": margin},
+    )
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
 
 
 DRAWN_SIZES = """window.drawnSizes = [];

@@ -7,7 +7,8 @@ import type { Viewer } from "../layout/viewer";
 
 /** With the row labels beside it, this fits A4 and Letter in portrait; in landscape, viewer.css enlarges it. */
 const WIDTH_PX = 630;
-const MOST_HEIGHT_PX = 380;
+/** The verdict and the account fit below it on one page. */
+const MOST_HEIGHT_PX = 260;
 
 /** Call `draw` with the size of paper before printing, and again with the size of the window after it. */
 export function listenToPrinting(viewer: Viewer, draw: () => void): () => void {
