@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process sends itself SIGINT")
 
 PROGRAM = """
-import signal, sys, time
+import importlib.machinery, signal, sys, time, types
 import click
 from stagescope import cli
 from stagescope.vocabulary.errors import UsageError
@@ -44,6 +44,23 @@ def refuse():
     except BaseException:
         raise UsageError("of the program")
 
+class Panic(BaseException):
+    pass
+
+def panic():
+    try:
+        interrupt()
+    except BaseException:
+        raise Panic("of the library that was being loaded")
+
+def load():
+    library = sys.modules["polars"] = types.ModuleType("polars")
+    library.__spec__ = importlib.machinery.ModuleSpec("polars", None)
+    library.__spec__._initializing = True
+    interrupt()
+    print("loads")
+    library.__spec__._initializing = False
+
 @click.command("planted")
 @click.argument("how")
 @click.argument("rest", type=float)
@@ -68,13 +85,14 @@ def outcome(how: str, rest: str = LONG_S) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("how", ["interrupt", "swallow", "destroy", "replace", "refuse"])
+@pytest.mark.parametrize("how", ["interrupt", "swallow", "destroy", "replace", "refuse", "panic", "load"])
 def test_a_command_ends_as_interrupted_whatever_became_of_the_interrupt(how):
     code, output, errors = outcome(how)
     assert code in {130, -signal.SIGINT}
     assert "ended" not in output
     assert errors.endswith("stagescope: interrupted\n")
     assert "ImportError" not in errors
+    assert ("loads\n" in output) == (how == "load")
 
 
 def test_a_command_that_ended_without_noticing_is_reported_as_interrupted():
@@ -89,3 +107,22 @@ def test_ctrl_c_that_is_ignored_stays_ignored():
     command = [sys.executable, "-c", ignoring, "planted", "interrupt", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "goes on\nended\n", "")
+
+
+INTERRUPTED_IMPORT = """
+import runpy, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["stagescope", "report"]
+runpy.run_module("stagescope", run_name="__main__")
+"""
+
+
+def test_an_interrupt_while_commands_are_imported_prints_no_traceback():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stagescope: interrupted\n")

@@ -180,8 +180,8 @@ def _invoke(arguments: list[str]) -> object:
     try:
         with kept, commands.make_context(PROGRAM, arguments) as context:
             code: object = commands.invoke(context)
-    except Exception as error:  # may be what a library made of it
-        if kept.is_interrupted:
+    except BaseException as error:  # may be what a library made of it; a panic of Polars is no Exception
+        if kept.is_interrupted and not isinstance(error, KeyboardInterrupt | SystemExit):
             raise KeyboardInterrupt from error
         raise
     if kept.is_interrupted:

@@ -2,7 +2,8 @@
 
 A KeyboardInterrupt is lost if it is raised inside a destructor or callback, which Python cannot leave with an
 exception, or under an `except` of a library that is wider than meant. Others become another exception: numpy, for one,
-raises ImportError if it is interrupted while it is loaded.
+raises ImportError if it is interrupted while it is loaded. Polars panics if it is interrupted while it is loaded, and
+with RUST_BACKTRACE=1, looking up the names of its functions took 20 to 60 s: the interrupt waits until it is loaded.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ class interrupts_kept:  # noqa: N801 - a context manager
 
     def _interrupt(self, _: int, __: FrameType | None) -> None:
         self.is_interrupted = True
+        if _is_loading("polars"):
+            self._interrupt_soon()
+            return
         raise self._new()  # in no variable of this frame, which the error refers to: it would outlive its handling
 
     def _new(self) -> Interrupt:
@@ -64,9 +68,12 @@ class interrupts_kept:  # noqa: N801 - a context manager
     def _note_end(self, _: object) -> None:
         """Interrupt again soon, if the error ended before the block did: the thread may still be where it was lost."""
         if self._is_within:
-            timer = threading.Timer(AGAIN_S, self._again)
-            timer.daemon = True
-            timer.start()
+            self._interrupt_soon()
+
+    def _interrupt_soon(self) -> None:
+        timer = threading.Timer(AGAIN_S, self._again)
+        timer.daemon = True
+        timer.start()
 
     def _again(self) -> None:
         if not self._is_within:
@@ -75,3 +82,8 @@ class interrupts_kept:  # noqa: N801 - a context manager
             _thread.interrupt_main()
         else:  # ends the system calls of the thread, too
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _is_loading(name: str) -> bool:
+    """Return whether a module is being loaded, by the mark that the import system sets for other threads."""
+    return getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False) is True
