@@ -16,13 +16,18 @@ from stagescope.vocabulary.kinds import KINDS
 from stagescope.vocabulary.language import CHINESE, translated
 from stagescope.vocabulary.language.catalog import KINDS as PLACEHOLDERS
 from stagescope.vocabulary.language.catalog import PLACEHOLDER, load_catalog, parse_entries
-from texts import SOURCE, texts_of
+from texts import SOURCE, sentences_of, texts_of
+from unseen_texts import CALLS, FUNCTIONS, NAMES, PLACES, is_declared
 
 CATALOG = SOURCE / "vocabulary" / "language" / f"{CHINESE}.po"
 ENTRIES = parse_entries(CATALOG.read_text(encoding="utf-8"))
 
-COMPLETE = ("cli", "analysis", "exporters", "ingest", "reports", "viewer", "vocabulary")
-"""Parts of the package whose literals that are shown are all in the catalog."""
+COMPLETE = tuple(
+    path.name
+    for path in sorted(SOURCE.iterdir())
+    if path.is_dir() and any(path.glob("*.py")) and path.name != "demo"
+)
+"""Parts of the package; the demo trains, and prints nothing of its own."""
 
 COMPOSED = {
     "analysis/graph/causality.py": "begins with a sentence made before",
@@ -78,6 +83,66 @@ def test_a_text_without_a_translation_is_found(tmp_path, monkeypatch):
     path.write_text('echo(f"no catalog has a translation of {this}")', encoding="utf-8")
     (text,) = texts_of(path)
     assert all(translated(each, CHINESE) == each for each in text.examples())
+
+
+WORDS = "\n".join(re.sub(r"\{s\d*\}", "", english).lower() for english in ENTRIES)
+"""What the catalog has, to look for parts of sentences in it."""
+
+SHORTEST = 3
+"""Characters of a part of a sentence that means anything."""
+
+
+def is_covered(text) -> bool:
+    """Return whether the catalog has a text, or the sentences that it is a part of."""
+    return all(len(part) < SHORTEST or part in WORDS for part in text.parts()) or any(
+        translated(each.removeprefix("stagescope: "), CHINESE) != each for each in text.examples()
+    )
+
+
+def every_sentence():
+    return (text for path in sorted(SOURCE.rglob("*.py")) for text in sentences_of(path))
+
+
+def test_every_sentence_of_the_package_is_in_the_catalog_or_declared_as_unseen():
+    """A text is taken to be shown, in a terminal or on a page, unless it is declared with the reason why not."""
+    missing = [
+        str(text)
+        for text in every_sentence()
+        if not is_declared(text.path, text.calls, text.name) and not is_covered(text)
+    ]
+    assert missing == []
+
+
+def test_a_sentence_in_any_place_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("texts.SOURCE", tmp_path)
+    path = tmp_path / "planted.py"
+    path.write_text(
+        '''"""A docstring of this module."""
+REASON = "no catalog has this sentence"
+def check(value):
+    """Return whether it is right."""
+    found = f"nor is {value} of this kind known to it" if value else "right"
+    raise Refused(found, hint="neither does it know this hint")
+''',
+        encoding="utf-8",
+    )
+    found = sentences_of(path)
+    assert [(text.line, text.name, text.calls) for text in found] == [
+        (2, "REASON", ()),
+        (5, "check", ()),
+        (6, "check", ("Refused.hint",)),
+    ]
+    assert not any(map(is_covered, found))
+
+
+def test_no_text_is_declared_as_unseen_for_nothing():
+    texts = list(every_sentence())
+    calls = {call for text in texts for call in text.calls}
+    called = {*calls, *(call.partition(".")[0].partition("#")[0] for call in calls)}
+    places = {f"{text.path}:{text.name}" for text in texts}
+    assert [call for call in CALLS if call not in called] == []
+    assert [name for name in (*FUNCTIONS, *NAMES) if name not in {text.name for text in texts}] == []
+    assert [place for place in PLACES if place not in places] == []
 
 
 def test_constraints_and_options_of_every_schedule_are_in_the_catalog():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,16 +28,24 @@ SHOWN_BY = {
 """Calls whose argument at a position is shown; the constructors of errors are calls of `cls` in classes of errors."""
 
 SHOWN_KEYWORDS = ("help",)
-VALUES = ("7", "7.000 ms")
+VALUES = ("7", "7.000 ms", "a.json")
 MOST_VALUES = 6
+FIELD = re.compile(r"\{[^{}]*\}")
+"""A value in a text for str.format."""
 
 
 class Text(NamedTuple):
-    """A text of a module: where it is, and its pieces; None is a value."""
+    """A text of a module: where it is, and its pieces; None is a value.
+
+    `calls` are the calls that it is an argument of, the innermost first, each with the keyword or position, such as
+    option.help or Limit#3, and `name` is what it is assigned to, or the function that it is in.
+    """
 
     path: str
     line: int
     pieces: tuple[str | None, ...]
+    calls: tuple[str, ...] = ()
+    name: str = ""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {''.join('{}' if each is None else each for each in self.pieces)}"
@@ -47,11 +57,18 @@ class Text(NamedTuple):
         return sum(word.strip(".,:;()'\"").isalpha() for word in words) > 1
 
     def examples(self) -> Iterator[str]:
-        """Yield the text with numbers and with durations for its values."""
+        """Yield the text with numbers, with durations and with names for its values."""
         places = sum(each is None for each in self.pieces)
         for chosen in product(VALUES, repeat=min(places, MOST_VALUES)):
             values = iter((*chosen, *["7"] * places))
             yield "".join(next(values) if each is None else each for each in self.pieces)
+
+    def parts(self) -> list[str]:
+        """Return its words between values, without punctuation at their ends."""
+        found = (
+            part.strip(" .,;:()\n").lower() for piece in self.pieces if piece for part in FIELD.split(piece)
+        )
+        return [part for part in found if part]
 
 
 def texts_of(path: Path) -> Iterator[Text]:
@@ -62,7 +79,7 @@ def texts_of(path: Path) -> Iterator[Text]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        called = _called(node)
         shown = [keyword.value for keyword in node.keywords if keyword.arg in SHOWN_KEYWORDS]
         if called in SHOWN_BY:
             shown += node.args[SHOWN_BY[called] : SHOWN_BY[called] + 1]
@@ -74,7 +91,48 @@ def texts_of(path: Path) -> Iterator[Text]:
                 yield text
 
 
-def _pieces(node: ast.expr) -> tuple[str | None, ...] | None:
+@cache
+def sentences_of(path: Path) -> tuple[Text, ...]:
+    """Return every text of a module that has two words or more, except docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(_sentences(tree, path.relative_to(SOURCE).as_posix(), (), "<module>"))
+
+
+def _sentences(node: ast.AST, path: str, calls: tuple[str, ...], name: str) -> Iterator[Text]:
+    pieces = _pieces(node)
+    if pieces is not None:
+        text = Text(path, node.lineno, pieces, calls, name)  # type: ignore[attr-defined]  # an expression
+        if text.is_a_sentence:
+            yield text
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        name = node.name
+    elif isinstance(node, ast.AnnAssign):
+        name = _target(node.target) if name == "<module>" else name
+    elif isinstance(node, ast.Assign):
+        name = _target(node.targets[0]) if name == "<module>" else name
+    for child in ast.iter_child_nodes(node):
+        if isinstance(node, ast.JoinedStr) and isinstance(child, ast.Constant):
+            continue  # a part of this text
+        if isinstance(node, ast.FormattedValue) and child is node.format_spec:
+            continue
+        within = calls
+        if isinstance(node, ast.Call) and child is not node.func:
+            place = f".{child.arg}" if isinstance(child, ast.keyword) else f"#{node.args.index(child)}"
+            within = (f"{_called(node)}{place}", *calls)
+        yield from _sentences(child, path, within, name)
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _target(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ast.unparse(node)
+
+
+def _pieces(node: ast.AST) -> tuple[str | None, ...] | None:
     """Return the pieces of a literal; None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return (node.value,)

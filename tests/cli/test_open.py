@@ -142,7 +142,9 @@ def test_deleted_files_leave_the_run_unchanged_and_report_the_problem(table, tmp
         enter(visitor)
         table.unlink()
         wait_until(lambda: visitor.json("version")["problem"] is not None)
-        assert "no such file" in visitor.json("version")["problem"]
+        problem = visitor.json("version")
+        assert "no such file" in problem["problem"]
+        assert "没有该文件" in problem["translations"]["zh"][problem["problem"]]
         assert visitor.json("meta")["span_count"] == 8
 
 

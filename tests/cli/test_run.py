@@ -70,6 +70,14 @@ for number in range(40_000):
 """
 
 
+def test_the_language_of_the_call_reaches_the_processes(tmp_path):
+    script = "import os; print(os.environ.get('STAGESCOPE_LANG'))"
+    for options, expected in ((("--lang", "zh"), "zh\n"), ((), "en\n")):
+        out = tmp_path / expected.strip()
+        done = stagescope("run", *options, "-o", out, "--", sys.executable, "-c", script)
+        assert done.stdout == expected
+
+
 def test_max_bytes_limits_a_recording_and_counts_discarded_spans(tmp_path):
     code = [sys.executable, "-c", MANY_SPANS]
     done = stagescope("run", "--max-bytes", "1MiB", "-o", tmp_path / "rec", "--", *code)

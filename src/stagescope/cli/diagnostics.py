@@ -46,7 +46,7 @@ def _facts(one: Diagnostic) -> str:
     facts = (
         one.source if one.source and one.source not in one.message else None,
         localized(f"rank {one.rank}") if one.rank is not None else None,
-        one.location,
+        localized(one.location) if one.location else None,
         localized(f"count {one.count}") if one.count > 1 else None,
     )
     known = ", ".join(fact for fact in facts if fact)

@@ -13,6 +13,7 @@ from stagescope.cli.arenas import share_arenas
 from stagescope.cli.console import echo, error_console
 from stagescope.cli.reading import FileBar, align_option, cache_notice, reading_options
 from stagescope.cli.run_paths import RUN_PATH
+from stagescope.vocabulary.language import localized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,7 +124,7 @@ class TileBar:
         from rich.progress import Progress
 
         bar = self._shown.enter_context(Progress(console=error_console(), transient=True))
-        task = bar.add_task(f"making tiles of {span_count:,} spans", total=span_count)
+        task = bar.add_task(localized(f"making tiles of {span_count:,} spans"), total=span_count)
         return lambda done: bar.update(task, completed=done)
 
 

@@ -14,6 +14,7 @@ import click
 from stagescope.cli.console import echo, error_console
 from stagescope.cli.mapping_options import MAPPING_OPTIONS, mapping_facts
 from stagescope.storage.cache_directory import keep_nothing
+from stagescope.vocabulary.language import localized
 from stagescope.vocabulary.limits import BY_NAME, parse_limits
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
@@ -226,7 +227,7 @@ def _shown_bar(shown: ExitStack, text: str, total: int) -> Callable[[int], objec
 
     # The time left is an estimate from the last five minutes: a file of a large run may take a second.
     bar = shown.enter_context(Progress(console=error_console(), transient=True, speed_estimate_period=300.0))
-    task = bar.add_task(text, total=total)
+    task = bar.add_task(localized(text), total=total)
     return lambda done: bar.update(task, completed=done)
 
 

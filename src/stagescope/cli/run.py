@@ -13,6 +13,7 @@ import click
 from stagescope.cli.console import echo, echo_exactly
 from stagescope.cli.run_summary import print_summary
 from stagescope.vocabulary.errors import CommandError, OutputError
+from stagescope.vocabulary.language import LANGUAGE_VARIABLE, current_language, language_of
 from stagescope.vocabulary.steps import parse_step_range
 
 
@@ -144,7 +145,7 @@ def command(
     environment = launch.recording_environment(
         directory, steps=steps, run=place.run, inherited=os.environ, max_bytes=max_bytes
     )
-    environment |= {LAUNCH_VARIABLE: own.number, KEEP_VARIABLE: keep or "", **settings}
+    environment |= {LAUNCH_VARIABLE: own.number, KEEP_VARIABLE: keep or "", **settings, **_stated_language()}
     before = recordings_in(directory)
     try:
         ended = launch.run_command(command, environment)
@@ -155,6 +156,12 @@ def command(
     )
     launch.end_by_same_signal(ended)
     return ended.exit_code
+
+
+def _stated_language() -> dict[str, str]:
+    """Return the variable for the language of --lang, in which the processes print what they could not record."""
+    language = current_language()
+    return {} if language_of(os.environ) == language else {LANGUAGE_VARIABLE: language}
 
 
 def _print_environment(directory: Path, settings: dict[str, str | None]) -> int:

@@ -13,6 +13,7 @@ from stagescope.cli.console import echo, error_console
 from stagescope.cli.reading import FileBar, TaskBar, align_option, exit_code, reading_options, warn_partial
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.language import localized
 from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _analyze(stored: Stored, workers: int | None, cluster: str | None) -> None:
             and stored.manifest.span_count >= MANY_SPANS
             and api.is_quick_to_analyze(stored.manifest)
         ):
-            shown.enter_context(error_console().status("analyzing the run"))
+            shown.enter_context(error_console().status(localized("analyzing the run")))
         try:
             saved = api.save_report(
                 stored.path, workers=workers, cluster=cluster, on_progress=bar.show, on_notice=_notice

@@ -31,6 +31,7 @@ from stagescope.record.format import (
     SPANS,
     STATE,
 )
+from stagescope.record.messages import in_language_of_user
 from stagescope.record.retention import SEGMENTS, Retention
 from stagescope.record.segments import Segments
 
@@ -228,7 +229,7 @@ class Recording:
             return
         self._warned.add(message)
         try:
-            sys.stderr.write(f"stagescope: {message}\n")
+            sys.stderr.write(f"stagescope: {in_language_of_user(message)}\n")
         except (AttributeError, OSError, ValueError):  # stderr is closed or None
             return
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.vocabulary.counters import COUNTERS
 from stagescope.vocabulary.language import ENGLISH, LANGUAGES, translated
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ def _translated(text: str, language: str) -> str:
     return SEPARATOR.join(translated(part, language) for part in text.split(SEPARATOR))
 
 
+def with_message(facts: Mapping[str, Any], name: str, message: str | None) -> dict[str, Any]:
+    """Return facts and, by `name`, a message about them with its translations, if it has any."""
+    found = translations_of([message]) if message else {}
+    return {**facts, name: message, **({"translations": found} if found else {})}
+
+
 def meta_translations(meta: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the translations for a meta object; the title of the document has the name of a file in it as it is."""
     found = translations_of(_texts_of_meta(meta))
@@ -47,8 +54,9 @@ def _texts_of_meta(meta: Mapping[str, Any]) -> Iterator[str]:
         yield from (kind["name"].replace("_", " "), kind["meaning"])
     for wait in meta["waits"]:
         yield from (wait["name"].replace("_", " "), wait["label"])
+    yield from (counter.name for counter in COUNTERS)
     for diagnostic in meta["diagnostics"]:
-        yield diagnostic["message"]
+        yield from filter(None, (diagnostic["message"], diagnostic.get("location")))
 
 
 def texts_of_objects(objects: Mapping[str, Any]) -> Iterator[str]:

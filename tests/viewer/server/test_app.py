@@ -97,9 +97,16 @@ def test_details_of_every_span_are_those_of_the_table(known):
         assert known.json("details", id=number) == rows.row(number, named=True)
 
 
+NOTHING_THERE = {
+    "error": "no span or section with this number or name",
+    "translations": {"zh": {"no span or section with this number or name": "没有该编号或名称的 span 或部分"}},
+}
+
+
 def test_invalid_requests_get_a_status_and_an_error(known):
     count = TIMELINE.spans.height
-    assert known.api("details", id=count) == (404, b'{"error":"no span or section with this number or name"}')
+    status, body = known.api("details", id=count)
+    assert (status, json.loads(body)) == (404, NOTHING_THERE)
     assert known.api("section", name="nothing")[0] == 404
     assert known.api("details", id="x")[0] == 400
     assert known.api("details")[0] == 400
@@ -226,7 +233,8 @@ def from_base(starts):
 
 def test_a_run_that_is_compared_with_none_has_no_other_run(known):
     for what in ("other/meta", "other/spans"):
-        assert known.api(what) == (404, b'{"error":"no span or section with this number or name"}')
+        status, body = known.api(what)
+        assert (status, json.loads(body)) == (404, NOTHING_THERE)
 
 
 def test_the_other_run_is_refused_to_strangers(compared):
@@ -240,5 +248,6 @@ def test_the_other_run_is_refused_to_strangers(compared):
 
 def test_too_many_spans_at_once_are_refused_in_a_sentence(known, monkeypatch):
     monkeypatch.setattr(app, "MOST_COMPARED", 10)
-    assert known.api("spans") == (413, b'{"error":"this part of the run is too large for one response"}')
+    status, body = known.api("spans")
+    assert (status, json.loads(body)["error"]) == (413, "this part of the run is too large for one response")
     assert known.api("spans", start="x", end=3)[0] == 400

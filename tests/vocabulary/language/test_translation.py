@@ -39,6 +39,18 @@ def test_names_are_never_looked_up():
     assert translated("no such file or directory: jitter", "zh") == "没有该文件或目录：jitter"
 
 
+@pytest.mark.parametrize(
+    "place", ["runs/a b.db", "trace.json", "rules/m.toml, table N", "1f1b", "s3://bucket/x"]
+)
+def test_a_text_behind_a_place_is_translated(place):
+    assert translated(f"{place}: it needs too much memory", "zh") == f"{place}：它需要的内存太多"
+    assert translated(f"{place}: no catalog has this", "zh") == f"{place}: no catalog has this"
+
+
+def test_words_before_a_text_are_no_place():
+    assert translated("no catalog: it needs too much memory", "zh") == "no catalog: it needs too much memory"
+
+
 def test_what_is_unknown_stays_english():
     assert translated("no catalog has this", "zh") == "no catalog has this"
     assert translated("The bubble is unknown: for no reason.", "zh") == "空泡未知：for no reason。"

@@ -6,7 +6,7 @@ import { continues, firstLength, hasView, laterRow, latestView, showsEnd } from 
 import { rowsOnScreen } from "../layout/rows";
 import { length, type View } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
-import { learn, t } from "../model/language";
+import { learn, ofData, t } from "../model/language";
 import type { Meta } from "../model/meta";
 import { openServer, ServerSource } from "../model/server";
 import { FRESH, type Span, type TileRequest } from "../model/source";
@@ -104,7 +104,8 @@ class Follower {
     learn(state.training?.translations);
     live.training.value = state.training;
     this.setFollowed(true);
-    const problem = state.problem ? t`The newest files cannot be read: ${state.problem}` : "";
+    learn(state.translations);
+    const problem = state.problem ? t`The newest files cannot be read: ${ofData(state.problem)}` : "";
     // An offer to reload stays, with its reason: the version shown is gone, or is of another run.
     if (!freshness.peek().hasNewer && freshness.peek().problem !== problem)
       freshness.value = { ...FRESH, problem };

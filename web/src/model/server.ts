@@ -2,9 +2,19 @@
 
 import { DataError, readTable, type Table } from "./columns";
 import { type Comparison, compareRuns } from "./compare";
-import { t } from "./language";
+import { learn, ofData, t } from "./language";
 import { META_FORMAT, type Meta, type Step } from "./meta";
-import { ask, BAD_REQUEST, bytesOf, GoneError, NOT_FOUND, OK, SilenceError, TOO_MANY } from "./requests";
+import {
+  ask,
+  BAD_REQUEST,
+  bytesOf,
+  GoneError,
+  jsonOf,
+  NOT_FOUND,
+  OK,
+  SilenceError,
+  TOO_MANY,
+} from "./requests";
 import {
   type Found,
   FRESH,
@@ -19,6 +29,7 @@ import {
   TooManyError,
 } from "./source";
 import { Spans, type Tile } from "./spans";
+import type { ServerVersion } from "./training";
 
 const MOST_TILES = 96;
 const MOST_AT_ONCE = 4;
@@ -169,10 +180,7 @@ export class ServerSource implements Source {
 
   /** The result of an SQL query. Throws an error whose message is the server's sentence. */
   async sql(query: string): Promise<QueryResult> {
-    const answer = await this.answer(`sql?q=${encodeURIComponent(query)}`, BAD_REQUEST);
-    const found = (await answer.json()) as QueryResult & { error?: string };
-    if (!answer.ok) throw new Error(found.error ?? "");
-    return found;
+    return jsonOf<QueryResult>(await this.answer(`sql?q=${encodeURIComponent(query)}`, BAD_REQUEST));
   }
 
   stepSpans(step: Step): Promise<Spans> {
@@ -238,11 +246,9 @@ export class ServerSource implements Source {
 
   async lookForNewer(): Promise<boolean> {
     try {
-      const { version, problem } = (await (await this.answer("version")).json()) as {
-        version: string;
-        problem: string | null;
-      };
-      const words = problem ? t`The newest files cannot be read: ${problem}` : "";
+      const { version, problem, translations } = await jsonOf<ServerVersion>(await this.answer("version"));
+      learn(translations);
+      const words = problem ? t`The newest files cannot be read: ${ofData(problem)}` : "";
       this.freshnessChanged({ hasNewer: version !== this.known.version && !this.isFollowed, problem: words });
       this.fetchMissed();
       return true;

@@ -42,9 +42,13 @@ export interface Training {
   clock_error_ns: number | null;
 }
 
-export interface ServerState {
+export interface ServerVersion {
   version: string;
   problem: string | null;
+  translations?: Translations;
+}
+
+export interface ServerState extends ServerVersion {
   training: Training | null;
 }
 

@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { type Counter, chartOf, countersOf } from "../layout/counter_chart";
 import { length } from "../layout/view";
 import type { Viewer } from "../layout/viewer";
+import { ofData } from "../model/language";
 import { bytesText, fixed } from "../model/time";
 import { TEXTS } from "./texts";
 
@@ -38,6 +39,7 @@ export function Counters({ viewer }: { viewer: Viewer }) {
     viewer.camera.move({ start: time - length(view) / 2, end: time + length(view) / 2 });
   };
   const words = TEXTS.counterRange(rank, text(chart.highest), text(chart.low), text(chart.high));
+  const name = ofData(counter.name);
   return (
     <div class="counters">
       {counters.length > 1 && (
@@ -48,7 +50,7 @@ export function Counters({ viewer }: { viewer: Viewer }) {
         >
           {counters.map((one, i) => (
             <option key={one.name} value={i}>
-              {one.name}
+              {ofData(one.name)}
             </option>
           ))}
         </select>
@@ -57,7 +59,7 @@ export function Counters({ viewer }: { viewer: Viewer }) {
         viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={`${counter.name}: ${words}`}
+        aria-label={`${name}: ${words}`}
         onClick={go}
       >
         <rect
@@ -70,7 +72,7 @@ export function Counters({ viewer }: { viewer: Viewer }) {
         <path class="line" d={chart.line} />
       </svg>
       <p class="quiet">
-        {counters.length > 1 ? "" : `${counter.name}: `}
+        {counters.length > 1 ? "" : `${name}: `}
         {words}
         {isThinned ? ` ${TEXTS.thinned}` : ""}
       </p>

@@ -280,7 +280,7 @@ function Diagnostics({ diagnostics }: { diagnostics: Diagnostic[] }) {
             <span class="quiet">
               {" "}
               {one.source}
-              {one.location ? `, ${one.location}` : ""}
+              {one.location ? `, ${ofData(one.location)}` : ""}
             </span>
           )}
         </li>

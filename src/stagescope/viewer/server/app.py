@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from stagescope.reports.translations import with_message
 from stagescope.viewer.kernel_data import kernel_blob
 from stagescope.viewer.server.events import event_stream
 from stagescope.viewer.server.parameters import (
@@ -26,6 +27,7 @@ from stagescope.viewer.server.parameters import (
     time_of,
     whole_number,
 )
+from stagescope.viewer.server.refusals import refusal
 from stagescope.viewer.server.threads import in_thread
 from stagescope.viewer.tiles.levels import Part, TooManyError
 from stagescope.viewer.tiles.links import find_links, span_dicts
@@ -179,7 +181,7 @@ async def _page(live: VersionedRun, page: str, request: Request) -> Response:
 async def _version(live: VersionedRun, request: Request) -> Response:
     live.look()
     live.version(request.path_params["version"])  # a page still shows it
-    return JSONResponse({"version": live.current.version, "problem": live.problem})
+    return JSONResponse(with_message({"version": live.current.version}, "problem", live.problem))
 
 
 async def _trend(live: VersionedRun, request: Request) -> Response:
@@ -263,19 +265,19 @@ def _id(run: RunView, given: Mapping[str, str]) -> int:
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+    return refusal(str(error), 400)
 
 
 async def _nothing(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "no span or section with this number or name"}, 404)
+    return refusal("no span or section with this number or name", 404)
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "the run has changed since this page was opened; reload it"}, 410)
+    return refusal("the run has changed since this page was opened; reload it", 410)
 
 
 async def _too_many(_: Request, __: Exception) -> Response:
-    return JSONResponse({"error": "this part of the run is too large for one response"}, 413)
+    return refusal("this part of the run is too large for one response", 413)
 
 
 HANDLERS: dict[Any, Any] = {

@@ -12,7 +12,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
+
+from stagescope.viewer.server.refusals import refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -66,7 +68,7 @@ def event_stream(
 
     async def answer(_: Request) -> Response:
         if open_streams >= MOST_STREAMS:
-            return JSONResponse({"error": f"{MOST_STREAMS} pages follow this run already"}, 503)
+            return refusal(f"{MOST_STREAMS} pages follow this run already", 503)
         return StreamingResponse(events(), media_type="text/event-stream")
 
     return answer

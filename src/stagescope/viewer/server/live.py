@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polars.exceptions import PolarsError
 
+from stagescope.reports.translations import with_message
 from stagescope.vocabulary.errors import StagescopeError
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class VersionedRun:
     @property
     def state(self) -> dict[str, Any]:
         """What is sent to pages."""
-        return {"version": self.current.version, "problem": self.problem, "training": self.training}
+        facts = {"version": self.current.version, "training": self.training}
+        return with_message(facts, "problem", self.problem)
 
     def version(self, name: str) -> RunView | None:
         """Return a version of the run, None if it is unknown or no longer kept."""

@@ -7,6 +7,7 @@ where they show it (docs/decisions/0015-english-is-the-data.md).
 from stagescope.vocabulary.language.choice import (
     CHINESE,
     ENGLISH,
+    LANGUAGE_VARIABLE,
     LANGUAGES,
     current_language,
     html_language,
@@ -20,6 +21,7 @@ __all__ = [
     "CHINESE",
     "ENGLISH",
     "LANGUAGES",
+    "LANGUAGE_VARIABLE",
     "Foreign",
     "cell_width",
     "current_language",

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 ENGLISH, CHINESE = "en", "zh"
 LANGUAGES = (ENGLISH, CHINESE)
-OWN_VARIABLE = "STAGESCOPE_LANG"
-VARIABLES = (OWN_VARIABLE, "LC_ALL", "LC_MESSAGES", "LANG")
+LANGUAGE_VARIABLE = "STAGESCOPE_LANG"
+VARIABLES = (LANGUAGE_VARIABLE, "LC_ALL", "LC_MESSAGES", "LANG")
 """Variables of the environment in the order of POSIX; the first one that is not empty decides."""
 
 _current: ContextVar[str] = ContextVar("language", default=ENGLISH)

@@ -23,6 +23,9 @@ LONGEST = 2000
 SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z0-9])")
 EDGES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 PARENTHESES = re.compile(r"(.+?) \((.+)\)")
+PLACE = re.compile(r"\S+|.*[/\\].*|.*\.\w+", re.DOTALL)
+"""A word, a path, an address or the name of a file."""
+
 WORD = re.compile(r"[A-Za-z]{2,}")
 UNITS = frozenset(
     ["ns", "us", "ms", "min", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "ppm", "MHz", "CI"]
@@ -87,7 +90,19 @@ def _entry(core: str, language: str) -> str | None:
     for template, match in _matches(core, language):
         if _is_whole(match, language):
             return _filled(template, match.groupdict(), language)
-    return _composed(core, language)
+    return _placed(core, language) or _composed(core, language)
+
+
+def _placed(core: str, language: str) -> str | None:
+    """Return the translation of a text behind a place, such as a path or the name of a schedule, which is kept."""
+    at = -1
+    while (at := core.find(": ", at + 1)) > 0:
+        if (
+            PLACE.fullmatch(core[:at])
+            and (found := _known(core[at + 2 :], language, wholly=True)) is not None
+        ):
+            return f"{core[:at]}：{found}"
+    return None
 
 
 def _partial(core: str, language: str) -> str | None:
