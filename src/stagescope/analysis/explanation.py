@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 import polars.selectors as cs
@@ -17,8 +18,9 @@ from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.iteration.culprits import find_outside_culprits
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
+from stagescope.analysis.iteration.outside_times import inside_windows
 from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
-from stagescope.analysis.prediction.fix_candidates import Evidence
+from stagescope.analysis.prediction.fix_candidates import Evidence, measure_iterations
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.prediction.tried_changes import NOTHING_TRIED, TriedChanges
 from stagescope.analysis.statistics.action_samples import join_samples
@@ -30,6 +32,7 @@ from stagescope.analysis.statistics.stage_costs import measure_stage_costs
 from stagescope.analysis.statistics.step_trend import explain_step_trends, find_outlier_windows
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, compare_subjects
 from stagescope.analysis.step_results import ChosenSteps, StepResults, measure_steps
+from stagescope.model.lazy import with_known, with_later
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
@@ -69,14 +72,11 @@ class Explanation:
     outliers: pl.DataFrame
     outlier_pattern: OutlierPattern
     idle: pl.DataFrame
-    iterations: pl.DataFrame
     losses: pl.DataFrame
     lost_time: LostTime | None
     ideal: Ideal
-    phases: pl.DataFrame
     stage_costs: pl.DataFrame
     stage_work: pl.DataFrame
-    overlap: pl.DataFrame
     stragglers: Stragglers
     trends: StepTrends
     replicas: Replicas
@@ -89,6 +89,9 @@ class Explanation:
     waits_inside: tuple[int, ...] = ()
     other_work: pl.DataFrame = field(default_factory=pl.DataFrame)
     improvements: pl.DataFrame = field(default_factory=pl.DataFrame)
+    iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    phases: pl.DataFrame = field(default_factory=pl.DataFrame)
+    overlap: pl.DataFrame = field(default_factory=pl.DataFrame)
     critical_path: pl.DataFrame = field(default_factory=pl.DataFrame)
     diagnostics: tuple[Diagnostic, ...] = ()
 
@@ -101,67 +104,115 @@ def explain(
 ) -> Explanation:
     """Return the explanation of `steps`, those in the totals.
 
-    `results` is from measure_steps; None: computed here. Never raises: for a timeline without actions all tables are
-    empty.
+    `results` is from measure_steps; None: computed here. Tables with a row per rank and step are taken from both
+    whenever they are used, as those of a large run are larger than memory. Never raises: for a timeline without actions
+    all tables are empty.
     """
     timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
     chosen = pl.col("step").is_in(list(steps))
-    actions, ledger, ideal = intermediates.actions, intermediates.ledger, intermediates.ideal
-    windows = bubbles.filter(chosen)
-    step_windows = windows_of_bubbles(windows)
+    actions, ledger = intermediates.actions, intermediates.ledger
+    step_windows = windows_of_bubbles(bubbles.filter(chosen))
     unusual = find_outlier_windows(step_windows)
     results = results or measure_steps(
         intermediates, ChosenSteps(steps, unusual[1]["step"].unique().to_list())
     )
     # The costs of single actions need their spans.
     counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
-    idle, iterations = share_idle(windows, ledger.ranks), intermediates.iterations.filter(chosen)
-    size = intermediates.accumulation.size_among(steps)
-    losses = _measure_losses(intermediates, iterations, size)
-    lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
-    lost_time = None if actions.is_contradictory else unite_lost_steps(lost_time, size)
-    least_cost_ns = LEAST_COST_FRACTION * (lost_time.mean_step_ns if lost_time else 0.0)
+    lost = _measure_lost_time(intermediates, steps)
+    least_cost_ns = LEAST_COST_FRACTION * (lost.lost_time.mean_step_ns if lost.lost_time else 0.0)
     samples = join_samples([results.samples])
     links = join_links(timeline, [results.links], samples.sampling)
+    results = results.without_samples()
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
     stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
-    replicas = compare_replicas(
-        timeline, (step_windows, results.reduction_waits), pipelines, stragglers.rank_error, least_cost_ns
-    )
+    del samples, links
     explained = Explanation(
-        ledger=replace(
-            ledger,
-            steps=ledger.steps.filter(chosen),
-            ranks=ledger.ranks.filter(chosen),
-            origins=ledger.origins.filter(chosen),
-        ),
-        outside_culprits=_outside_culprits(intermediates, iterations),
-        late_ranks=_late_ranks(intermediates, steps, lost_time),
+        **lost._asdict(),
+        ledger=ledger,
+        late_ranks=_late_ranks(intermediates, steps, lost.lost_time),
         outliers=results.outliers,
         outlier_pattern=_pattern(results.outliers, actions.table, steps),
-        idle=idle,
-        iterations=iterations,
-        losses=losses,
         unrecorded=intermediates.unrecorded,
-        lost_time=lost_time,
-        ideal=ideal,
-        phases=results.phases,
+        ideal=intermediates.ideal,
         stage_costs=measure_stage_costs(counted.spans),
         stage_work=stragglers.stage_work,
-        overlap=results.overlap,
         stragglers=stragglers,
         trends=trends,
-        replicas=replicas,
+        replicas=compare_replicas(
+            timeline,
+            (step_windows, results.reduction_waits),
+            pipelines,
+            stragglers.rank_error,
+            least_cost_ns,
+        ),
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(
             actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
         ),
-        steps_per_iteration=size,
         waits_inside=results.waits_inside,
         other_work=results.other_work,
     )
-    return _with_improvements(explained, intermediates, counted.spans, steps, layers)
+    with_tables = _with_tables(explained, intermediates, results, chosen)
+    return _with_improvements(with_tables, intermediates, counted.spans, steps, layers)
+
+
+class _LostTime(NamedTuple):
+    """What is known of the time of iterations; see the fields of Explanation."""
+
+    idle: pl.DataFrame
+    losses: pl.DataFrame
+    lost_time: LostTime | None
+    outside_culprits: pl.DataFrame
+    steps_per_iteration: int
+
+
+def _measure_lost_time(intermediates: Intermediates, steps: Collection[int]) -> _LostTime:
+    """Return where the time of some steps went."""
+    chosen = pl.col("step").is_in(list(steps))
+    ledger, chained = intermediates.ledger, intermediates.chained_losses
+    size = intermediates.accumulation.size_among(steps)
+    windows = intermediates.windows.bubbles.filter(chosen)
+    ranks = ledger.ranks.filter(chosen)
+    idle, inside = share_idle(windows, ranks), inside_windows(ranks)
+    del ranks  # before another table with a row per rank and step
+    iterations = intermediates.iterations.filter(chosen)
+    losses = measure_losses(iterations, ledger.losses, ledger.orders, chained, ledger.steps).with_columns(
+        cs.ends_with("ns") * size
+    )
+    lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
+    return _LostTime(
+        idle,
+        losses,
+        None if intermediates.actions.is_contradictory else unite_lost_steps(lost_time, size),
+        find_outside_culprits(
+            iterations, inside, intermediates.timeline.spans, intermediates.between_steps.parts
+        ),
+        size,
+    )
+
+
+def _with_tables(
+    explained: Explanation, intermediates: Intermediates, results: StepResults, chosen: pl.Expr
+) -> Explanation:
+    """Return an explanation with the tables that have a row per rank and step, each made when it is used."""
+    ledger = explained.ledger
+    names = ("steps", "ranks", "origins")
+    of_ledger = {name: partial(_chosen, ledger, name, chosen) for name in names}
+    of_steps = {
+        name: partial(_chosen, intermediates, name, chosen) for name in ("iterations", "critical_path")
+    }
+    phases, overlap = results.phases, results.overlap
+    return with_later(
+        with_known(explained, ledger=with_later(ledger, of_ledger)),
+        of_steps | {"phases": lambda: phases, "overlap": lambda: overlap},
+    )
+
+
+def _chosen(instance: Intermediates | Ledger, name: str, chosen: pl.Expr) -> pl.DataFrame:
+    """Return some rows of a table."""
+    rows: pl.DataFrame = getattr(instance, name)
+    return rows.filter(chosen)
 
 
 def _with_improvements(
@@ -171,46 +222,29 @@ def _with_improvements(
     steps: Collection[int],
     layers: tuple[int, ...],
 ) -> Explanation:
-    """Return an explanation with its improvements, then its critical path; `spans` are those of its steps."""
+    """Return an explanation with its improvements; `spans` are those of its steps."""
     actions, ideal, size = intermediates.actions, explained.ideal, explained.steps_per_iteration
     evidence = Evidence(
         explained.stragglers.table,
         explained.outliers,
         explained.late_ranks.with_columns(pl.col("lost_ns") / size),
         intermediates.ledger,
-        explained.iterations,
+        measure_iterations(explained.iterations, intermediates.ledger.ranks),
         spans,
         unrecorded_place(explained, last_pipelines(explained)),
         layers,
         bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
         intermediates.step_chain,
     )
-    # Before the critical path, which keeps its inputs: both at once would be the peak memory of a report.
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
     statistics = (explained.stragglers, explained.trends, explained.replicas)
     found = (actions, intermediates.ledger, ideal, *statistics, improvements)
-    return replace(
+    return with_known(
         explained,
         improvements=_of_iterations(improvements.table, explained.lost_time),
         tested=improvements.tested,
-        critical_path=intermediates.critical_path.filter(pl.col("step").is_in(list(steps))),
         diagnostics=tuple(dict.fromkeys(each for one in found for each in one.diagnostics)),
     )
-
-
-def _measure_losses(
-    intermediates: Intermediates, iterations: pl.DataFrame, steps_per_iteration: int
-) -> pl.DataFrame:
-    """Return the table LOSSES per iteration; `iterations` has a row per step."""
-    ledger, chained = intermediates.ledger, intermediates.chained_losses
-    of_steps = measure_losses(iterations, ledger.losses, ledger.orders, chained, ledger.steps)
-    return of_steps.with_columns(cs.ends_with("ns") * steps_per_iteration)
-
-
-def _outside_culprits(intermediates: Intermediates, iterations: pl.DataFrame) -> pl.DataFrame:
-    ranks = intermediates.ledger.ranks.filter(pl.col("step").is_in(iterations["step"].unique().implode()))
-    spans, between = intermediates.timeline.spans, intermediates.between_steps.parts
-    return find_outside_culprits(iterations, ranks, spans, between)
 
 
 def _late_ranks(intermediates: Intermediates, steps: Collection[int], lost: LostTime | None) -> pl.DataFrame:

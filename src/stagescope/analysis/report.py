@@ -42,7 +42,7 @@ from stagescope.model.messages import match_messages
 from stagescope.model.simulated import is_in_cost_units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from stagescope.analysis.bubble import Bubble
     from stagescope.analysis.explanation import Explanation
@@ -94,6 +94,7 @@ class Report:
     `unaligned` are ranks without metrics, because the machines of their pipeline are not on one clock. `in_cost_units`
     marks a simulation with relative costs (model/simulated.py). `explanation` and `verdict` are None in a report
     without explanation (`analyze(run, explain=False)`). `saved` loads the tables of a report that was saved, by name.
+    `pieces` yield the rows of tables that are larger than memory, by their names in analysis/saved.
     """
 
     steps: pl.DataFrame
@@ -109,6 +110,7 @@ class Report:
     explanation: Explanation | None = field(default=None)
     verdict: Verdict | None = None
     saved: Mapping[str, Callable[[], pl.DataFrame]] = field(default_factory=dict)
+    pieces: Mapping[str, Callable[[], Iterator[pl.DataFrame]]] = field(default_factory=dict)
 
     @property
     def stage_count(self) -> int:

@@ -53,6 +53,14 @@ class StepResults(NamedTuple):
     outliers: pl.DataFrame
     waits_inside: tuple[int, ...]
 
+    def without_samples(self) -> StepResults:
+        """Return the same without rows of samples, which are no longer needed once they are joined."""
+        samples, links = self.samples, self.links
+        return self._replace(
+            samples=samples._replace(table=samples.table.clear(), actions=samples.actions.clear()),
+            links=links._replace(table=links.table.clear(), messages=links.messages.clear()),
+        )
+
 
 def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
     """Return the results of the steps in the totals among those of `known`. Never raises."""

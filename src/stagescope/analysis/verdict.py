@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
@@ -17,6 +16,7 @@ from stagescope.analysis.iteration.last_pipeline import (
 )
 from stagescope.analysis.kernels.sentences import communication_sentences
 from stagescope.analysis.prediction.improvements import FIX, REDESIGN
+from stagescope.model.lazy import with_known
 from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
@@ -152,7 +152,7 @@ def _of_last(explanation: Explanation) -> Explanation:
         part: round(part_ns or 0) for part, part_ns in explanation.losses.select("part", "ns").iter_rows()
     }
     causes = {name: parts.get(name.removesuffix("_ns"), 0) for name in lost.causes_ns}
-    return replace(explanation, lost_time=lost._replace(causes_ns=causes, rows=1))
+    return with_known(explanation, lost_time=lost._replace(causes_ns=causes, rows=1))
 
 
 def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callable[[str, float], str]:

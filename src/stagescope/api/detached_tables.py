@@ -10,7 +10,11 @@ import polars as pl
 from stagescope.exporters.new_files import make_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+ROWS_OF_BATCH = 16_384
+"""Some rows are read in whole batches."""
 
 
 class Detached(NamedTuple):
@@ -57,9 +61,37 @@ def attach(result: Any) -> Any:
     return result
 
 
+def attach_later(result: Any, scanned: Collection[str] = ()) -> Any:
+    """Return the same, but each table is read whenever it is used: all tables together may be larger than memory.
+
+    Tables in the fields in `scanned` are LazyFrames, of which only the rows and columns that are used are read.
+    """
+    if isinstance(result, Detached):
+        return attach(result)
+    return _LaterFields(result, scanned) if hasattr(result, "_fields") else result
+
+
+def _scan(result: Any) -> Any:
+    """Return the tables in a field as LazyFrames."""
+    if isinstance(result, dict):
+        return {name: pl.scan_ipc(each.path) for name, each in result.items()}
+    return pl.scan_ipc(result.path)
+
+
+class _LaterFields:
+    """The fields of a named tuple, attached when they are used."""
+
+    def __init__(self, result: Any, scanned: Collection[str]) -> None:
+        self._result, self._scanned = result, scanned
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._result, name)
+        return _scan(found) if name in self._scanned else attach_later(found, self._scanned)
+
+
 def write_table(rows: pl.DataFrame, path: Path) -> None:
     """Write a table into a file that `read_table` reads. Raises OSError."""
-    rows.write_ipc(path, compression="lz4")
+    rows.write_ipc(path, compression="lz4", record_batch_size=ROWS_OF_BATCH)
 
 
 def read_table(path: Path) -> pl.DataFrame:

@@ -19,6 +19,7 @@ import polars as pl
 from stagescope.analysis.completeness.unaligned import find_unaligned_ranks
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.ranges import (
+    SCANNED,
     analyze_range,
     build_joined_report,
     choose_steps,
@@ -26,7 +27,7 @@ from stagescope.analysis.ranges import (
     survey_pipelines,
 )
 from stagescope.analysis.windows import Windows
-from stagescope.api.detached_tables import attach, detach, read_table, write_table
+from stagescope.api.detached_tables import attach, attach_later, detach, read_table, write_table
 from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.step_selection import divide_steps, needed_spans
 from stagescope.ingest.stored_run import read_or_note, read_part, read_small_tables
@@ -113,53 +114,67 @@ def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange
     return tuple(StepRange(*each) for each in pairwise(bounds))
 
 
-def analyze_in_ranges(
+@contextmanager
+def analyzed_in_ranges(
     directory: Path,
     manifest: Manifest,
     executor: Executor,
     on_progress: Callable[[int, int], object] | None = None,
-) -> Report | None:
-    """Return the report of a stored run, which is not in memory as a whole.
+) -> Iterator[Report | None]:
+    """Yield the report of a stored run, which is not in memory as a whole: its largest tables are in files until then.
 
     None if it cannot be divided: it has few steps, or its pipelines are not all on one clock. `on_progress` is called
     with the number of tasks that are done, and of all. The caller holds the lock of the run. Raises InputError if a
     file is damaged, and OSError.
     """
-    with _folder(directory) as folder:
-        shared = _shared_tables(directory, manifest, folder)
-        of_ranks = read_table(folder / "steps.arrow")
-        steps = _steps_of(of_ranks, manifest)
-        if len(steps) < FEWEST_STEPS:
-            return None
-        ranges = divide_into_ranges(steps, manifest.span_count)
-        needed = tuple(needed_spans(of_ranks, ranges))
-        units = _units(directory, manifest, needed)
-        progress = _Progress(len(units) + len(ranges), on_progress)
-        units_done: list[SurveyedUnit] = [
-            attach(each) for each in progress.of(executor.map(_survey_unit, units))
-        ]
-        damage = [note for each in units_done for note in each.damage]
-        surveys = [each.survey for each in units_done]
-        pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
-        if find_unaligned_ranks(shared, pipelines):
-            return None
-        surveyed = join_surveys(shared, surveys)
-        write_table(surveyed.windows.pipelines, folder / "pipelines.arrow")
-        write_table(surveyed.windows.bubbles, folder / "bubbles.arrow")
-        write_table(surveyed.recorded, folder / "recorded.arrow")
-        middle = len(ranges) // 2
-        del surveys, units_done
-        chosen = choose_steps(surveyed)
-        items = [RangeOfSteps(directory, number, each, chosen) for number, each in enumerate(ranges)]
-        found = list(progress.of(executor.map(_analyze_range, items)))
-        analyses: list[RangeAnalysis] = [attach(each) for each in found]
-        reference = _intermediates(folder, middle, ranges[middle])
-        return build_joined_report(
-            _of_run(reference.timeline, directory, manifest, [*damage, *_note(ranges, middle)]),
-            surveyed,
-            reference,
-            analyses,
-        )
+    with _folder(directory):
+        yield _analyze(directory, manifest, executor, on_progress)
+
+
+def _analyze(
+    directory: Path,
+    manifest: Manifest,
+    executor: Executor,
+    on_progress: Callable[[int, int], object] | None,
+) -> Report | None:
+    """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder."""
+    folder = directory / FOLDER
+    shared = _shared_tables(directory, manifest, folder)
+    of_ranks = read_table(folder / "steps.arrow")
+    steps = _steps_of(of_ranks, manifest)
+    if len(steps) < FEWEST_STEPS:
+        return None
+    ranges = divide_into_ranges(steps, manifest.span_count)
+    units = _units(directory, manifest, tuple(needed_spans(of_ranks, ranges)))
+    progress = _Progress(len(units) + len(ranges), on_progress)
+    units_done: list[SurveyedUnit] = [attach(each) for each in progress.of(executor.map(_survey_unit, units))]
+    damage = [note for each in units_done for note in each.damage]
+    surveyed = _join_units(units_done, shared, folder)
+    del units_done, of_ranks
+    if surveyed is None:
+        return None
+    chosen = choose_steps(surveyed)
+    items = [RangeOfSteps(directory, number, each, chosen) for number, each in enumerate(ranges)]
+    analyses: list[RangeAnalysis] = [
+        attach_later(each, SCANNED) for each in progress.of(executor.map(_analyze_range, items))
+    ]
+    middle = len(ranges) // 2
+    timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
+    # The reference is not kept here: what is computed of it takes most memory.
+    return build_joined_report(timeline, surveyed, _intermediates(folder, middle, ranges[middle]), analyses)
+
+
+def _join_units(units: Sequence[SurveyedUnit], shared: Timeline, folder: Path) -> Intermediates | None:
+    """Return what is known of all pipelines, with files for workers; None if they are not all on one clock."""
+    surveys = [each.survey for each in units]
+    pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
+    if find_unaligned_ranks(shared, pipelines):
+        return None
+    surveyed = join_surveys(shared, surveys)
+    write_table(surveyed.windows.pipelines, folder / "pipelines.arrow")
+    write_table(surveyed.windows.bubbles, folder / "bubbles.arrow")
+    write_table(surveyed.recorded, folder / "recorded.arrow")
+    return surveyed
 
 
 def _steps_of(of_ranks: pl.DataFrame, manifest: Manifest) -> list[int]:
@@ -290,7 +305,7 @@ def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates
 
 
 def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:
-    """Return the timeline of a range with the counters of the run, and some notes."""
+    """Return a timeline with the counters of the run, and some notes."""
     counters = [read_part(directory, part) for part in manifest.parts if part.table == COUNTERS.name]
     rows = in_order(pl.concat([COUNTERS.empty(), *counters]), COUNTERS)
     return replace(timeline, counters=rows).with_diagnostics(notes)

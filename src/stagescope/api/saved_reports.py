@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import blake2b
@@ -12,8 +13,15 @@ import polars as pl
 
 from stagescope import __version__
 from stagescope.analysis import build_explained_report
-from stagescope.analysis.saved import SavedParts, facts_json, parse_facts, restore_report, saved_tables
-from stagescope.api.range_reports import analyze_in_ranges
+from stagescope.analysis.saved import (
+    SavedParts,
+    facts_json,
+    parse_facts,
+    restore_report,
+    saved_pieces,
+    saved_tables,
+)
+from stagescope.api.range_reports import analyzed_in_ranges
 from stagescope.api.reading import inputs_of, read_options
 from stagescope.api.stored_runs import alignment_of, open_stored_run, stated, stored_run_of
 from stagescope.execution import executor_for
@@ -37,14 +45,13 @@ from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Unpack
 
     from stagescope.analysis import Report
     from stagescope.analysis.saved.facts import ReportFacts
     from stagescope.api.reading import RunFacts
-    from stagescope.execution import Executor
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest, Results
 
@@ -93,28 +100,38 @@ def save_report(
         found = _results(place, manifest)
         if found is not None and _is_kept(place, found, manifest):
             return SavedReport(is_new=False, steps=found.steps)
-        report, text = None, None
-        if not is_quick_to_analyze(manifest):
-            with executor_for(workers, cluster, on_notice) as executor:
-                report = _report_of_ranges(place, manifest, executor, on_progress)
-        if report is None:
-            report, text = _report_at_once(place, manifest)
-        of = (code_version(), manifest_checksum(asdict(manifest)), text)
-        write_results(place, of, facts_json(report).decode(), saved_tables(report))
+        with _report_of_ranges(place, manifest, (workers, cluster, on_notice), on_progress) as report:
+            if report is not None:
+                _save(place, manifest, report)
+                return SavedReport(is_new=True, steps=None)
+        report, text = _report_at_once(place, manifest)
+        _save(place, manifest, report, text)
     return SavedReport(is_new=True, steps=text)
 
 
+def _save(directory: Path, manifest: Manifest, report: Report, steps: str | None = None) -> None:
+    """Save a report of some steps of a run, None for all."""
+    of = (code_version(), manifest_checksum(asdict(manifest)), steps)
+    write_results(directory, of, facts_json(report).decode(), saved_pieces(report))
+
+
+@contextmanager
 def _report_of_ranges(
     directory: Path,
     manifest: Manifest,
-    executor: Executor,
+    executor: tuple[int | None, str | None, Callable[[str], object]],
     on_progress: Callable[[int, int], object] | None,
-) -> Report | None:
-    """Return the report of a run that is analyzed in ranges of steps; None if that is impossible."""
-    if not manifest.aligned:
-        return None
+) -> Iterator[Report | None]:
+    """Yield the report of a run that is analyzed in ranges of steps; None if that is impossible, or not needed."""
+    if is_quick_to_analyze(manifest) or not manifest.aligned:
+        yield None
+        return
     try:
-        return analyze_in_ranges(directory, manifest, executor, on_progress)
+        with (
+            executor_for(*executor) as started,
+            analyzed_in_ranges(directory, manifest, started, on_progress) as report,
+        ):
+            yield report
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
 

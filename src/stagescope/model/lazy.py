@@ -1,4 +1,4 @@
-"""Instances of a dataclass whose fields are computed or loaded when they are first used."""
+"""Instances of a dataclass whose fields are computed or loaded when they are used."""
 
 from __future__ import annotations
 
@@ -13,10 +13,28 @@ Kind = TypeVar("Kind")
 LATER = "_later"
 
 
-def lazily(kind: type[Kind], known: Mapping[str, object], later: Mapping[str, Callable[[], object]]) -> Kind:
+class _Unkept:
+    """An attribute that is loaded whenever it is used, unless the instance has a value of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> object:
+        return self if instance is None else instance.__dict__[LATER][self.name]()
+
+
+def lazily(
+    kind: type[Kind],
+    known: Mapping[str, object],
+    later: Mapping[str, Callable[[], object]],
+    *,
+    is_kept: bool = True,
+) -> Kind:
     """Return an instance of a dataclass with some fields known, and others from a function, called on first use.
 
-    `known` and `later` have all fields together. `dataclasses.replace` calls all functions.
+    `known` and `later` have all fields together, and may have cached properties, too. `is_kept=False` is for what is
+    larger than memory: then these functions are called on every use. `dataclasses.replace` calls all functions;
+    `with_known` calls none.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -27,15 +45,40 @@ def lazily(kind: type[Kind], known: Mapping[str, object], later: Mapping[str, Ca
     >>> pair.small, pair.large, pair.large
     loading
     (1, 'xxl', 'xxl')
+    >>> pair = lazily(Pair, {"small": 1}, {"large": lambda: print("loading") or "xxl"}, is_kept=False)
+    >>> pair.large, pair.large
+    loading
+    loading
+    ('xxl', 'xxl')
+    >>> with_known(pair, small=2).small
+    2
     """
     fields = set(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # every dataclass has them
-    if fields != known.keys() | later.keys():
-        raise TypeError(f"fields of {kind.__name__}: {sorted(fields ^ (known.keys() | later.keys()))}")
-    lazy = type(kind.__name__, (kind,), {name: _loaded(name) for name in later})
+    given = known.keys() | later.keys()
+    wrong = [name for name in fields ^ given if name in fields or not hasattr(kind, name)]
+    if wrong:
+        raise TypeError(f"fields of {kind.__name__}: {sorted(wrong)}")
+    attribute = _loaded if is_kept else _Unkept
+    lazy = type(kind.__name__, (kind,), {name: attribute(name) for name in later})
     made: Kind = object.__new__(lazy)
     made.__dict__.update(known)
     made.__dict__[LATER] = dict(later)
     return made
+
+
+def with_known(instance: Kind, **values: object) -> Kind:
+    """Return the same with other values of some fields; those that are not loaded yet stay so."""
+    made: Kind = object.__new__(type(instance))
+    made.__dict__.update(instance.__dict__ | values)
+    return made
+
+
+def with_later(instance: Kind, later: Mapping[str, Callable[[], object]]) -> Kind:
+    """Return the same with some fields from functions, which are called on every use."""
+    facts = dict(instance.__dict__)
+    earlier = facts.pop(LATER, {})
+    known = {name: value for name, value in facts.items() if name not in later}
+    return lazily(type(instance), known, {**earlier, **later}, is_kept=False)
 
 
 def _loaded(name: str) -> cached_property[object]:

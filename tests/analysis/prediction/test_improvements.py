@@ -10,7 +10,7 @@ from stagescope.analysis.collectives.late_ranks import LATE_RANKS
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.intermediates import intermediates_of
-from stagescope.analysis.prediction.fix_candidates import Evidence
+from stagescope.analysis.prediction.fix_candidates import Evidence, measure_iterations
 from stagescope.analysis.prediction.improvements import IMPROVEMENTS, find_improvements
 from stagescope.analysis.statistics.outlier_actions import OUTLIER_ACTIONS
 from stagescope.analysis.statistics.stragglers import STRAGGLERS
@@ -19,12 +19,13 @@ from stagescope.schedules import Costs, order, simulate
 
 def improvements(timeline, schedule="1f1b"):
     actions = find_actions(timeline)
+    ledger = build_ledger(actions)
     evidence = Evidence(
         STRAGGLERS.empty(),
         OUTLIER_ACTIONS.empty(),
         LATE_RANKS.empty(),
-        build_ledger(actions),
-        intermediates_of(timeline).iterations,
+        ledger,
+        measure_iterations(intermediates_of(timeline).iterations, ledger.ranks),
         timeline.spans,
     )
     return find_improvements(actions, evidence, schedule, (0, 1, 2)).table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
@@ -40,6 +41,7 @@ BY_CAUSE = ("ledger", "iterations", "losses", "explanation.idle", "ledger.losses
 LEAST_DIFFERENCE_NS = 500_000
 """A tenth of a percent of a step."""
 
+BUBBLES = ("iteration", "ideal-ratio", "own-span")
 NOT_IN_RANGES = ("row", "action")
 
 
@@ -71,13 +73,17 @@ def store_run(timeline, folder):
     return place
 
 
+@contextmanager
 def report_in_ranges(place, count, executor=None, on_progress=None):
-    """Return the report of a stored run that is analyzed in so many ranges."""
+    """Yield the report of a stored run that is analyzed in so many ranges."""
     manifest = read_manifest(place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(range_reports, "SPANS_OF_RANGE", -(-manifest.span_count // count))
         patch.setattr(range_reports, "SPANS_OF_UNIT", -(-manifest.span_count // count))
-        return range_reports.analyze_in_ranges(place, manifest, executor or InThisProcess(), on_progress)
+        with range_reports.analyzed_in_ranges(
+            place, manifest, executor or InThisProcess(), on_progress
+        ) as report:
+            yield report
 
 
 def tables_of(report):
@@ -95,17 +101,24 @@ def facts_of(report):
 
 
 def test_one_range_has_the_report_of_the_whole_run(stored):
-    whole, one = build_explained_report(read(stored)), report_in_ranges(stored, 1)
-    found = tables_of(one)
+    whole = build_explained_report(read(stored))
+    with report_in_ranges(stored, 1) as one:
+        found, facts = tables_of(one), facts_of(one)
     for name, rows in tables_of(whole).items():
         assert_frame_equal(found[name], rows)
-    assert facts_of(one) == facts_of(whole)
+    assert facts == facts_of(whole)
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_what_is_measured_of_steps_does_not_depend_on_ranges(stored, count):
-    report, divided = build_explained_report(read(stored)), report_in_ranges(stored, count)
-    whole, found = tables_of(report), tables_of(divided)
+    report = build_explained_report(read(stored))
+    with report_in_ranges(stored, count) as divided:
+        whole, found = tables_of(report), tables_of(divided)
+        bubbles = [divided.bubble.of(name).per_rank for name in BUBBLES]
+        assert set(divided.pieces) <= set(found)
+        for name, load in divided.pieces.items():
+            rows = pl.concat(load())
+            assert_frame_equal(rows.drop(each for each in NOT_IN_RANGES if each in rows.columns), found[name])
     for name in EXACT:
         assert_frame_equal(found[name], whole[name], rel_tol=1e-9, abs_tol=1e-9)
     for name in BY_CAUSE:
@@ -117,22 +130,21 @@ def test_what_is_measured_of_steps_does_not_depend_on_ranges(stored, count):
             pl.max_horizontal((pl.col(each) - found[name][each]).abs().max() for each in times)
         )
         assert off_ns.item() < LEAST_DIFFERENCE_NS
-    assert divided.findings["code"].to_list() == report.findings["code"].to_list()
-    assert {"rank.slow", "step.outlier"} <= set(divided.findings["code"])
+    assert found["findings"]["code"].to_list() == report.findings["code"].to_list()
+    assert {"rank.slow", "step.outlier"} <= set(found["findings"]["code"])
     assert divided.bubble.fraction == pytest.approx(report.bubble.fraction, rel=1e-12)
-    for name in ("iteration", "ideal-ratio", "own-span"):
-        assert divided.bubble.of(name).per_rank == report.bubble.of(name).per_rank
+    assert bubbles == [report.bubble.of(name).per_rank for name in BUBBLES]
 
 
 @pytest.mark.parametrize("how", [{"workers": 2}, {"cluster": "local:2"}], ids=["processes", "Dask"])
 def test_results_do_not_depend_on_who_computes_them(stored, how):
-    here = report_in_ranges(stored, 4)
-    with executor_for(**how) as executor:
-        there = report_in_ranges(stored, 4, executor)
-    found = tables_of(there)
-    for name, rows in tables_of(here).items():
+    with report_in_ranges(stored, 4) as here:
+        tables, facts = tables_of(here), facts_of(here)
+    with executor_for(**how) as executor, report_in_ranges(stored, 4, executor) as there:
+        found = tables_of(there)
+        assert facts_of(there) == facts
+    for name, rows in tables.items():
         assert_frame_equal(found[name], rows)
-    assert facts_of(there) == facts_of(here)
 
 
 @pytest.fixture
@@ -164,8 +176,8 @@ def test_progress_counts_all_tasks_and_an_interruption_leaves_nothing(stored):
         if done == total - 1:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        report_in_ranges(stored, 4, on_progress=interrupt)
+    with pytest.raises(KeyboardInterrupt), report_in_ranges(stored, 4, on_progress=interrupt):
+        pass
     assert seen[0][0] == 0
     assert [done for done, _ in seen] == list(range(seen[-1][0] + 1))
     assert not (stored / range_reports.FOLDER).exists()
@@ -188,14 +200,16 @@ def test_spans_without_a_step_count_once(tmp_path):
         ),
     ]).sort("rank", "start_ns", "end_ns")  # fmt: skip
     place = store_run(timeline.with_spans(added), tmp_path)
-    whole, divided = build_explained_report(read(place)), report_in_ranges(place, 4)
+    whole = build_explained_report(read(place))
+    with report_in_ranges(place, 4) as divided:
+        found = tables_of(divided)
     counts = [
         [(each.code, each.count) for each in report.diagnostics if each.code == "actions.evaluation"]
         for report in (whole, divided)
     ]
     assert counts == [[("actions.evaluation", SHAPE.steps)]] * 2
     for name in ("steps", "ranks"):
-        assert_frame_equal(tables_of(divided)[name], tables_of(whole)[name])
+        assert_frame_equal(found[name], tables_of(whole)[name])
 
 
 def test_steps_that_were_not_ended_and_gaps_between_steps_are_analyzed(tmp_path):
@@ -206,8 +220,9 @@ def test_steps_that_were_not_ended_and_gaps_between_steps_are_analyzed(tmp_path)
     place.mkdir()
     manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
     write_stored_run(replace(timeline, steps=ended), place, manifest, WriteOptions(executor=InThisProcess()))
-    whole, divided = tables_of(build_explained_report(read(place))), report_in_ranges(place, 5)
-    found = tables_of(divided)
+    whole = tables_of(build_explained_report(read(place)))
+    with report_in_ranges(place, 5) as divided:
+        found = tables_of(divided)
     for name in EXACT:
         assert_frame_equal(found[name], whole[name], rel_tol=1e-9, abs_tol=1e-9)
     assert divided.steps["step"].to_list() == [step for step in range(SHAPE.steps) if step != 6]
@@ -217,7 +232,8 @@ def test_rows_of_a_damaged_file_are_missing_and_counted(tmp_path):
     place = store_run(planted(has_waits=False), tmp_path)
     (part,) = (place / "spans" / "pipeline=4").rglob("*.parquet")
     part.write_bytes(part.read_bytes()[:-9] + b"x" * 9)
-    report = report_in_ranges(place, 2)
+    with report_in_ranges(place, 2) as report:
+        pass
     assert "store.damaged" in {each.code for each in report.diagnostics}
     assert sorted(report.ranks["rank"]) == [0, 1, 2, 3, 8, 9, 10, 11]
 
@@ -236,4 +252,5 @@ def test_the_saved_report_of_a_damaged_run_is_partial(tmp_path, monkeypatch, cap
 
 def test_pipelines_on_several_clocks_are_not_divided(stored, monkeypatch):
     monkeypatch.setattr(range_reports, "find_unaligned_ranks", lambda *_: [0])
-    assert report_in_ranges(stored, 2) is None
+    with report_in_ranges(stored, 2) as report:
+        assert report is None

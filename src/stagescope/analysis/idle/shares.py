@@ -55,11 +55,16 @@ def share_idle(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame
     `bubbles` is from step_bubbles, `idle_ledger` is the table IDLE_LEDGER; both for the same steps. All idle time of
     ranks without a ledger is in unattributed_ns.
     """
-    attributed = CAUSE_COLUMNS[:-1]
-    causes = idle_ledger.select("step", "rank", *attributed)
-    rows = bubbles.join(causes, on=["step", "rank"], how="left").with_columns(pl.col(attributed).fill_null(0))
-    rest = pl.col("idle_ns") - pl.sum_horizontal(attributed)
-    rows = rows.with_columns(rest.alias(UNATTRIBUTED))
+    names, keys = CAUSE_COLUMNS[:-1], ["step", "rank"]
+    # Summed before they are joined: both tables have a row per rank and step.
+    known = idle_ledger.select(*keys, *names)
+    beyond = known.select(keys).join(bubbles.select(keys), on=keys, how="anti")
+    if beyond.height:
+        known = known.join(beyond, on=keys, how="anti")
+    causes = known.group_by("rank").agg(pl.col(names).sum())
+    times = bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
+    rows = times.join(causes, on="rank", how="left").with_columns(pl.col(names).fill_null(0))
+    rows = rows.with_columns((pl.col("idle_ns") - pl.sum_horizontal(names)).alias(UNATTRIBUTED))
     return pl.concat(
         [_summed(rows, LEVELS[0]), *(_without_savings(_summed(rows, keys)) for keys in LEVELS[1:])]
     )

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING, REDUCTION, name_activities
+from stagescope.analysis.iteration.outside_times import inside_windows, outside_windows
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
@@ -69,8 +70,6 @@ SHORTEST_NS = 0.5
 """Shorter parts are rounding errors of sums of integers."""
 
 WAIT, UNEQUAL = "data_parallel_wait", "stage_imbalance"
-BEYOND = (REDUCTION, LOADING, "other_work")
-"""Causes that have culprits inside and outside of the windows."""
 
 
 def find_culprits(
@@ -98,7 +97,8 @@ def find_culprits(
         _unequal_stages(origins, own),
         _waits(iterations, last_ranks(iterations, origins)),
     ]
-    outside = find_outside_culprits(iterations, ranks, spans, between).drop("is_between")
+    del origins  # the largest table
+    outside = find_outside_culprits(iterations, inside_windows(ranks), spans, between).drop("is_between")
     found = pl.concat([*map(_declared, parts), outside])
     every = pl.concat([found, _without_culprit(iterations, found)])
     # Rounded, because parallel sums of floating-point numbers depend on their order.
@@ -107,17 +107,17 @@ def find_culprits(
 
 
 def find_outside_culprits(
-    iterations: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame, between: pl.DataFrame
+    iterations: pl.DataFrame, inside: pl.DataFrame, spans: pl.DataFrame, between: pl.DataFrame
 ) -> pl.DataFrame:
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `iterations` and `ranks`, the table IDLE_LEDGER, are of the same steps. The column `is_between` marks what was
+    `iterations` and `inside`, from inside_windows, are of the same steps. The column `is_between` marks what was
     before the last collective between two steps.
     """
     if iterations.is_empty():
         return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
     met = _before_collectives(iterations, between)
-    outside = _without_met(_outside(iterations, ranks), met)
+    outside = _without_met(outside_windows(iterations, inside), met)
     itself = outside.select(victim_rank="rank", culprit_rank="rank")
     parts = [
         *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
@@ -179,8 +179,10 @@ def last_ranks(iterations: pl.DataFrame, origins: pl.DataFrame) -> pl.DataFrame:
     known = iterations.select("pipeline", "rank").unique().with_columns(place=places)
     others = max(known["pipeline"].n_unique() - 1, 1)
     added = (
-        origins.group_by("step", "pipeline", "rank")
+        origins.lazy()
+        .group_by("step", "pipeline", "rank")
         .agg(pl.sum("added_ns"))
+        .collect(engine="streaming")
         .join(known, on=["pipeline", "rank"])
     )
     mean_ns = (pl.col("added_ns").sum().over("step", "place") - pl.col("added_ns")) / others
@@ -201,7 +203,8 @@ def last_ranks(iterations: pl.DataFrame, origins: pl.DataFrame) -> pl.DataFrame:
 def _inside(origins: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """Return what origins add to the idle time of every rank of their pipeline, without stage imbalance."""
     keys = ("pipeline", "cause", "rank", "peer")
-    added = origins.filter(pl.col("cause") != UNEQUAL).group_by(keys).agg(idle_ns=pl.sum("added_ns"))
+    named = origins.lazy().filter(pl.col("cause") != UNEQUAL).group_by(keys)
+    added = named.agg(idle_ns=pl.sum("added_ns")).collect(engine="streaming")
     victims = ranks.select("pipeline", victim_rank="rank").unique()
     return added.join(victims, on="pipeline").select(
         pl.col("cause").cast(pl.String), "victim_rank", "idle_ns", **_culprit("pipeline", "rank", "peer")
@@ -211,9 +214,10 @@ def _inside(origins: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 def _own_work(steps: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """Return per rank (pipeline, rank) the work that causes add to it, as idle time that they take from it."""
     names = CAUSE_COLUMNS[1:-1]  # the schedule bubble and unattributed time add no work
-    both = ranks.join(steps.select("pipeline", "step", *names), on=["pipeline", "step"], suffix="_step")
+    of_steps = steps.lazy().select("pipeline", "step", *names)
+    both = ranks.lazy().join(of_steps, on=["pipeline", "step"], suffix="_step")
     parts = [(pl.col(name) - pl.col(f"{name}_step")).sum().alias(name.removesuffix("_ns")) for name in names]
-    return both.group_by("pipeline", "rank").agg(parts)
+    return both.group_by("pipeline", "rank").agg(parts).collect(engine="streaming")
 
 
 def _by_themselves(own: pl.DataFrame) -> pl.DataFrame:
@@ -249,23 +253,6 @@ def _culprit(pipeline: str, rank: str, peer: str | None = None) -> dict[str, pl.
         "culprit_rank": pl.col(rank),
         "culprit_peer": pl.col(peer) if peer else pl.lit(None, pl.Int32),
     }
-
-
-def _outside(iterations: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank (pipeline, rank) the time of BEYOND and unattributed time outside of its windows, summed."""
-    attributed = [f"{name}_inside" for name in CAUSE_COLUMNS[:-1]]
-    inside = ranks.select(
-        "step", "rank", *(pl.col(name).alias(f"{name}_inside") for name in CAUSE_COLUMNS[:-1])
-    )
-    both = iterations.join(inside, on=["step", "rank"], how="left").with_columns(
-        pl.col(attributed).fill_null(0)
-    )
-    # Work that is no action makes the idle time of the window shorter than that of the ledger.
-    idle_ns = pl.col("window_ns") - pl.col("busy_ns") - pl.sum_horizontal(attributed)
-    return both.group_by("pipeline", "rank").agg(
-        unattributed=(pl.col("unattributed_ns") - idle_ns).sum(),
-        **{name: (pl.col(f"{name}_ns") - pl.col(f"{name}_ns_inside")).sum() for name in BEYOND},
-    )
 
 
 def _waits(iterations: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:

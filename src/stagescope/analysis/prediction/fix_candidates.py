@@ -21,6 +21,7 @@ from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
 from stagescope.analysis.lost_time import reach_beyond_windows
 from stagescope.analysis.prediction.layer_layout import Unusual
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
 
 if TYPE_CHECKING:
@@ -41,12 +42,39 @@ MOST_SUBJECTS = 3
 PEERS = {"rank": "rank {} as fast as its replicas", "machine": "machine {} as fast as the others"}
 
 
+class MeasuredIterations(NamedTuple):
+    """What candidates need to know of the iterations.
+
+    `mean_ns` is the mean iteration; None if nothing but the windows was recorded. `outside` has a row per rank of the
+    last pipeline of each step: step, and the time of every cause outside the window, in the columns of the causes.
+    `members` are the ranks of each pipeline with a ledger: rank and pipeline.
+    """
+
+    mean_ns: float | None
+    outside: pl.DataFrame
+    members: pl.DataFrame
+
+
+def measure_iterations(iterations: pl.DataFrame, ranks: pl.DataFrame) -> MeasuredIterations:
+    """Return this of the table ITERATIONS of the steps in the totals; `ranks` is the table IDLE_LEDGER."""
+    keys = ["step", "rank"]
+    last, inside = (each.select(*keys, *CAUSE_COLUMNS) for each in (iterations.filter("is_last"), ranks))
+    both = last.join(inside, on=keys, how="left", suffix="_inside", maintain_order="left")
+    outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]
+    mean_ns = iterations["iteration_ns"].mean() if reach_beyond_windows(iterations) else None
+    return MeasuredIterations(
+        None if mean_ns is None else float(mean_ns),  # type: ignore[arg-type]  # a column of numbers
+        both.select("step", *outside),
+        ranks.select("rank", "pipeline").unique(),
+    )
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What candidates are made of.
 
     `stragglers` is the table STRAGGLERS, `outliers` the table OUTLIER_ACTIONS, `late_ranks` the table LATE_RANKS, with
-    times per step, `iterations` the table ITERATIONS of the steps in the totals; `spans` are the spans of these steps.
+    times per step, `iterations` from measure_iterations; `spans` are the spans of the steps in the totals.
     `unrecorded_place` is where most of the unattributed time is and what it may be, empty if that is not known.
     `layers` are the layers of every stage or their total, empty if not known. `is_incomplete` is whether ranks of a
     pipeline are or seem to be missing. `chain` is from find_step_chain.
@@ -56,7 +84,7 @@ class Evidence:
     outliers: pl.DataFrame
     late_ranks: pl.DataFrame
     ledger: Ledger
-    iterations: pl.DataFrame
+    iterations: MeasuredIterations
     spans: pl.DataFrame
     unrecorded_place: tuple[str, str] = ("", "")
     layers: tuple[int, ...] = ()
@@ -68,13 +96,6 @@ class Evidence:
         """Ranks that are claimed to be slower than their replicas, and claimed outlier actions."""
         slow = self.stragglers.filter("is_claimed", pl.col("subject") == "rank", pl.col("finding") == "slow")
         return Unusual(tuple(slow["rank"].to_list()), tuple(self.outliers["row"].to_list()))
-
-    @property
-    def iteration_ns(self) -> float | None:
-        """Mean iteration; None if nothing but the windows was recorded."""
-        if not reach_beyond_windows(self.iterations):
-            return None
-        return float(self.iterations["iteration_ns"].mean())  # type: ignore[arg-type]  # a column of numbers
 
 
 class Candidate(NamedTuple):
@@ -125,7 +146,7 @@ class Candidates:
         excess = dict(claimed.select("rank", "excess_fraction").iter_rows())
         if not excess:
             return
-        ranks_of = self.evidence.ledger.ranks.select("rank", "pipeline").unique().group_by("pipeline")
+        ranks_of = self.evidence.iterations.members.group_by("pipeline")
         members = {pipeline: frozenset(ranks["rank"]) for (pipeline,), ranks in ranks_of}
         groups = {frozenset([rank]): PEERS["rank"].format(rank) for rank in list(excess)[:MOST_SUBJECTS]}
         machines = self._claimed("machine")["machine"].to_list()
@@ -311,7 +332,7 @@ class Candidates:
 
     def _outside(self) -> Iterator[Candidate]:
         """Yield the gradient reduction, wherever it takes time, and the optimizer."""
-        pipelines = self.evidence.ledger.ranks["pipeline"].n_unique()
+        pipelines = self.evidence.iterations.members["pipeline"].n_unique()
         basis = self.replay.measured.basis
         yield Candidate(
             "gradient_reduction",
@@ -362,13 +383,8 @@ class Candidates:
 
     def _outside_ns(self, cause: str) -> float:
         """Return how long a cause lasts outside the windows, as the mean over the iterations of the last pipeline."""
-        column, keys = f"{cause}_ns", ["step", "rank"]
-        last = self.evidence.iterations.filter("is_last").select(*keys, outside_ns=column)
-        inside = self.evidence.ledger.ranks
-        if column in inside.columns:
-            joined = last.join(inside.select(*keys, inside_ns=column), on=keys, how="left")
-            last = joined.with_columns(pl.col("outside_ns") - pl.col("inside_ns").fill_null(0))
-        means = last.group_by("step", maintain_order=True).agg(pl.mean("outside_ns"))["outside_ns"]
+        by_step = self.evidence.iterations.outside.group_by("step", maintain_order=True)
+        means = by_step.agg(pl.mean(f"{cause}_ns"))[f"{cause}_ns"]
         return max(float(means.mean() or 0.0), 0.0)  # type: ignore[arg-type]  # a column of numbers
 
 

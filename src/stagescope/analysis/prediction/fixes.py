@@ -44,7 +44,7 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
         return one[1] - (attained.get(one[0].cause, 0.0) if one[0].is_bound else 0.0)
 
     found.sort(key=beyond_ns, reverse=True)
-    step_ns = evidence.iteration_ns or measured_ns
+    step_ns = evidence.iterations.mean_ns or measured_ns
     return pl.DataFrame([_row(each, gain_ns, step_ns) for each, gain_ns in found])
 
 

@@ -118,7 +118,7 @@ def find_improvements(
             best_first = redesigns.table.sort(
                 "gain_ns", descending=True, nulls_last=True, maintain_order=True
             )
-            of_iterations = _of_iterations(best_first, evidence.iteration_ns)
+            of_iterations = _of_iterations(best_first, evidence.iterations.mean_ns)
             every = pl.concat([every, _complete(of_iterations, REDESIGN)])
     possible = every.filter(pl.min_horizontal("predicted_step_ns", "low_step_ns") > 0)
     omitted = _impossible(every.height - possible.height)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,6 +15,7 @@ from stagescope.analysis.idle.overlap import OVERLAP
 from stagescope.analysis.idle.phases import STEP_PHASES
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.other_work import sum_other_work
+from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
 from stagescope.analysis.ranges.surveyed import PipelineSurvey
 from stagescope.analysis.report import explained, report_of
@@ -21,10 +23,11 @@ from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import StepResults
+from stagescope.model.lazy import with_known, with_later
 from stagescope.model.step_ranges import is_in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.report import Report
@@ -32,11 +35,17 @@ if TYPE_CHECKING:
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.steps import StepRange
 
-OF_REFERENCE = ("basis", "busy", "inputs", "ideal", "turns", "missing")
+OF_REFERENCE = ("basis", "ideal", "missing")
 """Results of Intermediates that one range answers for the run."""
-ROW = {"row": pl.lit(None, pl.UInt32)}
-NO_PLACES = ROW | {"action": pl.lit(None, pl.UInt32)}
+NO_ROW = {"row": pl.lit(None, pl.UInt32)}
+NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
 """Rows of spans, and numbers of actions, are those of a range, and mean nothing in the whole run."""
+SCANNED = ("tables", "phases", "overlap")
+"""Fields of RangeAnalysis and StepResults whose tables are read when they are used."""
+KEPT = ("iteration_steps",)
+"""Tables of OF_RUN with few rows."""
+LONG_PARTS = ("ranks", "origins")
+"""Tables of OF_LEDGER with rows for every rank and step."""
 
 
 def build_joined_report(
@@ -50,24 +59,65 @@ def build_joined_report(
     `surveyed` is from join_surveys, `reference` are the intermediate results of one range. What the run as a whole is
     asked about single actions is answered by it: which schedule ran, the distribution of the times of actions, the
     predictions of improvements, and what ranks did at single moments. `timeline` has the ranks, clocks, counters and
-    diagnostics of the whole run, and the spans of that range.
+    diagnostics of the whole run; it gets the spans of that range.
+
+    Tables in the fields SCANNED of `ranges` may be LazyFrames. Those with a row per rank and step are collected
+    whenever they are used, and saved in pieces.
     """
-    known = _joined(surveyed, reference, ranges)
+    long = _long_tables(ranges)
+    # The steps next to the range are there in part only.
+    timeline = _only_steps(timeline.with_spans(reference.timeline.spans), reference.steps)
+    known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
+    # What was computed of all its spans, and is not part of `known`, is no longer needed.
+    del reference
     report = report_of(timeline, known)
-    results = _join_results([each.results for each in ranges])
-    return explained(report, explain(known, report.bubble.steps, results=results))
+    explanation = explain(known, report.bubble.steps, results=_join_results(ranges))
+    tables = {name: long[name].rows for name in ("phases", "overlap")}
+    joined = explained(report, with_later(explanation, tables))
+    return replace(joined, pieces=_pieces(long, pl.col("step").is_in(list(report.bubble.steps))))
+
+
+def _long_tables(ranges: Sequence[RangeAnalysis]) -> dict[str, LongTable]:
+    """Return the tables of all ranges, by their names in RangeAnalysis and StepResults."""
+    orders = OF_RUN | {f"ledger_{name}": order for name, order in OF_LEDGER.items()}
+    long = {
+        name: LongTable([partial(_table, each, name) for each in ranges], order)
+        for name, order in orders.items()
+    }
+    long["critical_path"] = long["critical_path"].changed(lambda rows: rows.with_columns(**NO_PLACES))
+    long["phases"] = LongTable([partial(_result, each, "phases") for each in ranges], STEP_PHASES.order)
+    overlap = LongTable([partial(_result, each, "overlap") for each in ranges], OVERLAP.order)
+    return long | {"overlap": _with_known_zeros(overlap)}
+
+
+def _table(each: RangeAnalysis, name: str) -> pl.LazyFrame:
+    return each.tables[name].lazy()
+
+
+def _result(each: RangeAnalysis, name: str) -> pl.LazyFrame:
+    rows: pl.DataFrame = getattr(each.results, name)
+    return rows.lazy()
+
+
+def _pieces(
+    long: Mapping[str, LongTable], chosen: pl.Expr
+) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
+    """Return functions that yield the tables to save with rows for every rank and step, in pieces; see Report."""
+    names = {f"ledger.{name}": f"ledger_{name}" for name in LONG_PARTS}
+    names |= {f"explanation.{name}": name for name in ("iterations", "phases", "overlap", "critical_path")}
+    return {
+        saved: long[name].changed(lambda rows: rows.filter(chosen)).pieces for saved, name in names.items()
+    }
 
 
 def _joined(
-    surveyed: Intermediates, reference: Intermediates, ranges: Sequence[RangeAnalysis]
+    surveyed: Intermediates,
+    reference: Intermediates,
+    ranges: Sequence[RangeAnalysis],
+    long: Mapping[str, LongTable],
 ) -> Intermediates:
     """Return the intermediate results of the run."""
-    # The steps next to the range are there in part only.
-    timeline = _only_steps(reference.timeline, reference.steps)
     measured = {name: getattr(surveyed, name) for name in PipelineSurvey._fields[2:]}
-    tables = {name: pl.concat([each.tables[name] for each in ranges]) for name in ranges[0].tables}
-    of_run = {name: tables[name].sort(order) for name, order in OF_RUN.items()}
-    of_ledger = {name: tables[f"ledger_{name}"].sort(order) for name, order in OF_LEDGER.items()}
     actions = replace(
         reference.actions,
         has_transfers=any(each.has_transfers for each in ranges),
@@ -75,27 +125,26 @@ def _joined(
     )
     ledger = replace(
         reference.ledger,
-        **of_ledger,  # type: ignore[arg-type]  # those with tables
+        **{name: long[f"ledger_{name}"].rows() for name in OF_LEDGER if name not in LONG_PARTS},  # type: ignore[arg-type]  # those with tables
         diagnostics=_added(note for each in ranges for note in each.of_ledger),
     )
-    chained = [each.chained for each in ranges if each.chained is not None]
-    of_reference = {name: getattr(reference, name) for name in OF_REFERENCE}
-    known = (
-        of_run
-        | of_reference
-        | measured
-        | {"critical_path": of_run["critical_path"].with_columns(**NO_PLACES)}
-    )
-    return Intermediates(timeline, surveyed.windows).with_results(
-        **known,
+    chained = [rows for rows in (each.chained for each in ranges) if rows is not None]
+    is_chained = len(chained) == len(ranges)
+    known = Intermediates(surveyed.timeline, surveyed.windows).with_results(
+        **{name: getattr(reference, name) for name in OF_REFERENCE},
+        **{name: long[name].rows() for name in KEPT},
+        **measured,
         actions=actions,
-        ledger=ledger,
-        between_steps=reference.between_steps._replace(parts=tables["between"]),
-        chained_losses=pl.concat(chained) if len(chained) == len(ranges) else None,
-        step_chain=reference.step_chain if len(chained) == len(ranges) else None,
+        ledger=with_later(ledger, {name: long[f"ledger_{name}"].rows for name in LONG_PARTS}),
+        between_steps=reference.between_steps._replace(
+            parts=pl.concat([_table(each, "between") for each in ranges]).collect()
+        ),
+        chained_losses=pl.concat(chained) if is_chained else None,
+        step_chain=reference.step_chain if is_chained else None,
         transfers=add_transfers([each.transfers for each in ranges]),
         unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
     )
+    return with_later(known, {name: long[name].rows for name in OF_RUN if name not in KEPT})
 
 
 def _only_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
@@ -103,36 +152,45 @@ def _only_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
     return timeline.with_spans(timeline.spans.filter(pl.col("step").is_null() | is_in_steps(steps)))
 
 
-def _join_results(parts: Sequence[StepResults]) -> StepResults:
-    outliers = pl.concat([each.outliers for each in parts]).with_columns(**ROW)
+def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
+    """Return the results of all ranges, without phases and overlap: explanations take these from files."""
+    parts = [each.results for each in ranges]
+    samples, links = [each.samples for each in parts], [each.links for each in parts]
+    outliers = pl.concat([each.outliers for each in parts]).with_columns(**NO_ROW)
     return StepResults(
         samples=StepSamples(
-            pl.concat([each.samples.table for each in parts]),
-            pl.concat([each.samples.actions for each in parts]),
-            max(each.samples.microbatches for each in parts),
-            sum(each.samples.unplaced for each in parts),
-            sum(each.samples.lengthless for each in parts),
+            pl.concat([each.table for each in samples]),
+            pl.concat([each.actions for each in samples]),
+            max(each.microbatches for each in samples),
+            sum(each.unplaced for each in samples),
+            sum(each.lengthless for each in samples),
         ),
         links=StepLinks(
-            pl.concat([each.links.table for each in parts]),
-            pl.concat([each.links.messages for each in parts]),
-            pl.concat([each.links.counts for each in parts]),
+            pl.concat([each.table for each in links]),
+            pl.concat([each.messages for each in links]),
+            pl.concat([each.counts for each in links]),
         ),
         messages=pl.concat([each.messages for each in parts]),
         reduction_waits=pl.concat([each.reduction_waits for each in parts]),
-        phases=pl.concat([each.phases for each in parts]).sort(STEP_PHASES.order),
-        overlap=_with_known_zeros(pl.concat([each.overlap for each in parts]).sort(OVERLAP.order)),
+        phases=STEP_PHASES.empty(),
+        overlap=OVERLAP.empty(),
         other_work=sum_other_work(pl.concat([each.other_work for each in parts])),
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
     )
 
 
-def _with_known_zeros(overlap: pl.DataFrame) -> pl.DataFrame:
+def _with_known_zeros(overlap: LongTable) -> LongTable:
     """Return overlaps in which a time is null only if it was recorded nowhere in the run: elsewhere there was none."""
-    times = [name for name in overlap.columns if name.endswith("_ns")]
-    recorded = [name for name in times if overlap[name].null_count() < overlap.height]
-    return overlap.with_columns(pl.col(recorded).fill_null(0))
+    recorded = {
+        name
+        for rows in overlap.pieces()
+        for name in rows.columns
+        if name.endswith("_ns") and rows[name].null_count() < rows.height
+    }
+    return overlap.changed(
+        lambda rows: rows.with_columns(pl.col(*recorded).fill_null(0)) if recorded else rows
+    )
 
 
 def _added(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

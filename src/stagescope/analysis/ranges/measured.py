@@ -65,8 +65,11 @@ class RangeAnalysis(NamedTuple):
 def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
     """Return what is measured of the steps of `known`, whose timeline also has the steps before and after them."""
     own = is_in_steps(known.steps)
-    tables = {name: getattr(known, name).filter(own) for name in OF_RUN}
-    tables |= {f"ledger_{name}": getattr(known.ledger, name).filter(own) for name in OF_LEDGER}
+    tables = {name: _sorted(getattr(known, name).filter(own), order) for name, order in OF_RUN.items()}
+    tables |= {
+        f"ledger_{name}": _sorted(getattr(known.ledger, name).filter(own), order)
+        for name, order in OF_LEDGER.items()
+    }
     chained = known.chained_losses
     return RangeAnalysis(
         tables=tables | {"between": known.between_steps.parts.filter(own)},
@@ -78,3 +81,8 @@ def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
         of_ledger=tuple(known.ledger.diagnostics),
         results=measure_steps(known, chosen),
     )
+
+
+def _sorted(rows: pl.DataFrame, order: Sequence[str]) -> pl.DataFrame:
+    """Return rows in the order of their table, those that are alike as they were."""
+    return rows.sort(order, maintain_order=True)

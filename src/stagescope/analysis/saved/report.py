@@ -71,17 +71,29 @@ class SavedParts(NamedTuple):
 
 def saved_tables(report: Report) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield the tables to save of a report with explanation, by name. Each is computed when its turn comes."""
+    for name, load in _tables(report):
+        yield name, load()
+
+
+def _tables(report: Report) -> Iterator[tuple[str, Callable[[], pl.DataFrame]]]:
+    """Yield functions that return these tables."""
     explanation = report.explanation
     if explanation is None:
         raise TypeError("a report without explanation is not saved")
     for name in (*FIELDS, *COMPUTED):
-        yield name, getattr(report, name)
+        yield name, partial(getattr, report, name)
     for name in EXPLAINED:
-        yield f"explanation.{name}", getattr(explanation, name)
-    yield "explanation.outlier_pattern", explanation.outlier_pattern.rows
+        yield f"explanation.{name}", partial(getattr, explanation, name)
+    yield "explanation.outlier_pattern", partial(getattr, explanation.outlier_pattern, "rows")
     for part, names in PARTS.items():
         for name in names:
-            yield f"{part}.{name}", getattr(getattr(explanation, part), name)
+            yield f"{part}.{name}", partial(getattr, getattr(explanation, part), name)
+
+
+def saved_pieces(report: Report) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
+    """Yield the same tables in pieces, at least one each; tables that are larger than memory are never there whole."""
+    for name, load in _tables(report):
+        yield name, report.pieces[name]() if name in report.pieces else iter([load()])
 
 
 def restore_report(parts: SavedParts) -> Report:

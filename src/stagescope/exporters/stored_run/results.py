@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING
+
+from polars.io.plugins import register_io_source
 
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.stored_run.parquet import checksum_of
@@ -13,7 +16,7 @@ from stagescope.model.stored_run import RESULTS, RESULTS_FORMAT, RESULTS_INDEX, 
 from stagescope.vocabulary.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from typing import Any
 
@@ -21,11 +24,15 @@ if TYPE_CHECKING:
 
 
 def write_results(
-    directory: Path, of: tuple[str, str, str | None], report: str, tables: Iterable[tuple[str, pl.DataFrame]]
+    directory: Path,
+    of: tuple[str, str, str | None],
+    report: str,
+    tables: Iterable[tuple[str, Iterator[pl.DataFrame]]],
 ) -> Results:
     """Write facts and tables of a report into a stored run, whose lock the caller holds, and return what was written.
 
-    `of` is what the results belong to: version of the code, checksum of the manifest, and steps. Earlier results are
+    `of` is what the results belong to: version of the code, checksum of the manifest, and steps. Tables come in pieces,
+    at least one each. Earlier results are
     removed. Raises OutputError if the operating system refuses to write.
     """
     place = directory / RESULTS
@@ -42,7 +49,27 @@ def write_results(
     return results
 
 
-def _write_table(rows: pl.DataFrame, place: Path, name: str) -> Result:
+def _write_table(pieces: Iterator[pl.DataFrame], place: Path, name: str) -> Result:
+    first = next(pieces)
+    second = next(pieces, None)
     with complete_file(place / name) as unfinished:
-        rows.write_parquet(unfinished)
-        return Result(name, rows.height, checksum_of(unfinished))
+        if second is None:
+            first.write_parquet(unfinished)
+            return Result(name, first.height, checksum_of(unfinished))
+        rows = _write_pieces(chain([first, second], pieces), first.schema, unfinished)
+        return Result(name, rows, checksum_of(unfinished))
+
+
+def _write_pieces(pieces: Iterator[pl.DataFrame], schema: pl.Schema, path: Path) -> int:
+    """Write a table of which one piece after the other is in memory, and return the number of its rows."""
+    rows = 0
+
+    def source(*_: object) -> Iterator[pl.DataFrame]:
+        nonlocal rows
+        for piece in pieces:
+            rows += piece.height
+            yield piece
+
+    # The streaming engine of Polars writes rows while it asks for more.
+    register_io_source(source, schema=schema).sink_parquet(path, maintain_order=True)
+    return rows
