@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 LABELS = {cause.name: cause.label for cause in CAUSES}
 LEVELS = "▁▂▃▄▅▆▇█"
+LEAST_ALSO = 0.005
+"""Smaller changes beside that of an alarm would be shown as 0, or as less."""
+
 MOST_ALSO = 4
 MOST_CAUSES = 6
 LEAST_SHOWN = 0.0005
@@ -77,6 +80,8 @@ def alarm_sentences(alarm: Alarm) -> list[str]:
         )
         return [found, *_ending(alarm)]
     main, *others = alarm.changes
+    # The medians of few steps may differ by less than it took to notice that a level rose, or not at all.
+    others = [change for change in others if change.size >= LEAST_ALSO]
     found = f"{change_text(main)} since step {main.step}; found at step {alarm.found_step}."
     also = [change_text(change) for change in others[:MOST_ALSO]]
     if len(others) > MOST_ALSO:
