@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+
 from places import DATA
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
