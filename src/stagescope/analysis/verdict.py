@@ -51,6 +51,11 @@ CONTRADICTORY = (
     "why ranks were idle cannot be derived."
 )
 
+UNCERTAIN = (
+    "the clocks of some machines may be wrong by more than half of the pipeline window; why ranks were idle cannot be "
+    "derived."
+)
+
 
 class Verdict(NamedTuple):
     """`why` states how much time is lost and why, `findings` are further sentences.
@@ -82,7 +87,8 @@ def give_verdict(report: Report, explanation: Explanation) -> Verdict:
     if fraction is None:
         return Verdict(_nothing_measured(report, has_kernels=bool(of_kernels)), "", of_kernels)
     if report.intermediates.actions.is_contradictory:
-        return Verdict(f"{_describe_run(report, explanation)}: {CONTRADICTORY}", "", ())
+        reason = UNCERTAIN if report.intermediates.actions.is_uncertain else CONTRADICTORY
+        return Verdict(f"{_describe_run(report, explanation)}: {reason}", "", ())
     findings = find_findings(explanation)
     return Verdict(
         f"{_describe_run(report, explanation)}{_lost(explanation)}.",

@@ -109,6 +109,10 @@ CODES: tuple[Code, ...] = (
         "clock.steps_apart", "Steps of different machines hardly overlap: their clocks may differ by a step."
     ),
     Code("clock.slewed", "A machine's clock ran at changing rates, which were removed from its timestamps."),
+    Code(
+        "clock.uncertain",
+        "Clocks may be wrong by more than half of the window, so idle time is not explained.",
+    ),
     Code("clock.unaligned", "The clocks of some machines could not be aligned."),
     Code(
         "clock.wall",

@@ -1,5 +1,7 @@
 """Possible improvements."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -122,6 +124,19 @@ def test_contradictory_timestamps_have_no_causes_and_no_improvements(rank, shift
     assert "contradict the order of the actions" in report.verdict.why
     found = [each.severity for each in report.diagnostics if each.code == "timestamps.contradictory"]
     assert found == ["error"]
+
+
+def test_clocks_that_may_be_wrong_by_more_than_half_of_the_window_have_no_causes():
+    run = api.read(DATA / "recordings" / "v1")
+    window_ns = api.analyze(run).steps["window_ns"].median()
+    for fraction, is_explained in ((0.3, True), (0.7, False)):
+        error_ns = pl.lit(int(fraction * window_ns), run.clocks.schema["estimated_error_ns"])
+        report = api.analyze(replace(run, clocks=run.clocks.with_columns(estimated_error_ns=error_ns)))
+        codes = [each.code for each in report.diagnostics]
+        assert (report.explanation.lost_time is not None) == is_explained
+        assert bool(report.verdict.improvement) == is_explained
+        assert ("clock.uncertain" in codes) != is_explained
+        assert ("may be wrong by more than half" in report.verdict.why) != is_explained
 
 
 def test_small_contradictions_are_a_warning():

@@ -15,7 +15,13 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.action_cells import codes_of
-from stagescope.analysis.graph.causality import LARGE, UNALIGNED, find_contradictions
+from stagescope.analysis.graph.causality import (
+    LARGE,
+    UNALIGNED,
+    UNCERTAIN,
+    find_contradictions,
+    find_uncertain_clocks,
+)
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
 from stagescope.analysis.graph.inner_waits import find_inner_waits
 from stagescope.analysis.graph.reduction_waits import (
@@ -163,8 +169,13 @@ class Actions:
 
     @property
     def is_contradictory(self) -> bool:
-        """Whether timestamps contradict the dependencies so much that idle time cannot be explained."""
-        return any(found.code == LARGE for found in self.diagnostics)
+        """Whether timestamps contradict the dependencies, or may be wrong, so much that idle time is not explained."""
+        return any(found.code in (LARGE, UNCERTAIN) for found in self.diagnostics)
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether the clocks of machines are too uncertain to explain idle time."""
+        return any(found.code == UNCERTAIN for found in self.diagnostics)
 
 
 def find_actions(
@@ -201,11 +212,13 @@ def find_actions(
     table, partners, united = _unite_pairs(actions)
     needs = _needs_of_actions(found.rows, united)
     is_unaligned = bool(timeline.diagnostics["code"].is_in(UNALIGNED).any())
-    early = find_contradictions(table, needs, _clock_errors(timeline), is_unaligned=is_unaligned)
+    clocks = _clock_errors(timeline)
+    early = find_contradictions(table, needs, clocks, is_unaligned=is_unaligned)
+    uncertain = find_uncertain_clocks(table, clocks)
     arrived_ns = needs.filter("is_remote")["arrived_ns"]
     # A simulation without transfers has ones that take no time.
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
-    diagnostics = (*excluded, *found.diagnostics, *early)
+    diagnostics = (*excluded, *found.diagnostics, *early, *uncertain)
     reductions, inside = find_reduction_waits(spans), find_inner_waits(spans, timeline.ranks)
     return Actions(table, needs, partners, diagnostics, has_transfers, reductions, inside)
 
@@ -359,7 +372,8 @@ def _needs_of_actions(rows: pl.DataFrame, united: NDArray[np.uint32]) -> pl.Data
 
 
 def _clock_errors(timeline: Timeline) -> pl.DataFrame:
-    """Return the clock of every rank and its error bound, null if unknown."""
+    """Return the clock of every rank, its error bound and its estimated error, null if unknown."""
     off = pl.max_horizontal(pl.col("error_lo_ns").abs(), pl.col("error_hi_ns").abs())
-    errors = timeline.clocks.group_by("clock").agg(error_ns=off.max())
+    estimated = pl.col("estimated_error_ns").max()
+    errors = timeline.clocks.group_by("clock").agg(error_ns=off.max(), estimated_ns=estimated)
     return timeline.ranks.select("rank", "clock").join(errors, on="clock", how="left")

@@ -1,7 +1,8 @@
 """Whether timestamps contradict the dependencies: actions that started before their input had been computed.
 
 A few microseconds are the error of the clocks. If usual steps have contradictions of half of the window or more,
-clocks or labels are wrong, and what ranks waited for cannot be derived from them.
+clocks or labels are wrong, and what ranks waited for cannot be derived from them. Nor can it if a clock may be wrong by
+as much: where the clocks of replicas are, no input shows it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 SMALL, LARGE = "clock.causality", "timestamps.contradictory"
 """Codes: what waits are computed from is slightly off, or useless."""
 
+UNCERTAIN = "clock.uncertain"
+"""Code: the estimated error of clocks is too large for waits between ranks."""
+
 UNALIGNED = ("clock.unaligned", "clock.wall")
 """Codes of diagnostics that explain contradictions: clocks could not be aligned, or are not, as requested."""
 
 MOST_CONTRADICTION_FRACTION = 0.5
-"""Idle time is not explained if, in at least half of the steps, an action started this fraction of the window early."""
+"""Idle time is not explained if, in at least half of the steps, an action started this fraction of the window early, or
+if a clock may be wrong by more."""
 
 
 def find_contradictions(
@@ -55,6 +60,26 @@ def find_contradictions(
         severity = "warning" if is_unaligned else "error"
         return [Diagnostic(severity, message, count=count, code=LARGE)]
     return [Diagnostic("warning", f"{most}; check the clock alignment", count=count, code=SMALL)]
+
+
+def find_uncertain_clocks(table: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+    """Return a diagnostic about clocks that may be wrong by more than a fraction of the usual window of a step.
+
+    `table` is the table ACTIONS, `clocks` has the clock of every rank and its estimated error (rank, clock,
+    estimated_ns; null if it is unknown).
+    """
+    if table.is_empty():
+        return []
+    window_ns = float(np.median(group_actions(table).window_ns(table)))
+    own = clocks.join(table.select("rank").unique(), on="rank", how="semi").unique("clock")
+    uncertain = own.filter(pl.col("estimated_ns") > MOST_CONTRADICTION_FRACTION * window_ns)
+    if uncertain.is_empty():
+        return []
+    text = (
+        f"the clocks of {uncertain.height} of {own.height} machines may be wrong by more than half of the pipeline "
+        f"window, by up to {duration_text(uncertain['estimated_ns'].max())}: idle time cannot be explained"
+    )
+    return [Diagnostic("warning", text, count=uncertain.height, code=UNCERTAIN)]
 
 
 def _allowed_ns(

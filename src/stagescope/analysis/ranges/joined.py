@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.explanation import explain
-from stagescope.analysis.graph.causality import LARGE, SMALL
+from stagescope.analysis.graph.causality import LARGE, SMALL, UNCERTAIN
 from stagescope.analysis.idle.overlap import OVERLAP
 from stagescope.analysis.idle.phases import STEP_PHASES
 from stagescope.analysis.intermediates import Intermediates
@@ -194,14 +194,17 @@ def _with_known_zeros(overlap: LongTable) -> LongTable:
 
 
 def _added(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return diagnostics with one row per code and rank, and all counts: the first one; of contradictions, the most."""
+    """Return diagnostics with one row per code and rank, and all counts: the first one; of contradictions, the most.
+
+    Uncertain clocks are the same in all ranges.
+    """
     alike: dict[tuple[object, ...], list[Diagnostic]] = defaultdict(list)
     for note in notes:
         alike[note.code, note.severity, note.rank].append(note)
     return tuple(
         replace(
-            max(rows, key=lambda row: row.count) if rows[0].code in (LARGE, SMALL) else rows[0],
-            count=sum(row.count for row in rows),
+            max(rows, key=lambda row: row.count) if rows[0].code in (LARGE, SMALL, UNCERTAIN) else rows[0],
+            count=(max if rows[0].code == UNCERTAIN else sum)(row.count for row in rows),
         )
         for rows in alike.values()
     )
