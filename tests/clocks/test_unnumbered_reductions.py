@@ -12,6 +12,7 @@ from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import read
 from stagescope.clocks import observations, observe
+from stagescope.clocks.alignment import align_clocks
 from stagescope.clocks.observations import gather_observations
 
 TOLERANCE_NS = 1_000_000
@@ -35,6 +36,25 @@ def test_ranks_that_wait_in_reductions_do_not_look_like_slewed_clocks(tmp_path):
     assert np.abs(ahead_ns - offset - rate * (planted - planted[0])).max() < TOLERANCE_NS
 
 
+def test_errors_do_not_add_up_along_a_thousand_machines():
+    """The last to enter, and those who leave with it, connect machines that are far apart in the ring."""
+    count, steps = 400, 16
+    truth = run(replace(random_times(Shape(count, 1, 2, steps, noise=0.05), 2), reduces=True))
+    names = [f"clock {number}" for number in range(count)]
+    bare = {name: pl.lit(None, pl.Int32) for name in ("tp", "cp")}
+    timeline = replace(truth, ranks=truth.ranks.with_columns(**bare, clock=pl.Series(names)))
+    random = np.random.default_rng(7)
+    offset_ns = random.integers(-(10**6), 10**6, count)
+    shift = pl.Series(offset_ns[timeline.spans["rank"].to_numpy()])
+    wrong = timeline.with_spans(timeline.spans.with_columns(pl.col("start_ns", "end_ns") + shift))
+    found = align_clocks(wrong)
+    ahead_ns = found.timeline.spans["start_ns"].to_numpy() - truth.spans["start_ns"].to_numpy()
+    ahead_ns -= int(np.median(ahead_ns))
+    estimated_ns = [each.estimated_error_ns or 0 for each in found.timeline.alignment.machines]
+    assert np.abs(ahead_ns).max() < 60_000
+    assert max(estimated_ns) < 100_000
+
+
 @pytest.mark.parametrize(("most_long", "reach"), [(2_000, 8), (120, 3), (1, 1)])
 def test_of_many_machines_each_is_compared_with_those_next_to_it(most_long, reach, monkeypatch):
     count, steps = 40, 30
@@ -47,8 +67,13 @@ def test_of_many_machines_each_is_compared_with_those_next_to_it(most_long, reac
     table = gather_observations([seen], truth.diagnostics, clocks).table.filter(kind="reduction")
     apart = (pl.col("target") - pl.col("source")) % count
     distance = pl.min_horizontal(apart, count - apart)
+    stars, table = table.filter(distance > 8), table.filter(distance <= 8)
     short, long = table.filter("waited"), table.filter(~pl.col("waited"))
     assert (table["received_ns"] >= table["sent_ns"]).all()
+    assert stars["waited"].all()
+    assert stars.group_by("step").agg(pl.n_unique("source"), pl.len()).select(
+        "source", "len"
+    ).unique().rows() == [(1, count - 17)]
     assert short.select(distance.max()).item() == 8
     assert short.height >= 16 * steps
     assert long.select(distance.max()).item() == reach

@@ -146,7 +146,7 @@ def evidence_of(table: pl.DataFrame, coarse: Coarse, error_ns: Floats) -> Eviden
         error_ns[source] + error_ns[target],
         table["waited"].to_numpy(),
         np.arange(len(table)),
-        np.where((table["kind"] == "collective").to_numpy(), COLLECTIVE, 0),
+        np.where(table["kind"].is_in(("collective", "reduction")).to_numpy(), COLLECTIVE, 0),
         table["stay_ns"].fill_null(0).to_numpy().astype(float),
     )
 

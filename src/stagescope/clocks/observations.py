@@ -29,7 +29,7 @@ from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagescope.clocks.evidence import Ints
+    from stagescope.clocks.evidence import Bools, Ints
     from stagescope.model import Timeline
 
 ROWS = ("rank", "start_ns", "end_ns")
@@ -41,6 +41,9 @@ WAITED_NS = 5_000
 MOST_REDUCERS = 16
 """In a reduction without a number, up to this many clocks are compared pair by pair; of more, each clock with the eight
 next to it on either side. All pairs of a large reduction would be quadratic."""
+
+STARS = 16
+"""About as many calls of a stage compare all its replicas with the last one to enter, if they are more than that."""
 
 MOST_LONG = 1_000
 """Long delays of one large reduction that are used in each direction of its ring, about. With 125 clocks next to each
@@ -299,7 +302,8 @@ def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
     """Return the observations of the reductions of one stage; `call` is the number of that of each member.
 
     The members of a call are next to each other, in the order of their clocks. Those of large calls form a ring, in
-    which any two are connected through others. Long delays are used between two clocks without short ones, in calls of
+    which any two are connected through others, and some calls also connect all of them with the last one to enter. Long
+    delays are used between two clocks without short ones, in calls of
     more than MOST_LONG / 8 clocks only the nearer ones: they would be most of the observations of a run.
     """
     size = np.bincount(call)[call]
@@ -319,7 +323,8 @@ def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
     has_short = np.unique(pair[waited[source]])
     is_open = is_near.astype(bool) & ~np.isin(pair, has_short)
     kept = waited[source] | (size[source] <= MOST_REDUCERS) | is_open
-    by, to = members[source[kept]], members[target[kept]]
+    hub, spoke = _stars(call, size, waited)
+    by, to = (members[np.concatenate(ends)] for ends in ((source[kept], hub), (target[kept], spoke)))
     return pl.DataFrame(
         {
             "kind": pl.repeat("reduction", by.height, eager=True),
@@ -332,7 +337,24 @@ def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
             "sent_ns": by["entered_ns"],
             "received_ns": to["left_ns"],
             "waited": by["waited"],
-            "stay_ns": pl.repeat(None, by.height, dtype=pl.Int64, eager=True),
+            "stay_ns": by["left_ns"] - by["entered_ns"],
         },
         schema=OBSERVATION_SCHEMA,
     )
+
+
+def _stars(call: Ints, size: Ints, waited: Bools) -> tuple[Ints, Ints]:
+    """Return the members of some large calls, and for each of them the last one to enter: sources and targets.
+
+    In a ring of a thousand clocks, errors add up from neighbor to neighbor, and most clocks are never the last.
+    """
+    every = max(1, (int(call.max(initial=0)) + 1) // STARS)
+    rows = np.flatnonzero((size > MOST_REDUCERS) & (call % every == 0))
+    late = rows[waited[rows]]
+    calls, first = np.unique(call[late], return_index=True)
+    place = np.searchsorted(calls, call[rows])
+    hub = late[first][np.minimum(place, max(0, len(calls) - 1))] if len(calls) else rows
+    apart = np.abs(rows - hub)
+    apart = np.minimum(apart, size[rows] - apart)
+    is_far = apart > MOST_REDUCERS // 2
+    return hub[is_far], rows[is_far]

@@ -75,9 +75,10 @@ def find_uncertain_clocks(table: pl.DataFrame, clocks: pl.DataFrame) -> list[Dia
     uncertain = own.filter(pl.col("estimated_ns") > MOST_CONTRADICTION_FRACTION * window_ns)
     if uncertain.is_empty():
         return []
+    most_ns = int(uncertain["estimated_ns"].to_numpy().max())
     text = (
         f"the clocks of {uncertain.height} of {own.height} machines may be wrong by more than half of the pipeline "
-        f"window, by up to {duration_text(uncertain['estimated_ns'].max())}: idle time cannot be explained"
+        f"window, by up to {duration_text(most_ns)}: idle time cannot be explained"
     )
     return [Diagnostic("warning", text, count=uncertain.height, code=UNCERTAIN)]
 
