@@ -6,8 +6,9 @@ import pytest
 import planted_runs
 from drawing import timeline_from_text
 from machines import on_machines
+from places import DATA
 from stagescope.analysis import build_explained_report, intermediates
-from stagescope.api import simulate
+from stagescope.api import read, simulate
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.pipelines import find_pipelines
@@ -166,3 +167,16 @@ def test_a_picture_of_theory_has_no_layers():
     layers = gather_layers(step.timeline)
     assert (layers.idle, layers.critical_path) == (None, None)
     assert gather_layers(empty_timeline()).idle is None
+
+
+def test_uncertain_clocks_show_neither_causes_nor_a_critical_path():
+    run = read(DATA / "recordings" / "v1")
+    error_ns = pl.lit(10**9, run.clocks.schema["estimated_error_ns"])
+    uncertain = replace(run, clocks=run.clocks.with_columns(estimated_error_ns=error_ns))
+    extras, layers = gather_extras(uncertain), gather_layers(uncertain)
+    assert "may be wrong by more than half" in extras.objects["verdict"]["why"]
+    assert extras.bubbles is not None
+    for found in (extras, layers):
+        assert found.idle is None
+        assert found.critical_path is None
+    assert gather_extras(run).idle.height

@@ -44,12 +44,13 @@ def report_extras(report: Report) -> AnalysisLayers:
     """Return the layers of a report for the viewer; the report computes each of its results once.
 
     Pipelines whose machines are not on one clock have neither idle intervals nor a critical path; the verdict states
-    it. A simulated step is its own ideal and gets no other. The ledger has the lost time of the report.
+    it. Nor do runs whose timestamps contradict the order of the actions, or whose clocks are too uncertain. A simulated
+    step is its own ideal and gets no other. The ledger has the lost time of the report.
     """
     verdict = {"verdict": _verdict(report), **_understood(report.timeline)}
     bubbles = report.intermediates.windows.bubbles
     actions = report.intermediates.actions
-    if report.explanation is None or actions.table.is_empty():
+    if report.explanation is None or actions.table.is_empty() or actions.is_contradictory:
         return AnalysisLayers(bubbles=bubbles, steps=report.step_lengths, objects=verdict)
     is_theory = is_simulated(report.intermediates.timeline)
     ledger = account_of(report)
@@ -106,7 +107,7 @@ def gather_layers(timeline: Timeline, step: int | None = None) -> AnalysisLayers
         return AnalysisLayers()
     shown = timeline.only_step(step)
     intermediates = intermediates_of(shown)
-    if intermediates.actions.table.is_empty():
+    if intermediates.actions.table.is_empty() or intermediates.actions.is_contradictory:
         return AnalysisLayers()
     in_step = (pl.col("step") == step).fill_null(value=False)
     rows = timeline.spans.select(in_step).to_series().arg_true()
