@@ -37,7 +37,7 @@ def test_ranks_that_wait_in_reductions_do_not_look_like_slewed_clocks(tmp_path):
 
 
 def test_errors_do_not_add_up_along_a_thousand_machines():
-    """The last to enter, and those who leave with it, connect machines that are far apart in the ring."""
+    """Machines that are far apart in the ring are compared through the last one to enter."""
     count, steps = 400, 16
     truth = run(replace(random_times(Shape(count, 1, 2, steps, noise=0.05), 2), reduces=True))
     names = [f"clock {number}" for number in range(count)]

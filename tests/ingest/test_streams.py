@@ -138,7 +138,7 @@ def test_a_file_of_an_impossible_compression_ratio_is_refused(tmp_path):
     assert "--limit ratio=" in caught.value.hint
 
 
-def test_who_looks_at_the_beginning_of_a_file_reads_no_more(tmp_path, monkeypatch):
+def test_taking_the_beginning_of_a_file_reads_little_more(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(bytes(4 << 20))
     read = []

@@ -174,7 +174,7 @@ def test_uncertain_clocks_show_neither_causes_nor_a_critical_path():
     error_ns = pl.lit(10**9, run.clocks.schema["estimated_error_ns"])
     uncertain = replace(run, clocks=run.clocks.with_columns(estimated_error_ns=error_ns))
     extras, layers = gather_extras(uncertain), gather_layers(uncertain)
-    assert "may be wrong by more than half" in extras.objects["verdict"]["why"]
+    assert "may be off by more than half" in extras.objects["verdict"]["why"]
     assert extras.bubbles is not None
     for found in (extras, layers):
         assert found.idle is None

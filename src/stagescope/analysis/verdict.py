@@ -52,7 +52,7 @@ CONTRADICTORY = (
 )
 
 UNCERTAIN = (
-    "the clocks of some machines may be wrong by more than half of the pipeline window; why ranks were idle cannot be "
+    "the clocks of some machines may be off by more than half the pipeline window; why ranks were idle cannot be "
     "derived."
 )
 

@@ -36,7 +36,7 @@ ZSTD_INPUT_BYTES = 1 << 12
 """Zstandard cannot limit the output of one call, and 4 bytes can expand to 128 KiB; small inputs bound it."""
 
 FIRST_BYTES = 8 << 10
-"""Who only looks at the beginning of one of 10,000 files does not read a megabyte of it."""
+"""Size of the first block: recognizing a file needs its beginning, and not a megabyte of each of 10,000 files."""
 OUTPUT_BYTES = 1 << 22
 
 ANY_RATIO_BYTES = 64 << 20

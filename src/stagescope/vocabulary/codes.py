@@ -111,7 +111,7 @@ CODES: tuple[Code, ...] = (
     Code("clock.slewed", "A machine's clock ran at changing rates, which were removed from its timestamps."),
     Code(
         "clock.uncertain",
-        "Clocks may be wrong by more than half of the window, so idle time is not explained.",
+        "Clocks may be off by more than half the window, so idle time is not explained.",
     ),
     Code("clock.unaligned", "The clocks of some machines could not be aligned."),
     Code(

@@ -136,7 +136,7 @@ def test_clocks_that_may_be_wrong_by_more_than_half_of_the_window_have_no_causes
         assert (report.explanation.lost_time is not None) == is_explained
         assert bool(report.verdict.improvement) == is_explained
         assert ("clock.uncertain" in codes) != is_explained
-        assert ("may be wrong by more than half" in report.verdict.why) != is_explained
+        assert ("may be off by more than half" in report.verdict.why) != is_explained
 
 
 def test_small_contradictions_are_a_warning():

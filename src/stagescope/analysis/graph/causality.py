@@ -1,7 +1,7 @@
 """Whether timestamps contradict the dependencies: actions that started before their input had been computed.
 
 A few microseconds are the error of the clocks. If usual steps have contradictions of half of the window or more,
-clocks or labels are wrong, and what ranks waited for cannot be derived from them. Nor can it if a clock may be wrong by
+clocks or labels are wrong, and what ranks waited for cannot be derived from them. Nor can it if a clock may be off by
 as much: where the clocks of replicas are, no input shows it.
 """
 
@@ -32,7 +32,7 @@ UNALIGNED = ("clock.unaligned", "clock.wall")
 
 MOST_CONTRADICTION_FRACTION = 0.5
 """Idle time is not explained if, in at least half of the steps, an action started this fraction of the window early, or
-if a clock may be wrong by more."""
+if a clock may be off by more."""
 
 
 def find_contradictions(
@@ -63,7 +63,7 @@ def find_contradictions(
 
 
 def find_uncertain_clocks(table: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
-    """Return a diagnostic about clocks that may be wrong by more than a fraction of the usual window of a step.
+    """Return a diagnostic about clocks that may be off by more than a fraction of the usual window of a step.
 
     `table` is the table ACTIONS, `clocks` has the clock of every rank and its estimated error (rank, clock,
     estimated_ns; null if it is unknown).
@@ -77,7 +77,7 @@ def find_uncertain_clocks(table: pl.DataFrame, clocks: pl.DataFrame) -> list[Dia
         return []
     most_ns = int(uncertain["estimated_ns"].to_numpy().max())
     text = (
-        f"the clocks of {uncertain.height} of {own.height} machines may be wrong by more than half of the pipeline "
+        f"the clocks of {uncertain.height} of {own.height} machines may be off by more than half the pipeline "
         f"window, by up to {duration_text(most_ns)}: idle time cannot be explained"
     )
     return [Diagnostic("warning", text, count=uncertain.height, code=UNCERTAIN)]
