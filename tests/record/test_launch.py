@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,27 @@ def test_exit_code_is_unchanged(code):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT])
 def test_end_by_signal_is_reported_like_a_shell(number):
     assert run_command(shell(f"kill -{int(number)} $$"), clean_environment()) == Ended(128 + number, number)
+
+
+def test_end_is_noticed_although_another_thread_takes_the_signal(monkeypatch):
+    poll, polled = subprocess.Popen.poll, []
+
+    def late_poll(process):
+        if not polled:
+            polled.append(os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT))
+            return None
+        return poll(process)
+
+    monkeypatch.setattr(subprocess.Popen, "poll", late_poll)
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)  # does not block SIGCHLD, so the kernel chooses it
+    other.start()
+    try:
+        assert run_command(shell("exit 3"), clean_environment()) == Ended(3, None)
+    finally:
+        done.set()
+        other.join()
+    assert polled
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT])

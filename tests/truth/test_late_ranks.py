@@ -10,6 +10,7 @@ import pytest
 from stagescope.analysis import build_explained_report
 from stagescope.analysis.collectives.late_ranks import find_late_ranks
 from stagescope.analysis.intermediates import intermediates_of
+from stagescope.model.timeline import Timeline
 from truth.causes import Place, late_rank, randomly_late
 from truth.engine import simulate
 from truth.plan import MS, Costs, Shape, make_plan
@@ -52,6 +53,25 @@ def test_late_rank_is_named_with_its_place_and_what_it_costs(name):
     others = report.culprits.filter(pl.col("cause").is_in(["unattributed", "other_work"]))
     by_rank = others.filter(victim_rank=0).group_by("culprit_rank").agg(pl.sum("idle_ns"))
     assert by_rank.sort("idle_ns")["culprit_rank"][-1] == rank
+
+
+def test_garbage_collection_is_no_place():
+    shape, place, _ = SHAPES["one pipeline"]
+    timeline = timeline_of(simulate(late_rank(base_plan(shape), place, LATE_NS, "")))
+    meets = pl.col("name").str.starts_with("all_reduce") & (pl.col("rank") == place.rank)
+    collections = timeline.spans.filter(meets).with_columns(
+        kind=pl.lit("other").cast(timeline.spans.schema["kind"]),
+        name=pl.lit("garbage collection of generation 0"),
+        start_ns=pl.col("start_ns") - LATE_NS // 3,
+        end_ns=pl.col("start_ns") - LATE_NS // 3 + MS // 5,
+    )
+    before, after = (
+        build_explained_report(Timeline.from_spans(spans)).late_ranks.select("rank", "after", "before").row(0)
+        for spans in (timeline.spans, pl.concat([timeline.spans, collections]))
+    )
+    assert collections.height >= shape.steps
+    assert before == after
+    assert after[2] == "the all_reduce"
 
 
 def claims(plan):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.vocabulary.kinds import BY_NAME
+from stagescope.vocabulary.kinds import BY_NAME, GARBAGE_COLLECTION
 
 if TYPE_CHECKING:
     from stagescope.record.recorder import Recorder
@@ -56,5 +56,5 @@ class GarbageCollections:
             return
         for _ in range(len(self._kept)):
             start_ns, end_ns, generation, step = self._kept.popleft()
-            name = self._recorder.name_id(f"garbage collection of generation {generation}")
+            name = self._recorder.name_id(f"{GARBAGE_COLLECTION} of generation {generation}")
             self._recorder.emit(OTHER, start_ns, end_ns, name=name, step=step)

@@ -23,6 +23,9 @@ HOOK_DIRECTORY = Path(__file__).absolute().parent / "hook"
 SENT_BY_TERMINAL = 0x80
 """si_code of a signal sent by the kernel, such as for Ctrl-C: the whole foreground process group has received it."""
 
+LONGEST_WAIT_S = 0.5
+"""After this time without a signal, the command is asked whether it has ended."""
+
 MAX_READ_RECORDINGS = 64
 """Recordings that are opened at the end of a command; in a directory with more of them, all count as its own."""
 
@@ -192,8 +195,9 @@ def _watch_children() -> signal.Handlers:
 def _follow(process: subprocess.Popen[bytes], watched: frozenset[signal.Signals]) -> int:
     """Wait for the end of `process` while forwarding signals; return its code as subprocess defines it."""
     while (code := process.poll()) is None:
-        arrived = signal.sigwaitinfo(watched)
-        if arrived.si_signo != signal.SIGCHLD and arrived.si_code != SENT_BY_TERMINAL:
+        # Not for as long as it takes: a thread of a library, which does not block SIGCHLD, can consume it.
+        arrived = signal.sigtimedwait(watched, LONGEST_WAIT_S)
+        if arrived and arrived.si_signo != signal.SIGCHLD and arrived.si_code != SENT_BY_TERMINAL:
             process.send_signal(arrived.si_signo)
     return code
 

@@ -64,6 +64,8 @@ ALL_SENDS: tuple[str, ...] = (*SENDS, "send")
 ALL_RECEIVES: tuple[str, ...] = (*RECEIVES, "recv")
 TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES, *PLAIN_TRANSFERS)
 COLLECTIVE = "collective"
+GARBAGE_COLLECTION = "garbage collection"
+"""How the names of pauses by Python's garbage collector begin; their kind is other."""
 
 
 def label(kind: str, stage: int | None, microbatch: int | None) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 from stagescope.analysis.collectives.meetings import list_waits
 from stagescope.analysis.iteration.activities import name_activities
 from stagescope.model.collectives import SEPARATOR
-from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, TRANSFERS
+from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, GARBAGE_COLLECTION, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -67,7 +67,8 @@ def _stretch(meeting: Mapping[str, int], spans: pl.DataFrame) -> dict[str, objec
     before = {"start_ns": since_ns, "end_ns": since_ns, "label": _before(spans, rank, since_ns)}
     after = {"start_ns": until_ns, "end_ns": until_ns, "label": f"the {meeting['operation']}"}
     ends = pl.DataFrame([before, after], schema=done.schema)
-    gap = _longest_gap(pl.concat([ends, done, waits]).sort("start_ns", "end_ns"))
+    landmarks = done.with_columns(label=pl.when(~_is_anywhere()).then("label"))
+    gap = _longest_gap(pl.concat([ends, landmarks, waits]).sort("start_ns", "end_ns"))
     sums = (
         done.with_columns(name_activities(chosen)["activity"])
         .group_by("label", "activity")
@@ -84,7 +85,7 @@ def _stretch(meeting: Mapping[str, int], spans: pl.DataFrame) -> dict[str, objec
 def _longest_gap(known: pl.DataFrame) -> dict[str, object]:
     """Return gap_ns of the longest gap between intervals, and the labels before (label) and after it (next).
 
-    Waits for other ranks have no label: what was before or after them is named instead.
+    Waits for other ranks and garbage collections have no label: what was before or after them is named instead.
     """
     gaps = known.with_columns(
         pl.col("label").forward_fill(),
@@ -92,6 +93,11 @@ def _longest_gap(known: pl.DataFrame) -> dict[str, object]:
         gap_ns=(pl.col("start_ns").shift(-1) - pl.col("end_ns").cum_max()).fill_null(0),
     )
     return gaps.row(gaps["gap_ns"].arg_max() or 0, named=True)
+
+
+def _is_anywhere() -> pl.Expr:
+    """Return whether something happens at any place of a program, so that it identifies none."""
+    return pl.col("label").str.starts_with(GARBAGE_COLLECTION)
 
 
 def _label() -> pl.Expr:
