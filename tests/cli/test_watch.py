@@ -131,7 +131,8 @@ def test_a_webhook_gets_each_alarm_signed(recordings, monkeypatch, capsys):
 def test_a_directory_that_does_not_exist_is_an_error_and_an_empty_one_may_fill(tmp_path, capsys):
     assert main(["watch", str(tmp_path / "none")]) == 1
     assert "No such file or directory" in capsys.readouterr().err
-    assert main(["watch", str(tmp_path), "--seconds", "0"]) == 0
+    assert main(["watch", str(tmp_path), "--seconds", "0.3", "--interval", "0.1"]) == 0
+    assert capsys.readouterr().err == f"stagescope: waiting for recordings in {tmp_path}\n"
 
 
 def test_a_watcher_measures_what_was_added_between_two_updates(tmp_path):

@@ -128,12 +128,15 @@ def command(
     until_s = time.monotonic() + seconds if seconds is not None else float("inf")
     with ending(ended), ExitStack() as stack:
         takers = [_output(stack, watcher, as_json=options["as_json"]), *_outlets(stack, **options)]
-        raised = False
+        raised = waits = False
         while not ended.is_set():
             update = _update(watcher, directories)
             if update is not None:
                 raised = _notify(update, notifier) or raised
                 _show(update, takers)
+            elif not waits:
+                waits = True
+                _warn(f"waiting for recordings in {', '.join(map(str, directories))}")
             if (update is not None and update.is_over) or (raised and options["until_alarm"]):
                 break
             remaining_s = until_s - time.monotonic()

@@ -52,7 +52,8 @@ def change_text(change: Change) -> str:
     """Return what has changed, and by how much, without the step."""
     name = subject_text(change.subject)
     if change.subject.kind == PART:
-        return f"{name} takes {100 * change.size:.0f} points more of the iteration"
+        more, share = duration_text(round(change.now - change.usual)), 100 * change.size
+        return f"{name} takes {more} more per iteration ({share:.0f} % of the usual iteration)"
     before, now = duration_text(round(change.usual)), duration_text(round(change.now))
     if change.subject.kind == RANK:
         return (
