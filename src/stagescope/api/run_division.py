@@ -150,8 +150,8 @@ def span_count(part: RunPart) -> int:
     return sum(process.facts.spans for process in part.decisions.processes)
 
 
-def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[tuple[RunPart, list[str]]]:
-    """Return the parts with the paths of their files; those that share a file are one part.
+def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[tuple[list[int], list[str]]]:
+    """Return the numbers of the parts with the paths of their files; those that share a file are together.
 
     `expected` has a row for each table, rank, pipeline and range of steps.
     """
@@ -165,35 +165,10 @@ def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[tup
     for rank, name in placed.iter_rows():
         edges.append((part_of[rank], first.setdefault(name, part_of[rank])))
     root = connected_ranks(edges)
-    together: dict[int, list[RunPart]] = {}
-    for number, part in enumerate(parts):
-        together.setdefault(root[number], []).append(part)
+    together: dict[int, list[int]] = {}
+    for number in range(len(parts)):
+        together.setdefault(root[number], []).append(number)
     paths: dict[int, list[str]] = {}
     for name, number in first.items():
         paths.setdefault(root[number], []).append(name)
-    return [(_one_part(group), paths.get(number, [])) for number, group in together.items()]
-
-
-def _one_part(parts: Sequence[RunPart]) -> RunPart:
-    if len(parts) == 1:
-        return parts[0]
-    processes = sorted(
-        (p for part in parts for p in part.decisions.processes), key=lambda process: process.rank
-    )
-    files = {
-        process.source: files
-        for part in parts
-        for process, files in zip(part.decisions.processes, part.files, strict=True)
-    }
-    ranks = pl.concat(part.placement.ranks for part in parts).sort("rank")
-    return RunPart(
-        replace(
-            parts[0].decisions,
-            processes=tuple(processes),
-            ranks=pl.concat(part.decisions.ranks for part in parts).sort("rank"),
-        ),
-        tuple(files[process.source] for process in processes),
-        parts[0].placement._replace(ranks=ranks),
-        pl.concat(part.numbered for part in parts).sort("rank"),
-        parts[0].run,
-    )
+    return [(group, paths.get(number, [])) for number, group in together.items()]

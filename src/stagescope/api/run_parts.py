@@ -6,16 +6,15 @@ that the tables of a part are exactly the rows that reading the whole run at onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import polars as pl
 
-from stagescope.clocks import extents_of, observe, timestamps_of, with_corrections
-from stagescope.exporters.new_files import make_directory
-from stagescope.exporters.stored_run.partition_files import UNENCODED, Unwritten, write_partition
+from stagescope.clocks import extents_of, observe, with_corrections
+from stagescope.exporters.stored_run.partition_files import Unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import divide_tables
+from stagescope.exporters.stored_run.waiting_rows import wait, waiting
 from stagescope.ingest.merge import conformed, with_valid_rows
 from stagescope.ingest.recording.survey import timeline_of_part
 from stagescope.ingest.stages import stage_evidence, with_placement
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from stagescope.clocks import Observed, PartOfRun
     from stagescope.clocks.correction import Correction
     from stagescope.exporters.stored_run.partitions import StepRanges
+    from stagescope.exporters.stored_run.waiting_rows import WaitingRows
     from stagescope.ingest.recording.decisions import Decisions
     from stagescope.ingest.recording.survey import Files
     from stagescope.ingest.stages import Placement
@@ -53,13 +53,27 @@ class RunPart:
         return f"ranks {min(ranks)} to {max(ranks)}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 
+class Unobserved(NamedTuple):
+    """A part that is to be observed, and the directory that its rows wait in until they are stored."""
+
+    part: RunPart
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """How messages name the part."""
+        return self.part.name
+
+
 class Observation(NamedTuple):
     """What a part shows about the whole run.
 
-    `counts` has table, rank, step and n (rows), `edges` rank and peer of transfers, `acted` the ranks with actions,
-    `stages` those of stage_evidence, and `names` the distinct names of spans.
+    `rows` names the files with its rows. `counts` has table, rank, step and n (rows), `edges` rank and peer of
+    transfers, `acted` the ranks with actions, `stages` those of stage_evidence, and `names` the distinct names of
+    spans.
     """
 
+    rows: WaitingRows
     observed: Observed
     extents: pl.DataFrame
     counts: pl.DataFrame
@@ -71,35 +85,20 @@ class Observation(NamedTuple):
 
 
 class Unstored(NamedTuple):
-    """A part that is to be stored, and how: see divide_tables. `missing` are the paths of files that are not there.
+    """Rows of one part or of several that are to be stored, and how: see divide_tables.
 
-    `corrections` are those of the clocks that `part.numbered` numbers, None to leave timestamps as recorded.
+    `missing` are the paths of files that are not there. `corrections` are those of the clocks that `numbered` numbers,
+    None to leave timestamps as recorded.
     """
 
-    part: RunPart
+    name: str
+    rows: tuple[WaitingRows, ...]
+    numbered: pl.DataFrame
     directory: Path
     pipelines: pl.DataFrame
     ranges: StepRanges
     missing: frozenset[str]
     corrections: tuple[Correction, ...] | None
-
-    @property
-    def name(self) -> str:
-        """How messages name the part."""
-        return self.part.name
-
-
-class Timed(NamedTuple):
-    """A part of which all timestamps of some clocks are wanted, as files in a directory."""
-
-    part: RunPart
-    directory: Path
-    clocks: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """How messages name the part."""
-        return self.part.name
 
 
 def read_part(part: RunPart) -> Timeline:
@@ -108,8 +107,9 @@ def read_part(part: RunPart) -> Timeline:
     return with_placement(with_valid_rows(timeline), part.placement)
 
 
-def observe_part(part: RunPart) -> Observation:
-    """Return what a part shows about the whole run."""
+def observe_part(item: Unobserved) -> Observation:
+    """Return what a part shows about the whole run, and leave its rows in files. Raises OSError."""
+    part = item.part
     timeline = read_part(part)
     spans = timeline.spans
     is_edge = pl.col("kind").is_in([*SENDS, *RECEIVES]) & pl.col("peer").is_not_null()
@@ -121,6 +121,7 @@ def observe_part(part: RunPart) -> Observation:
         for table in PARTITIONED
     ]
     return Observation(
+        wait(timeline, item.directory, part.name),
         observe(timeline, part.numbered, part.run),
         extents_of(timeline, part.numbered),
         pl.concat(counts),
@@ -134,9 +135,9 @@ def observe_part(part: RunPart) -> Observation:
 
 def store_part(item: Unstored) -> list[Part]:
     """Write the files of a part that are missing, and return them for the manifest. Raises OSError."""
-    timeline = read_part(item.part)
+    timeline = waiting(item.rows)
     if item.corrections is not None:
-        timeline = with_corrections(timeline, item.part.numbered, item.corrections)
+        timeline = with_corrections(timeline, item.numbered, item.corrections)
     stored = []
     for partition in divide_tables(timeline, item.pipelines, item.ranges):
         if partition.path in item.missing:
@@ -156,21 +157,11 @@ def store_part(item: Unstored) -> list[Part]:
     return stored
 
 
-def timestamps_of_part(item: Timed) -> dict[int, str]:
-    """Return the files with the timestamps of each of the clocks, on the clock itself. Raises OSError."""
-    timeline = read_part(item.part)
-    make_directory(item.directory / UNENCODED)
-    found = {}
-    for clock, own_ns in timestamps_of(timeline, item.part.numbered, item.clocks).items():
-        path = item.directory / UNENCODED / f"{item.name},clock-{clock}.npy".replace(" ", "-")
-        np.save(path, own_ns)
-        found[clock] = str(path)
-    return found
-
-
-def of_clocks(part: RunPart, corrections: tuple[Correction, ...]) -> tuple[RunPart, tuple[Correction, ...]]:
-    """Return a part with its clocks numbered from 0, and their corrections alone."""
-    used = part.numbered["clock"].unique().sort()
+def of_clocks(
+    numbered: pl.DataFrame, corrections: tuple[Correction, ...]
+) -> tuple[pl.DataFrame, tuple[Correction, ...]]:
+    """Return the clocks of some ranks numbered from 0, and their corrections alone."""
+    used = numbered["clock"].unique().sort()
     number = {clock: index for index, clock in enumerate(used)}
-    numbered = part.numbered.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
-    return replace(part, numbered=numbered), tuple(corrections[clock] for clock in used)
+    again = numbered.with_columns(pl.col("clock").replace_strict(number, return_dtype=pl.Int32))
+    return again, tuple(corrections[clock] for clock in used)

@@ -1,34 +1,32 @@
-"""Stores a run of recordings of any size: read three times, one part after the other, and never all at once.
+"""Stores a run of recordings of any size: read twice, one part after the other, and never all at once.
 
 First, every recording is surveyed, and what concerns the whole run is decided. Then each part (a few pipelines) is
-read to observe clocks, and the clocks of all machines are aligned. Last, each part is read, moved to the common clock
-and written. Parts do not depend on each other, so they can be read by worker processes here or on a cluster; with one
-part, the whole run is in memory.
+read to observe clocks, its rows wait in files, and the clocks of all machines are aligned. Last, the rows of each part
+are moved to the common clock and written. Parts do not depend on each other, so they can be read by worker processes
+here or on a cluster; with one part, the whole run is in memory.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from stagescope.api.fetched_paths import with_addresses
 from stagescope.api.reading import clock_json
+from stagescope.api.run_clocks import Unsolved, solve_run
 from stagescope.api.run_division import DividedRun, divide_run, parts_to_store, span_count
 from stagescope.api.run_parts import (
     Observation,
-    Timed,
+    Unobserved,
     Unstored,
     observe_part,
     of_clocks,
     store_part,
-    timestamps_of_part,
 )
-from stagescope.clocks import MAX_PPM, ClockReport, solve_clocks
+from stagescope.clocks import MAX_PPM, ClockReport
 from stagescope.exporters.stored_run.parquet import checksum_of
 from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
@@ -54,15 +52,16 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS
 from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from stagescope.api.run_parts import RunPart
     from stagescope.clocks import SolvedClocks
-    from stagescope.clocks.evidence import Ints
     from stagescope.execution import Executor
     from stagescope.exporters.stored_run import Store, Stored
     from stagescope.exporters.stored_run.partitions import Partition, StepRanges
+    from stagescope.exporters.stored_run.waiting_rows import WaitingRows
     from stagescope.ingest import Inputs
     from stagescope.ingest.reader import ReadOptions
     from stagescope.model import Timeline
@@ -171,7 +170,8 @@ def _stored(
     require_memory_for(max(span_count(part) for part in run.parts))
     progress = _Progress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
     observations: list[Observation] = []
-    for part, found in zip(run.parts, how.executor.map(observe_part, run.parts), strict=True):
+    unobserved = [Unobserved(part, store.directory.absolute()) for part in run.parts]
+    for part, found in zip(run.parts, how.executor.map(observe_part, unobserved), strict=True):
         observations.append(found)
         progress.add(SHARES[1] * len(part.decisions.processes) / len(surveyed.decisions.processes))
     tables = _with_observed_notes(run, observations)
@@ -181,7 +181,7 @@ def _stored(
         wall = tables.diagnostics["code"].ne_missing(WALL_CLOCK_CODE)
         tables = replace(tables, diagnostics=tables.diagnostics.filter(wall))
         if len(run.clocks.clocks) > 1:
-            solved = _solved(run._replace(tables=tables), observations, how, store)
+            solved = _solved(run._replace(tables=tables), observations, how)
             tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
         report = ClockReport((), max_ppm=MAX_PPM) if solved is None else solved.report
         manifest = replace(manifest, alignment=clock_json(report))
@@ -193,15 +193,16 @@ def _stored(
     whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     completed: dict[str, Part] = {}
     items = []
-    for part, paths in parts_to_store(run.parts, with_places(counts, pipelines, ranges)):
+    for numbers, paths in parts_to_store(run.parts, with_places(counts, pipelines, ranges)):
         known = {path: store.journal.completed(path) for path in paths}
         completed |= {path: each for path, each in known.items() if each is not None}
         missing = frozenset(known.keys() - completed.keys())
         if missing:
-            items.append(_unstored(part, store, (pipelines, ranges), missing, solved))
+            parts = [(run.parts[number], observations[number].rows) for number in numbers]
+            items.append(_unstored(parts, store, (pipelines, ranges), missing, solved))
     share = SHARES[2] / max(1, len(items))
-    for parts in how.executor.map(store_part, items):
-        for each in parts:
+    for written in how.executor.map(store_part, items):
+        for each in written:
             store.add(each)
             completed[each.path] = each
         progress.add(share)
@@ -253,30 +254,19 @@ def _check_limits(observations: Iterable[Observation], tables: Timeline) -> None
     require("name-length", longest, source)
 
 
-def _solved(
-    run: DividedRun, observations: Sequence[Observation], how: StoreOptions, store: Store
-) -> SolvedClocks:
+def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOptions) -> SolvedClocks:
     """Return the corrections of all clocks of the run."""
-
-    def timestamps_of_clocks(clocks: Sequence[int]) -> Mapping[int, Ints]:
-        items = [
-            Timed(part, store.directory.absolute(), tuple(own))
-            for part in run.parts
-            if (own := sorted(set(clocks).intersection(part.numbered["clock"])))
-        ]
-        found: dict[int, list[Ints]] = {clock: [np.empty(0, np.int64)] for clock in clocks}
-        for files in how.executor.map(timestamps_of_part, items):
-            for clock, path in files.items():
-                found[clock].append(np.load(path))
-                Path(path).unlink(missing_ok=True)
-        return {clock: np.unique(np.concatenate(own)) for clock, own in found.items()}
-
-    return solve_clocks(
+    item = Unsolved(
         run.clocks._replace(timeline=run.tables),
-        [each.observed for each in observations],
-        [each.extents for each in observations],
-        timestamps_of_clocks,
+        tuple(each.observed for each in observations),
+        tuple(each.extents for each in observations),
+        tuple(each.rows for each in observations),
+        tuple(part.numbered for part in run.parts),
     )
+    if not how.executor.takes_large:
+        return solve_run(item)
+    [solved] = how.executor.map(solve_run, [item])
+    return solved
 
 
 def _pipelines(observations: Sequence[Observation], run: DividedRun) -> pl.DataFrame:
@@ -297,15 +287,18 @@ def _pipelines(observations: Sequence[Observation], run: DividedRun) -> pl.DataF
 
 
 def _unstored(
-    part: RunPart,
+    parts: Sequence[tuple[RunPart, WaitingRows]],
     store: Store,
     places: tuple[pl.DataFrame, StepRanges],
     missing: frozenset[str],
     solved: SolvedClocks | None,
 ) -> Unstored:
     pipelines, ranges = places
+    numbered = pl.concat(part.numbered for part, _ in parts)
+    own = pipelines.join(numbered.select("rank"), on="rank", how="semi", maintain_order="left")
     corrections = None
     if solved is not None:
-        part, corrections = of_clocks(part, solved.corrections)
-    own = pipelines.join(part.numbered.select("rank"), on="rank", how="semi", maintain_order="left")
-    return Unstored(part, store.directory.absolute(), own, ranges, missing, corrections)
+        numbered, corrections = of_clocks(numbered, solved.corrections)
+    rows = tuple(each for _, each in parts)
+    where = store.directory.absolute()
+    return Unstored(parts[0][0].name, rows, numbered, where, own, ranges, missing, corrections)

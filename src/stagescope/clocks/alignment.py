@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from stagescope.clocks.solution import solve
 from stagescope.clocks.steadiness import unsteady_groups
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
 from stagescope.model import CLOCKS, COUNTERS, KERNELS, SPANS, STEPS
-from stagescope.model.validate import conform
+from stagescope.model.validate import conform, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -262,31 +263,45 @@ def with_corrections(
     kernels = _moved_columns(timeline.kernels, numbered, corrections, TIMESTAMPS[:2])
     return replace(
         timeline,
-        spans=spans.sort(SPANS.order, maintain_order=True),
-        steps=steps.sort(STEPS.order, maintain_order=True),
-        counters=counters.sort(COUNTERS.order, maintain_order=True),
-        kernels=kernels.sort(KERNELS.order, maintain_order=True),
+        spans=in_order(spans, SPANS),
+        steps=in_order(steps, STEPS),
+        counters=in_order(counters, COUNTERS),
+        kernels=in_order(kernels, KERNELS),
     )
 
 
 def _moved_columns(
     frame: pl.DataFrame, numbered: pl.DataFrame, corrections: Sequence[Correction], names: tuple[str, ...]
 ) -> pl.DataFrame:
-    rows_of_clock = _rows_by_clock(frame, numbered, len(corrections))
+    rows_of_clock = _rows_by_clock(frame["rank"].to_numpy(), numbered)
     moved = {}
     for name in names:
-        timestamps_ns = frame[name].fill_null(0).to_numpy().copy()
-        for own, rows in zip(corrections, rows_of_clock, strict=True):
-            timestamps_ns[rows] = own.at(timestamps_ns[rows])
-        moved[name] = pl.when(pl.col(name).is_not_null()).then(pl.Series(name, timestamps_ns)).alias(name)
+        before = frame[name]
+        if before.null_count() == frame.height:
+            continue
+        raw_ns = before.fill_null(0).to_numpy()
+        moved_ns = raw_ns.copy()
+        for clock, rows in rows_of_clock:
+            moved_ns[rows] = corrections[clock].at(raw_ns[rows])
+        series = pl.Series(name, moved_ns)
+        is_known = pl.col(name).is_not_null()
+        moved[name] = pl.when(is_known).then(series).alias(name) if before.null_count() else series
     return frame.with_columns(**moved)
 
 
-def _rows_by_clock(frame: pl.DataFrame, numbered: pl.DataFrame, count: int) -> list[Ints]:
-    """Return the rows of each clock, in their order."""
-    clock = frame.select("rank").join(numbered, on="rank", how="left", maintain_order="left")["clock"]
-    order = np.argsort(clock.to_numpy(), kind="stable")
-    return np.split(order, np.searchsorted(clock.to_numpy()[order], np.arange(1, count)))
+def _rows_by_clock(ranks: Ints, numbered: pl.DataFrame) -> list[tuple[int, slice | Ints]]:
+    """Return clock and rows of each rank that has a clock, as one slice where rows are in the order of ranks."""
+    clock_of = dict(numbered.select("rank", "clock").iter_rows())
+    order: Ints | None = None
+    if len(ranks) > 1 and (ranks[1:] < ranks[:-1]).any():
+        order = np.argsort(ranks, kind="stable")
+        ranks = ranks[order]
+    edges = [0, *(np.flatnonzero(ranks[1:] != ranks[:-1]) + 1).tolist(), len(ranks)]
+    return [
+        (clock_of[int(ranks[first])], slice(first, last) if order is None else order[first:last])
+        for first, last in pairwise(edges)
+        if last > first and int(ranks[first]) in clock_of
+    ]
 
 
 def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport) -> pl.DataFrame:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +62,16 @@ class Columns:
             return self
         return Columns({name: column[chosen] for name, column in self.arrays.items()}, int(chosen.sum()))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # One process gets the surveys of all recordings, whose empty arrays would take 10 kB each, twice.
+        return (Columns, (self.arrays, self.height)) if self.height else (no_columns, ())
+
+
+@cache
+def no_columns() -> Columns:
+    """Return the columns of no records."""
+    return split_columns([])
+
 
 @dataclass
 class Contents:
@@ -81,7 +92,7 @@ class Contents:
     dropped_counters: int = 0
     unchosen_spans: int = 0
     unchosen_steps: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    spans: Columns = field(default_factory=lambda: split_columns([]))
+    spans: Columns = field(default_factory=no_columns)
     anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ANCHOR_DTYPE))
     device_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, DEVICE_ANCHOR_DTYPE))
     raw_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, RAW_ANCHOR_DTYPE))

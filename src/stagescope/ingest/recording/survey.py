@@ -17,7 +17,7 @@ from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.decisions import Decisions, decide
 from stagescope.ingest.recording.facts import IS_ACTION, IS_COLLECTIVE, are_placed, of_kinds
-from stagescope.ingest.recording.frames import Columns, Contents, split_columns
+from stagescope.ingest.recording.frames import Columns, Contents, no_columns
 from stagescope.ingest.recording.reader import (
     contents_by_source,
     known_processes,
@@ -238,10 +238,14 @@ def _light_outcome(outcome: Outcome) -> Outcome:
 
 def _light(contents: Contents) -> Contents:
     """Return the content of a recording without its spans, counters and names."""
-    none = split_columns([])
     return replace(
-        contents, spans=none, counters=contents.counters[:0], names={}, state={}, unchosen_spans=contents.stored_spans
-    )  # fmt: skip
+        contents,
+        spans=no_columns(),
+        counters=contents.counters[:0],
+        names={},
+        state={},
+        unchosen_spans=contents.stored_spans,
+    )
 
 
 def _different_collectives(process: Process) -> list[Records]:

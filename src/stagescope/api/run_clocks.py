@@ -1,0 +1,48 @@
+"""Aligns the clocks of a run that is stored in parts: in a process of its own, where there are any.
+
+For 10,000 ranks, alignment takes a gigabyte for a while, and the process that surveys the files has half of one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stagescope.clocks import solve_clocks, timestamps_of
+from stagescope.exporters.stored_run.waiting_rows import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import polars as pl
+
+    from stagescope.clocks import ClocksOfRun, Observed, SolvedClocks
+    from stagescope.clocks.evidence import Ints
+    from stagescope.exporters.stored_run.waiting_rows import WaitingRows
+
+
+class Unsolved(NamedTuple):
+    """What all parts show about the clocks of a run; `rows` and `numbered` are those of each part."""
+
+    clocks: ClocksOfRun
+    observed: tuple[Observed, ...]
+    extents: tuple[pl.DataFrame, ...]
+    rows: tuple[WaitingRows, ...]
+    numbered: tuple[pl.DataFrame, ...]
+    name: str = "the clocks of all machines"
+
+
+def solve_run(item: Unsolved) -> SolvedClocks:
+    """Return the corrections of all clocks of the run. Raises OSError."""
+
+    def timestamps_of_clocks(clocks: Sequence[int]) -> Mapping[int, Ints]:
+        found: dict[int, list[Ints]] = {clock: [np.empty(0, np.int64)] for clock in clocks}
+        for rows, numbered in zip(item.rows, item.numbered, strict=True):
+            own = sorted(set(clocks).intersection(numbered["clock"]))
+            if own:
+                for clock, own_ns in timestamps_of(waiting([rows]), numbered, own).items():
+                    found[clock].append(own_ns)
+        return {clock: np.unique(np.concatenate(own)) for clock, own in found.items()}
+
+    return solve_clocks(item.clocks, item.observed, item.extents, timestamps_of_clocks)

@@ -1,0 +1,12 @@
+"""Columns of records."""
+
+from __future__ import annotations
+
+import pickle
+
+from stagescope.ingest.recording.frames import Contents, no_columns
+
+
+def test_all_recordings_without_spans_share_their_empty_columns():
+    received = [pickle.loads(pickle.dumps(Contents())) for _ in range(2)]  # noqa: S301 - our own
+    assert all(each.spans is no_columns() for each in received)
