@@ -22,6 +22,8 @@ from stagescope.exporters.stored_run import WriteOptions, write_stored_run
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.implied import implied_steps
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
+from stagescope.model.tables import COUNTERS
+from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import ALL_SENDS
 
 SHAPE = Shape(pipelines=3, stages=4, microbatches=8, steps=16, noise=0.01)
@@ -45,9 +47,13 @@ BUBBLES = ("iteration", "ideal-ratio", "own-span")
 NOT_IN_RANGES = ("row", "action")
 
 
-def planted(*, has_waits):
-    """Return a run with a slow rank, a long step and reductions of gradients, with or without waits for receivers."""
+def planted(*, has_waits, lengths=1.0):
+    """Return a run with a slow rank, a long step and reductions of gradients, with or without waits for receivers.
+
+    `lengths` are those of micro-batches, by pipeline, step and micro-batch.
+    """
     times = random_times(SHAPE, seed=5)
+    times.action_ns[:] *= lengths
     pipeline, stage = divmod(SLOW_RANK, SHAPE.stages)
     times.action_ns[:, pipeline, :, stage] *= 1.15
     times.action_ns[:, 1, LONG_STEP, 2] *= 2.0
@@ -226,6 +232,55 @@ def test_steps_that_were_not_ended_and_gaps_between_steps_are_analyzed(tmp_path)
     for name in EXACT:
         assert_frame_equal(found[name], whole[name], rel_tol=1e-9, abs_tol=1e-9)
     assert divided.steps["step"].to_list() == [step for step in range(SHAPE.steps) if step != 6]
+
+
+def with_counters(timeline, tokens):
+    """Return a run with the sizes of micro-batches, the memory of each rank, and a slow clock of `SLOW_RANK`."""
+    random = np.random.default_rng(3)
+    rows = [
+        {
+            "rank": pipeline * SHAPE.stages,
+            "name": "tokens",
+            "step": step,
+            "microbatch": number,
+            "value": value,
+        }
+        for (pipeline, step, number), value in np.ndenumerate(tokens)
+    ]
+    for rank in range(SHAPE.pipelines * SHAPE.stages):
+        for step in range(SHAPE.steps):
+            of_device = {"rank": rank, "step": step, "device": "cuda:0"}
+            clock_mhz = 1500.0 if rank == SLOW_RANK else 1980.0
+            peak_bytes = float(random.integers(1, 80) << 30)
+            rows += [
+                {**of_device, "name": "GPU clock", "value": clock_mhz, "unit": "MHz"},
+                {**of_device, "name": "peak allocated memory", "value": peak_bytes, "unit": "B"},
+            ]
+    counters = pl.DataFrame(rows, infer_schema_length=None).with_columns(time_ns=5)
+    return replace(timeline, counters=conform(counters, COUNTERS), steps=implied_steps(timeline.spans))
+
+
+def test_what_counters_show_is_that_of_the_whole_run(tmp_path):
+    shape = (SHAPE.pipelines, SHAPE.steps, SHAPE.microbatches)
+    tokens = np.random.default_rng(4).integers(1500, 2500, shape).astype(float)
+    run_of_lengths = planted(has_waits=False, lengths=tokens[:, :, None] / 2000)
+    manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
+    options = WriteOptions(executor=InThisProcess())
+    write_stored_run(with_counters(run_of_lengths, tokens), tmp_path, manifest, options)
+    whole = build_explained_report(read(tmp_path))
+    with report_in_ranges(tmp_path, 4) as divided:
+        found, facts = tables_of(divided), facts_of(divided)["explanation"]
+        assert_frame_equal(divided.timeline.counters, whole.timeline.counters)
+    of_whole = facts_of(whole)["explanation"]
+    for name in ("data", "memory"):
+        assert found[name].height
+        assert_frame_equal(found[name], tables_of(whole)[name])
+    assert [*of_whole["clock_notes"]] == [str(SLOW_RANK)]
+    assert facts["clock_notes"] == of_whole["clock_notes"]
+    # How lengths and sizes of micro-batches are related is that of one range, as the distributions of actions are.
+    relations = [each["lengths_note"].partition(", n = ") for each in (facts, of_whole)]
+    assert relations[0][0] == relations[1][0]
+    assert [each[2] for each in relations] == ["96)", "384)"]
 
 
 def test_rows_of_a_damaged_file_are_missing_and_counted(tmp_path):
