@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import execution_work
 from dask_scheduler import dask_scheduler
 from execution_work import killed, killed_once, large, refused, squared
+from pipeline_recordings import planted_training, write_training
+from slurm_cluster import slurm, wait_until
 from stagescope.execution import executor_for
 from stagescope.vocabulary.errors import CommandError, InputError
 
@@ -20,9 +24,32 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["local:4", "ray"])
+JOBS = {"cores": 1, "memory": "1GB"}
+
+
+@pytest.fixture
+def slurm_jobs(monkeypatch, tmp_path):
+    """Start a real Slurm, and configure the jobs of dask-jobqueue, here and for processes that are started."""
+    config = pytest.importorskip("dask.config")
+    (tmp_path / "slurm").mkdir()
+    jobs = JOBS | {"log-directory": str(tmp_path / "logs")}
+    settings = {f"jobqueue.slurm.{name}": value for name, value in jobs.items()}
+    with slurm(tmp_path / "slurm") as environment, config.set(settings):
+        environment |= {
+            f"DASK_JOBQUEUE__SLURM__{name.upper().replace('-', '_')}": str(value)
+            for name, value in jobs.items()
+        }
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield
+
+
+@pytest.fixture(params=["local:4", "ray", "slurm"])
 def cluster(request, monkeypatch):
-    pytest.importorskip("distributed" if request.param == "local:4" else "ray")
+    pytest.importorskip({"local:4": "distributed", "ray": "ray", "slurm": "dask_jobqueue"}[request.param])
+    if request.param == "slurm":
+        request.getfixturevalue("slurm_jobs")
     # Workers of Ray know the folder of a script, but not those that pytest adds.
     monkeypatch.setenv("PYTHONPATH", str(Path(execution_work.__file__).parent), prepend=os.pathsep)
     return request.param
@@ -40,8 +67,51 @@ def test_a_cluster_gives_the_results_of_one_process(cluster, tmp_path):
         with pytest.raises(CommandError, match="workers were killed while they worked on step 7"):
             list(workers.map(killed, ["step 7"]))
     if cluster != "ray":
-        assert "dashboard: http://127.0.0.1" in notices[0]
+        assert any("dashboard: http://127.0.0.1" in notice for notice in notices)
         assert any("is gone; what it worked on runs again" in notice for notice in notices)
+
+
+def jobs():
+    done = subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.usefixtures("slurm_jobs")
+def test_ctrl_c_removes_the_jobs_that_slurm_has_queued(tmp_path):
+    stop = ["scontrol", "update", "PartitionName=all", "State=DOWN"]  # jobs are queued, and none starts
+    subprocess.run(stop, check=True)
+    source = tmp_path / "recordings"
+    source.mkdir()
+    write_training(source, planted_training(3, 0, (), 1))
+    storing = [
+        sys.executable,
+        "-m",
+        "stagescope",
+        "store",
+        source,
+        "-o",
+        tmp_path / "run",
+        "--cluster",
+        "slurm",
+    ]
+    with subprocess.Popen(storing, stderr=subprocess.PIPE, text=True) as process:
+        assert "submitted 2 jobs to Slurm" in process.stderr.readline()
+        wait_until(lambda: len(jobs()) == 2)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().endswith("stagescope: interrupted\n")
+    assert process.returncode == 130
+    wait_until(lambda: not jobs())
+    assert not [*tmp_path.glob(".stagescope-*")], "the keys of the workers"
+
+
+@pytest.mark.usefixtures("slurm_jobs")
+def test_what_slurm_lacks_is_an_error(monkeypatch):
+    unknown = pytest.importorskip("dask.config").set({"jobqueue.slurm.cores": None})
+    with unknown, pytest.raises(CommandError, match="not configured for Slurm: no cores of a job"):
+        executor_for(cluster="slurm").__enter__()
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CommandError, match="needs the program sbatch"):
+        executor_for(cluster="slurm").__enter__()
 
 
 @pytest.fixture

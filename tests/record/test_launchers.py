@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +12,10 @@ import pytest
 
 import peers
 from children import clean_environment
+from free_ports import free_port
 from hooked_python import hooked_python
 from process_groups import run_group
+from slurm_cluster import slurm
 from stagescope import api
 from stagescope.vocabulary.kinds import ACTION_KINDS
 from trainings import TESTS
@@ -37,12 +38,6 @@ RAY = (
     "rpds-py==2026.9.1",
     "urllib3==2.8.0",
 )
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def run(command, **variables):
@@ -131,6 +126,26 @@ def test_launchers_are_recorded_without_the_command(tmp_path, hooked, name):
     else:
         command = [*launcher_of(*LAUNCHERS[name]), hooked, TRAINING[1]]
     assert "stagescope" not in run(command, STAGESCOPE_RECORD=str(tmp_path / "rec"))
+    assert_four_ranks_are_recorded(tmp_path / "rec")
+
+
+@pytest.fixture
+def slurm_environment(tmp_path):
+    (tmp_path / "slurm").mkdir()
+    with slurm(tmp_path / "slurm") as environment:
+        yield environment
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("how", ["around srun", "in each task", "hook"])
+def test_tasks_of_slurm_are_recorded(tmp_path, slurm_environment, hooked, how):
+    srun, recording = ["srun", "--ntasks", "4", "--kill-on-bad-exit"], [*RUN, tmp_path / "rec", "--"]
+    if how == "hook":
+        slurm_environment["STAGESCOPE_RECORD"] = str(tmp_path / "rec")
+        run([*srun, hooked, TRAINING[1]], **slurm_environment)
+    else:
+        around = how == "around srun"
+        run([*recording, *srun, *TRAINING] if around else [*srun, *recording, *TRAINING], **slurm_environment)
     assert_four_ranks_are_recorded(tmp_path / "rec")
 
 

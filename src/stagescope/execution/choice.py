@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.execution.executor import InThisProcess
 from stagescope.execution.processes import Processes
+from stagescope.execution.slurm_cluster import SLURM
 from stagescope.execution.spawning import can_spawn, core_count
 from stagescope.vocabulary.errors import UsageError
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from stagescope.execution.executor import Executor
 
 TRUSTED = "trusted+"
-SLURM = "slurm"
 RAY = "ray"
 KNOWN = ("tcp://HOST:PORT", "tls://HOST:PORT", "local:WORKERS", SLURM, RAY, "ray://HOST:PORT")
 _LOCAL = re.compile(r"local:([1-9]\d{0,3})", re.ASCII)
@@ -65,9 +65,9 @@ def _executor(workers: int | None, cluster: str | None, on_notice: Callable[[str
         from stagescope.execution.ray_cluster import RayCluster  # noqa: PLC0415 - an optional library
 
         return RayCluster(address, on_notice)
-    from stagescope.execution.dask_cluster import DaskCluster, start  # noqa: PLC0415 - same
+    from stagescope.execution.dask_cluster import DaskCluster  # noqa: PLC0415 - same
 
-    return DaskCluster(start(address, workers or core_count()), address, on_notice)
+    return DaskCluster(address, workers or core_count(), on_notice)
 
 
 def checked_address(cluster: str) -> str:

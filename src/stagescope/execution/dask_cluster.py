@@ -8,7 +8,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from stagescope.execution import slurm_cluster
 from stagescope.execution.executor import TRIES, Task, name_of
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError
 from stagescope.vocabulary.limits import changed_limits
 
@@ -22,14 +24,19 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'stagescope[cluster]'"
 SAME_VERSIONS = ("python", "stagescope", "polars", "distributed")
 WAIT_S = 60
-"""For the scheduler and for its first worker; those submitted to Slurm may be queued for longer."""
-QUEUE_S = 3600
+"""For the scheduler and for its first worker."""
 PER_WORKER = 4
 """Items that are submitted at once: enough for every worker, and few enough for a scheduler with a million of them."""
 
 
-def start(address: str, workers: int) -> Client:
-    """Return a client of a cluster. Raises CommandError if it cannot be reached, or has no worker in time."""
+def start(
+    address: str, workers: int, on_notice: Callable[[str], object]
+) -> tuple[Client, Callable[[], object]]:
+    """Return a client of a cluster, and a function that ends the cluster if this call has started it.
+
+    `workers` is how many Slurm is asked for. Raises CommandError if the cluster cannot be reached, or has no worker in
+    time.
+    """
     try:
         from distributed import Client, LocalCluster  # noqa: PLC0415 - an optional library
     except ImportError:
@@ -38,27 +45,15 @@ def start(address: str, workers: int) -> Client:
         if address.startswith("local:"):
             count = int(address.partition(":")[2])
             where = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-            return Client(LocalCluster(n_workers=count, threads_per_worker=1, **where))
-        if address == "slurm":
-            client = Client(_slurm(workers))
-            client.wait_for_workers(1, timeout=QUEUE_S)
-            return client
+            cluster = LocalCluster(n_workers=count, threads_per_worker=1, **where)
+            return Client(cluster), cluster.close
+        if address == slurm_cluster.SLURM:
+            return slurm_cluster.start(workers, on_notice, INSTALL)
         client = Client(address, timeout=WAIT_S)
         client.wait_for_workers(1, timeout=WAIT_S)
     except (OSError, TimeoutError, ValueError) as reason:
         raise CommandError.cluster_lost(address, str(reason)) from reason
-    return client
-
-
-def _slurm(workers: int) -> Any:
-    """Return a cluster whose workers Slurm starts; dask-jobqueue's configuration states memory and partition."""
-    try:
-        from dask_jobqueue import SLURMCluster  # noqa: PLC0415 - same
-    except ImportError:
-        raise CommandError.missing_library("dask-jobqueue", "--cluster slurm", INSTALL) from None
-    cluster = SLURMCluster()
-    cluster.scale(workers)
-    return cluster
+    return client, bool
 
 
 class DaskCluster:
@@ -66,17 +61,21 @@ class DaskCluster:
 
     takes_large = False
 
-    def __init__(self, client: Client, address: str, on_notice: Callable[[str], object]) -> None:
-        """Check the versions of the workers, and state where the dashboard is. Raises CommandError."""
-        self._client, self._address, self._notice = client, address, on_notice
+    def __init__(self, address: str, workers: int, on_notice: Callable[[str], object]) -> None:
+        """Start or reach a cluster, check the versions of its workers, and state where its dashboard is.
+
+        Raises CommandError.
+        """
+        self._client, self._end = start(address, workers, on_notice)
+        self._address, self._notice = address, on_notice
         self._known = set(self._workers())
-        self.title = f"{len(self._known)} Dask workers of {address}"
+        self.title = f"{counted(len(self._known), 'Dask worker')} of {address}"
         try:
             self._check_versions()
         except BaseException:  # whatever it is, it is raised again
             self.close()
             raise
-        on_notice(f"{self.title}; dashboard: {client.dashboard_link or 'none'}")
+        on_notice(f"{self.title}; dashboard: {slurm_cluster.dashboard_link(self._client) or 'none'}")
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
@@ -94,11 +93,9 @@ class DaskCluster:
 
     def close(self, *, is_failed: bool = False) -> None:
         """Leave the cluster, and end it if it was started for this call."""
-        own = self._client.cluster
         with suppress(TimeoutError):  # of a scheduler that is gone
             self._client.close(timeout=1 if is_failed else WAIT_S)
-        if own is not None:
-            own.close()
+        self._end()
 
     def _submitted(self, task: Task, item: Any) -> Future:
         # Not pure: an equal call of an earlier command may have written to a place that is gone.
