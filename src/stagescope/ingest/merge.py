@@ -192,6 +192,9 @@ def _without_reversed(timeline: Timeline) -> Timeline:
     """Return the timeline without spans and waits that end before they start."""
     reversed_span = pl.col("end_ns") < pl.col("start_ns")
     reversed_wait = (pl.col("wait_end_ns") < pl.col("wait_start_ns")).fill_null(value=False)
+    # Almost always there are none, which takes a tenth of the time of copying all rows.
+    if not timeline.spans.select(reversed_span.any() | reversed_wait.any()).item():
+        return timeline
     spans = timeline.spans.filter(~reversed_span)
     if spans.is_empty() and timeline.spans.height:
         source = next(iter(timeline.ranks["source"].drop_nulls()), "the run")

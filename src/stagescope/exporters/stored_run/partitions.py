@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from stagescope.model.pipelines import find_pipelines
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 
 MOST_SPANS = 1_000_000
 """Of one partition, unless one step has more: a worker needs about 100 bytes of memory for each."""
+
+
+PLACE = ("pipeline", "step_range")
+LEAST_STRETCH = 64
+"""Shorter stretches of rows of one partition take longer to copy, one by one, than it takes to group all rows."""
 
 
 class Partition(NamedTuple):
@@ -61,11 +68,28 @@ def divide_tables(timeline: Timeline, pipelines: pl.DataFrame, ranges: StepRange
     for table in PARTITIONED:
         rows: pl.DataFrame = getattr(timeline, table.name)
         placed = with_places(rows, pipelines, ranges)
-        parts = placed.partition_by(
-            "pipeline", "step_range", as_dict=True, include_key=False, maintain_order=True
-        )
-        for (pipeline, step_range), part in sorted(parts.items()):
-            yield Partition(table, part, int(str(pipeline)), int(str(step_range)))
+        for (pipeline, step_range), part in sorted(_by_place(placed).items()):
+            yield Partition(table, part, pipeline, step_range)
+
+
+def _by_place(placed: pl.DataFrame) -> dict[tuple[int, int], pl.DataFrame]:
+    """Return the rows of each pipeline and range of steps, in their order and without these columns.
+
+    Rows of a partition are next to each other for each rank, so that copying these stretches takes a fifth of the time
+    of grouping all rows, unless tables are in another order.
+    """
+    keys = [placed[name].to_numpy() for name in PLACE]
+    is_first = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    starts = np.append(0, np.flatnonzero(is_first) + 1) if len(placed) else np.empty(0, np.int64)
+    if len(placed) < LEAST_STRETCH * len(starts):
+        grouped = placed.partition_by(PLACE, as_dict=True, include_key=False, maintain_order=True)
+        return {(int(key[0]), int(key[1])): part for key, part in grouped.items()}
+    rows = placed.drop(PLACE)
+    stretches: dict[tuple[int, int], list[pl.DataFrame]] = {}
+    for start, stop in pairwise([*starts.tolist(), len(placed)]):
+        place = int(keys[0][start]), int(keys[1][start])
+        stretches.setdefault(place, []).append(rows.slice(start, stop - start))
+    return {place: pl.concat(pieces, rechunk=True) for place, pieces in stretches.items()}
 
 
 def with_places(rows: pl.DataFrame, pipelines: pl.DataFrame, ranges: StepRanges) -> pl.DataFrame:

@@ -49,8 +49,10 @@ def waiting(parts: Iterable[WaitingRows]) -> Timeline:
     for part in parts:
         for name, path in part.items():
             files.setdefault(name, []).append(path)
-    tables = {
-        name: in_order(pl.concat([pl.read_ipc(path) for path in paths]), TABLE_OF[name])
-        for name, paths in files.items()
-    }
+    tables = {name: _together([pl.read_ipc(path) for path in paths], name) for name, paths in files.items()}
     return replace(empty_timeline(), **tables)  # type: ignore[arg-type]  # tables alone, by their names
+
+
+def _together(pieces: list[pl.DataFrame], name: str) -> pl.DataFrame:
+    """Return the rows of some parts, each of which is in order, in the order of their table."""
+    return pieces[0] if len(pieces) == 1 else in_order(pl.concat(pieces), TABLE_OF[name])

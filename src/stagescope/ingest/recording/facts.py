@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stagescope.ingest.recording.values import SMALL_NUMBER
 from stagescope.ingest.stages import PLACED
 from stagescope.model.collectives import KINDS as COLLECTIVE_KINDS
 from stagescope.record.format import NONE
@@ -60,21 +61,32 @@ def facts_of(contents: Contents) -> Facts:
     """Return the facts about the spans of a recording."""
     spans = contents.spans
     kind, step = spans["kind"], spans["step"]
+    count_of_kind = np.bincount(kind, minlength=len(IS_ACTION))
     is_marker = kind == STEP_CODE
     numbers = step[is_marker] if is_marker.any() else step[step >= 0]
     extent_ns = (int(spans["start_ns"].min()), int(spans["end_ns"].max())) if len(spans) else None
     is_transfer = IS_TRANSFER[kind] & (spans["peer"] != NONE)
     return Facts(
         spans=len(spans),
-        actions=int(np.count_nonzero(IS_ACTION[kind])),
+        actions=int(count_of_kind[IS_ACTION].sum()),
         steps=np.unique(numbers),
         labels=_labels_of(spans, is_marker, contents.names),
         extent_ns=extent_ns,
-        peers=np.unique(spans["peer"][is_transfer]),
+        peers=_distinct(spans["peer"][is_transfer]),
         has_steps=bool((~is_marker & (step != NONE)).any()),
-        has_plain_transfers=bool(IS_PLAIN[kind].any()),
+        has_plain_transfers=bool(count_of_kind[IS_PLAIN].any()),
         has_open_stages=bool((are_placed(spans) & (spans["stage"] == NONE)).any()),
     )
+
+
+def _distinct(numbers: Ints) -> Ints:
+    """Return the distinct ones of some numbers, sorted: thousands of transfers are with a few other ranks."""
+    lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if not len(numbers) or highest - lowest >= SMALL_NUMBER:
+        return np.unique(numbers)
+    is_there = np.zeros(highest - lowest + 1, np.bool_)
+    is_there[numbers - lowest] = True
+    return (np.flatnonzero(is_there) + lowest).astype(np.int32)
 
 
 def are_placed(spans: Columns) -> npt.NDArray[np.bool_]:

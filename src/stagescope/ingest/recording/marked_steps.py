@@ -31,9 +31,11 @@ def divide_into_steps(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnosti
     A marked transfer belongs to the step of its action, any other span to the step whose first action began before it.
     A run without a backward is not a training: its steps stay unknown. A diagnostic counts the steps.
     """
+    if spans["step"].null_count() < spans.height:
+        return spans, []
     placed = pl.all_horizontal(pl.col("stage", "microbatch").is_not_null())
     marked = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE) & placed)
-    if spans["step"].null_count() < spans.height or not marked["kind"].is_in(BACKWARDS).any():
+    if not marked["kind"].is_in(BACKWARDS).any():
         return spans, []
     actions = marked.select("rank", "start_ns", *KEY).sort("rank", "start_ns")
     numbered = actions.with_columns(step=_by_repetition(actions, spans))

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from stagescope.ingest.reader import Reader, ReadOptions
@@ -113,7 +114,8 @@ def timeline_of_decisions(decisions: Decisions) -> Timeline:
         is_marker = columns["kind"] == STEP_CODE
         is_chosen = is_of_pipeline(process, columns["step"], label)
         for records, chosen in ((markers, is_chosen & is_marker), (others, is_chosen & ~is_marker)):
-            records.append(Records(columns, chosen, process.rank, process.contents.names, offset_ns))
+            rows = np.flatnonzero(chosen)
+            records.append(Records(columns, rows, process.rank, process.contents.names, offset_ns))
         if len(process.contents.counters):
             counters.append(counters_of(process, label, offset_ns))
         notes += process.notes

@@ -28,13 +28,13 @@ WAIT_TIMES = ("wait_start_ns", "wait_end_ns")
 
 
 class Records(NamedTuple):
-    """Those records of one process for which `chosen` is true.
+    """Some records of one process, by their `rows`.
 
     `names` are texts by number, and `offset_ns` is what converts timestamps to the wall clock.
     """
 
     columns: Columns
-    chosen: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.intp]
     rank: int
     names: Mapping[int, str]
     offset_ns: int
@@ -51,7 +51,7 @@ def spans_of(recordings: Sequence[Records]) -> pl.DataFrame:
     columns["rank"] = pl.Series(_repeated([each.rank for each in recordings], recordings, np.int32))
     columns["kind"] = _enum(_column("kind", recordings), _KIND_POSITION, KindType)
     columns["lane"] = _enum(_column("lane", recordings), _LANE_POSITION, LaneType)
-    columns["name"] = texts([(each.columns["name"][each.chosen], each.names) for each in recordings])
+    columns["name"] = texts([(each.columns["name"][each.rows], each.names) for each in recordings])
     return pl.DataFrame({c.name: columns[c.name].cast(c.dtype) for c in SPANS.columns})
 
 
@@ -70,12 +70,12 @@ def steps_of(markers: Sequence[Records]) -> pl.DataFrame:
 
 
 def _column(name: str, recordings: Sequence[Records]) -> npt.NDArray[Any]:
-    return np.concatenate([each.columns[name][each.chosen] for each in recordings])
+    return np.concatenate([each.columns[name][each.rows] for each in recordings])
 
 
 def _repeated(values: Sequence[int], recordings: Sequence[Records], dtype: type) -> npt.NDArray[Any]:
     """Return the value of each recording for each of its records."""
-    return np.repeat(np.array(values, dtype), [np.count_nonzero(each.chosen) for each in recordings])
+    return np.repeat(np.array(values, dtype), [len(each.rows) for each in recordings])
 
 
 def _positions(codes: dict[int, int], fallback: int) -> npt.NDArray[np.uint8]:

@@ -289,4 +289,4 @@ def _records(process: Process, rows: npt.NDArray[np.intp]) -> Records:
     """Return some records of a process, on its own clock."""
     arrays = {name: column[rows] for name, column in process.contents.spans.arrays.items()}
     own = Columns(arrays, len(rows))
-    return Records(own, np.ones(len(rows), np.bool_), process.rank, process.contents.names, 0)
+    return Records(own, np.arange(len(rows)), process.rank, process.contents.names, 0)

@@ -44,7 +44,7 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
         spans["start_ns"], spans["end_ns"], anchors["monotonic_ns"], contents.device_anchors["monotonic_ns"],
         contents.raw_anchors["monotonic_ns"], contents.counters["time_ns"],
     ]  # fmt: skip
-    interval = plausible_interval(np.concatenate(moments))
+    interval = plausible_interval(*moments)
     own = anchors[interval.contains(anchors["monotonic_ns"])]
     window = _window(contents, own["monotonic_ns"], interval)
     is_inside = _are_inside(window, spans)
