@@ -20,6 +20,7 @@ import polars as pl
 
 from stagescope.clocks import Observed, clocks_of_run, solve_clocks
 from stagescope.clocks.collectives import calls_of
+from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observations import OBSERVATION_SCHEMA
 from stagescope.clocks.thinning import most_of_pair, thinned
 from stagescope.model import RANKS, empty_timeline
@@ -100,7 +101,7 @@ def _messages(clocks: Clocks, pipeline: int, rng: np.random.Generator) -> pl.Dat
                 "sent_ns": clocks.read(source, sent_ns),
                 "received_ns": clocks.read(target, received_ns),
                 "waited": waited,
-                "stay_ns": None,
+                **dict.fromkeys(("stay_ns", "by_exit", *OF_EXITS)),
             }
         )
     return pl.concat(pl.DataFrame(way, schema=OBSERVATION_SCHEMA) for way in ways)

@@ -18,6 +18,8 @@ def evidence_from_rows(rows, *, waited=True):
         np.arange(len(rows)),
         np.zeros(len(rows), np.int64),
         np.zeros(len(rows)),
+        np.zeros(len(rows), bool),
+        *np.zeros((3, len(rows))),
     )
 
 

@@ -3,6 +3,7 @@ import polars as pl
 
 from evidence_rows import evidence_from_rows
 from stagescope.clocks.evidence import coarse_offsets, evidence_of, joined
+from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observations import OBSERVATION_SCHEMA
 
 EPOCH_NS = 1_763_600_000_000_000_000
@@ -14,7 +15,11 @@ def table(*rows):
     grid = pl.DataFrame(rows, schema=list(named), orient="row")
     missing = [
         pl.lit(value, OBSERVATION_SCHEMA[name]).alias(name)
-        for name, value in {"waited": True, "kind": "message", "stay_ns": None}.items()
+        for name, value in {
+            "waited": True,
+            "kind": "message",
+            **dict.fromkeys(("stay_ns", "by_exit", *OF_EXITS)),
+        }.items()
     ]
     stamped = grid.with_columns(pl.col("sent_ns", "received_ns") + EPOCH_NS, *missing)
     return stamped.sort("source", "target", "sent_ns")

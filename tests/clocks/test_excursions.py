@@ -40,6 +40,8 @@ def observed(rows):
         np.arange(count),
         np.zeros(count, np.int64),
         np.zeros(count),
+        np.zeros(count, bool),
+        *np.zeros((3, count)),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from planted_clocks import ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks, thinning
+from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observations import OBSERVATION_SCHEMA
 from stagescope.clocks.thinning import OUTERMOST, thinned
 
@@ -37,7 +38,7 @@ def messages(count: int, wrong: tuple[int, ...] = ()) -> pl.DataFrame:
                 "sent_ns": sent_ns,
                 "received_ns": sent_ns + offset_ns + delay_ns,
                 "waited": True,
-                "stay_ns": None,
+                **dict.fromkeys(("stay_ns", "by_exit", *OF_EXITS)),
             }
         )
     return pl.concat(pl.DataFrame(way, schema=OBSERVATION_SCHEMA) for way in ways)

@@ -1,17 +1,19 @@
 """The report of clock alignment as text."""
 
+from dataclasses import replace
 from textwrap import dedent
 
 from stagescope.clocks import (
     ClockAdjustment,
     ClockReport,
+    ExitSkew,
     InconsistentPair,
     MachineClock,
     Observation,
     Outlier,
     clock_line,
 )
-from stagescope.reports.clocks import MOST_OUTLIERS, clocks_text
+from stagescope.reports.clocks import MOST_EXITS, MOST_OUTLIERS, clocks_text
 
 
 def machine(
@@ -117,3 +119,21 @@ def test_the_worst_outliers_are_listed_and_the_others_counted() -> None:
 def test_escape_sequences_in_machine_names_are_replaced() -> None:
     text = clocks_text(ClockReport((REFERENCE, machine("b\x1b[31m", 3))))
     assert "\x1b" not in text
+
+
+def test_groups_whose_ranks_leave_apart_are_listed_the_farthest_first() -> None:
+    together = ExitSkew("gradient reductions of stage 0", 8, 100, 400, 0, 0, is_assumed=False)
+    apart = ExitSkew("gradient reductions of stage 1", 8, 100, 90_000, 2_000, 20_000, is_assumed=False)
+    unknown = ExitSkew("gradient reductions of stage 2", 8, 100, 1_000, 577_000, 577_000, is_assumed=True)
+    exits = (together, apart, unknown)
+    _, _, listed, _ = paragraphs(ClockReport((REFERENCE, machine("b", 3)), exits=exits))
+    stage_2, stage_1 = listed.splitlines()[1:]
+    assert stage_2.startswith(
+        "  gradient reductions of stage 2: 1.000 µs from call to call, 577.0 µs always at most (assumed"
+    )
+    assert stage_1 == "  gradient reductions of stage 1: 90.00 µs from call to call, 20.00 µs always at most"
+    several = tuple(replace(apart, group=f"group {number}") for number in range(MOST_EXITS + 2))
+    _, _, listed, _ = paragraphs(ClockReport((REFERENCE, machine("b", 3)), exits=several))
+    assert listed.splitlines()[-1] == "  ... and 2 more (use --json to list all)"
+    _, _, meaning = paragraphs(ClockReport((REFERENCE, machine("b", 3)), exits=(together,)))
+    assert meaning.startswith("offset")

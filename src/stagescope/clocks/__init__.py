@@ -1,12 +1,12 @@
 """Aligns the clocks of all machines of a run, with a guaranteed bound on the error.
 
 The steps, each in a module of its own: observations (pairs of ordered events), collectives and recorded_offsets
-collect the facts; evidence turns them into arrays; lines, rate_changes and slews find clocks that were slewed, and
-prepared removes that from the observations; conflicts, adjustments and ambiguous_edges find outliers and clocks
-that were set; limits, bounds and reference_bounds compute the guaranteed bounds; windows and estimate compute the best
-estimate within them, and uncertainty its error; solution runs these in order; correction and groups turn the result
-into corrections of raw timestamps; summary, report and report_text describe it. docs/clocks.md explains the
-assumptions and the method.
+collect the facts, and exits how far apart the ranks of a collective leave it; evidence turns them into arrays; lines,
+rate_changes and slews find clocks that were slewed, and prepared removes that from the observations; conflicts,
+adjustments and ambiguous_edges find outliers and clocks that were set; limits, bounds and reference_bounds compute the
+guaranteed bounds; windows and estimate compute the best estimate within them, and uncertainty its error; solution runs
+these in order; correction and groups turn the result into corrections of raw timestamps; summary, report and
+report_text describe it. docs/clocks.md explains the assumptions and the method.
 """
 
 from stagescope.clocks.alignment import (
@@ -20,11 +20,13 @@ from stagescope.clocks.alignment import (
     timestamps_of,
     with_corrections,
 )
+from stagescope.clocks.exits import EXIT_NS
 from stagescope.clocks.grid import MAX_PPM
 from stagescope.clocks.observations import Observed, PartOfRun, observe
 from stagescope.clocks.report import (
     ClockAdjustment,
     ClockReport,
+    ExitSkew,
     InconsistentPair,
     MachineClock,
     Observation,
@@ -36,11 +38,13 @@ from stagescope.clocks.report import (
 from stagescope.clocks.report_text import candidates_text, clock_line
 
 __all__ = [
+    "EXIT_NS",
     "MAX_PPM",
     "Aligned",
     "ClockAdjustment",
     "ClockReport",
     "ClocksOfRun",
+    "ExitSkew",
     "InconsistentPair",
     "MachineClock",
     "Observation",

@@ -142,7 +142,9 @@ def solve_clocks(
     every = [timestamps[clock] for clock in range(len(clocks))]
     corrections = _corrections(prepared, solution, every, max_ppm)
     corrections = [each.widened(error_ns) for each, error_ns in zip(corrections, rate_error_ns, strict=False)]
-    found = AlignmentResult(run.names, run.clocks, table, prepared, solution, tuple(corrections), tuple(ends))
+    found = AlignmentResult(
+        run.names, run.clocks, table, prepared, solution, tuple(corrections), tuple(ends), gathered.exits
+    )
     report = summarize(found, run.timeline, max_ppm)
     return SolvedClocks(
         tuple(corrections),

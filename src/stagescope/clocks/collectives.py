@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.clocks.exits import MEMBER_EXITS, OF_EXITS, with_exits
 from stagescope.model.collectives import find_calls
 
 SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -59,6 +60,8 @@ COLUMNS = (
     "received_ns",
     "waited",
     "stay_ns",
+    "by_exit",
+    *OF_EXITS,
     "is_large",
 )
 
@@ -124,8 +127,8 @@ def _is_short(incomplete: pl.Series) -> pl.Expr:
 
 def collective_observations(
     collectives: Collectives, host_timed: pl.Series, messaging: pl.Series
-) -> pl.DataFrame:
-    """Return the observations of collectives, in the columns of observations.py.
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the observations of collectives, in the columns of observations.py, and how far apart their ranks leave.
 
     `messaging` are the clocks with messages in both directions, `host_timed` the ranks whose device is not timed: what
     they recorded is when the host launched a collective. Calls without a recorded wait end with their issue, before
@@ -133,14 +136,14 @@ def collective_observations(
     """
     timed = collectives.calls.filter(~pl.col("rank").is_in(host_timed.implode()))
     timed = timed.with_columns(is_large=pl.col("clock").n_unique().over("group") > ALL_PAIRS)
-    parts = (_of_all(timed), _from_root(timed), _to_root(timed))
-    return pl.concat([part.select(COLUMNS) for part in parts], how="vertical_relaxed").filter(
-        pl.col("waited") | ~pl.col("is_large") | ~_are_in(messaging)
-    )
+    of_all, exits = _of_all(timed)
+    parts = (of_all, _from_root(timed), _to_root(timed))
+    found = pl.concat([part.select(COLUMNS) for part in parts], how="vertical_relaxed")
+    return found.filter(pl.col("waited") | ~pl.col("is_large") | ~_are_in(messaging)), exits
 
 
-def _of_all(timed: pl.DataFrame) -> pl.DataFrame:
-    """Return the observations of collectives in which every rank waits for all others."""
+def _of_all(timed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the observations of collectives in which every rank waits for all others, and how far apart they leave."""
     calls = timed.filter(pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING))
     members = calls.group_by(*KEY, "clock", maintain_order=True).agg(
         entered_ns=pl.max("start_ns"),
@@ -153,23 +156,38 @@ def _of_all(timed: pl.DataFrame) -> pl.DataFrame:
     # All leave at about the same time, so the shortest stay is that of the last to enter, on whichever clock.
     members = members.with_columns(stay_ns=pl.col("left_ns") - pl.col("entered_ns"))
     early_ns = pl.col("stay_ns") - pl.col("stay_ns").min().over(KEY)
-    members = members.with_columns(early_ns=early_ns)
+    # Calls at the same place of each step are about the same size; the first of a step is the lowest number.
+    slot = (pl.col("sequence") - pl.col("sequence").min().over("group", "step")).cast(pl.Int64)
+    slot = pl.when(pl.col("step").is_null()).then(pl.lit(-1)).otherwise(slot)
+    members = members.with_columns(early_ns=early_ns, slot=slot, call="sequence", name="group")
+    members, exits = with_exits(members, ("group",))
     pairs = _pairs(members)
     sources = members.select(
-        *KEY, "step", "early_ns", "stay_ns", source="clock", source_rank="entered_rank", sent_ns="entered_ns"
+        *KEY,
+        *("step", "early_ns", "stay_ns", *MEMBER_EXITS),
+        source="clock",
+        source_rank="entered_rank",
+        sent_ns="entered_ns",
     )
     targets = members.select(
-        *KEY, "blocked_ns", target="clock", target_rank="left_rank", received_ns="left_ns"
+        *KEY,
+        "blocked_ns",
+        target="clock",
+        target_rank="left_rank",
+        received_ns="left_ns",
+        target_constant_ns="constant_ns",
     )
-    return (
+    found = (
         sources.join(pairs, on=["group", "source"])
         .join(targets, on=[*KEY, "target"])
         .with_columns(
             kind=pl.lit("collective"),
             microbatch=pl.lit(None, pl.Int32),
+            by_exit=pl.lit(value=False),
             waited=(pl.col("early_ns") <= LATE_NS) & (pl.col("blocked_ns") > 0),
         )
     )
+    return found, exits
 
 
 def _from_root(timed: pl.DataFrame) -> pl.DataFrame:
@@ -204,7 +222,8 @@ def _one_way(pairs: pl.DataFrame) -> pl.DataFrame:
         kind=pl.lit("collective"),
         microbatch=pl.lit(None, pl.Int32),
         waited=pl.lit(value=False),
-        stay_ns=pl.lit(None, pl.Int64),
+        **{name: pl.lit(None, pl.Int64) for name in ("stay_ns", *OF_EXITS)},
+        by_exit=pl.lit(value=False),
     )
 
 

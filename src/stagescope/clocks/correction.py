@@ -120,9 +120,16 @@ def correction_of(solution: Solution, coarse: Coarse, clock: int, timestamps_ns:
         rate,
         lower_ns - ROUNDING_NS * (budget > 0),
         upper_ns + ROUNDING_NS * (budget > 0),
-        np.where(np.isfinite(lower_ns) & np.isfinite(upper_ns), estimated_ns, np.nan),
+        _within_bounds(estimated_ns, lower_ns, upper_ns),
     )
     return _monotonic(correction, timestamps_ns) if adjustments and len(timestamps_ns) else correction
+
+
+def _within_bounds(estimated_ns: Floats, lower_ns: Floats, upper_ns: Floats) -> Floats:
+    """Return estimated errors no larger than the guaranteed bounds; nan where these are missing."""
+    widest_ns = np.maximum(-lower_ns, upper_ns)
+    known = np.isfinite(lower_ns) & np.isfinite(upper_ns)
+    return np.where(known, np.minimum(estimated_ns, np.maximum(widest_ns, LEAST_ERROR_NS)), np.nan)
 
 
 def _one_sided(adjustments: list[Adjustment], known_ns: Floats) -> list[Adjustment]:

@@ -19,6 +19,7 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 from scipy.sparse.linalg import LinearOperator, cg, splu  # type: ignore[import-untyped]
 
 from stagescope.clocks.conflicts import tight
+from stagescope.clocks.exits import compared_by_exits, exit_errors
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
 from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
 
@@ -126,6 +127,7 @@ def fit(
     one.
     """
     clocks = len(grid.budget)
+    evidence = compared_by_exits(evidence)
     evidence = evidence.where(tight(evidence, clocks, by_channel=True))
     abrupt_ns = _abrupt(grid, corners)
     times_ns = _times(evidence, grid, FINER if len(abrupt_ns) else 1)
@@ -178,9 +180,13 @@ def _with_errors(result: Fit, problem: Problem, smoothness: coo_array, finest: P
     Where the shortest windows deviate from the fit by more than their variances allow, such as where a clock was slewed
     by too little to be found, all windows of that pair are less certain by as much (Birge 1932).
     """
-    windows = windows_of(problem, result, is_first=False)
+    windows = windows_of(replace(problem, has_exits=True), result, is_first=False)
     ratio = birge_ratios(windows_of(finest, result, is_first=False), len(windows.constant_ns))
-    windows = replace(windows, weight=windows.weight / ratio[windows.constant] ** 2)
+    windows = replace(
+        windows,
+        weight=windows.weight / ratio[windows.constant] ** 2,
+        exit_errors_ns=exit_errors(problem.evidence, len(problem.anchored)),
+    )
     system = _system(windows, problem.grid, result, problem.anchored, smoothness)
     return replace(
         result,

@@ -17,6 +17,8 @@ from scipy.sparse.csgraph import (  # type: ignore[import-untyped]
     minimum_spanning_tree,
 )
 
+from stagescope.clocks.exits import OF_EXITS
+
 if TYPE_CHECKING:
     import numpy.typing as npt
     import polars as pl
@@ -38,6 +40,7 @@ class Evidence:
 
     `row` is the row of the observation in the table it was made from, -1 where it represents several. `channel` is
     COLLECTIVE for collectives and 0 for everything else, and `stay_ns` how long the source stayed in the collective.
+    `by_exit` and so on are those of exits.py, 0 for everything else.
     """
 
     source: Ints
@@ -49,6 +52,10 @@ class Evidence:
     row: Ints
     channel: Ints
     stay_ns: Floats
+    by_exit: Bools
+    scatter_ns: Floats
+    constant_ns: Floats
+    target_constant_ns: Floats
 
     def __len__(self) -> int:
         return len(self.source)
@@ -148,6 +155,8 @@ def evidence_of(table: pl.DataFrame, coarse: Coarse, error_ns: Floats) -> Eviden
         np.arange(len(table)),
         np.where(table["kind"].is_in(("collective", "reduction")).to_numpy(), COLLECTIVE, 0),
         table["stay_ns"].fill_null(0).to_numpy().astype(float),
+        table["by_exit"].fill_null(value=False).to_numpy(),
+        *(table[name].fill_null(0).to_numpy().astype(float) for name in OF_EXITS),
     )
 
 

@@ -21,6 +21,7 @@ from stagescope.clocks.collectives import (
     collective_observations,
     match_calls,
 )
+from stagescope.clocks.exits import MEMBER_EXITS, OF_EXITS, with_exits
 from stagescope.clocks.thinning import most_of_pair, thinned
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
@@ -61,8 +62,15 @@ OBSERVATION_SCHEMA = {
     "received_ns": pl.Int64,
     "waited": pl.Boolean,
     "stay_ns": pl.Int64,
+    "by_exit": pl.Boolean,
+    "scatter_ns": pl.Int64,
+    "constant_ns": pl.Int64,
+    "target_constant_ns": pl.Int64,
 }
 
+
+NOT_COLLECTIVE = tuple(pl.lit(None).alias(name) for name in ("stay_ns", "by_exit", *OF_EXITS))
+"""What only observations of collectives have."""
 
 PAIR = (
     pl.min_horizontal("source", "target").alias("one"),
@@ -90,12 +98,15 @@ class Gathered(NamedTuple):
 
     Columns of the observations: kind (message, action, collective or reduction), source and target (clocks),
     source_rank, target_rank, step, microbatch, sent_ns (on the source's clock), received_ns (on the target's clock),
-    waited (the receiver was blocked, so the delay is short) and stay_ns (how long the source was in a collective). The
-    first event was not later than the second.
+    waited (the receiver was blocked, so the delay is short), stay_ns (how long the source was in a collective), by_exit
+    (exits of both are compared) and scatter_ns, constant_ns and target_constant_ns (how far apart ranks leave it:
+    exits.py). The first event was not later than the second.
+    `exits` has one row per group of collectives (EXITS_SCHEMA).
     """
 
     table: pl.DataFrame
     collectives: Collectives
+    exits: pl.DataFrame
 
 
 class PartOfRun(NamedTuple):
@@ -149,15 +160,15 @@ def gather_observations(
     host_timed = diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
     ways = [set(messages[way].unique().to_list()) for way in ("source", "target")]
     messaging = pl.Series("clock", sorted(ways[0] & ways[1]), pl.Int32)
-    numbered = collective_observations(collectives, host_timed, messaging).select(
-        pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()
-    )
-    together = thinned(
-        pl.concat([numbered, _reductions(reductions, clocks)]), most_of_pair(clocks["clock"].n_unique())
-    )
+    numbered, exits_of_numbered = collective_observations(collectives, host_timed, messaging)
+    numbered = numbered.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())
+    unnumbered, exits = _reductions(reductions, clocks)
+    together = thinned(pl.concat([numbered, unnumbered]), most_of_pair(clocks["clock"].n_unique()))
     every = pl.concat([messages, actions, together])
     return Gathered(
-        every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True), collectives
+        every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True),
+        collectives,
+        pl.concat([exits, exits_of_numbered]),
     )
 
 
@@ -188,7 +199,7 @@ def _messages(spans: pl.DataFrame) -> pl.DataFrame:
         pl.col("send_start_ns").alias("sent_ns"),
         pl.col("recv_end_ns").alias("received_ns"),
         (blocked_to - blocked_from > WAITED_NS).alias("waited"),
-        pl.lit(None).alias("stay_ns"),
+        *NOT_COLLECTIVE,
     )
 
 
@@ -232,7 +243,7 @@ def _actions(
         "sent_ns",
         "received_ns",
         pl.lit(value=True).alias("waited"),
-        pl.lit(None).alias("stay_ns"),
+        *NOT_COLLECTIVE,
     )
 
 
@@ -264,8 +275,8 @@ def _reductions_of(timeline: Timeline) -> pl.DataFrame:
     return spans.join(timeline.ranks.select("rank", "tp", "cp"), on="rank", how="left", maintain_order="left")
 
 
-def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the observations of gradient reductions without a number.
+def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the observations of gradient reductions without a number, and how far apart their ranks leave.
 
     The last rank to enter one came before the first rank to leave it: one observation per pair of clocks. The members
     of a reduction are the replicas of one stage and tensor coordinate. Reductions that the members did not run equally
@@ -290,12 +301,22 @@ def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     members = members.sort(*group, "occurrence", "clock").with_columns(
         waited=stay_ns - stay_ns.min().over(key) <= LATE_NS
     )
-    ends = ("clock", "entered_ns", "left_ns", "entered_rank", "left_rank", "step", "waited")
+    named = members.with_columns(slot="occurrence", call="step", name=_name_of_reduction())
+    members, exits = with_exits(named.filter((pl.len() > 1).over(key)), tuple(group[1:]))
+    ends = ("clock", "entered_ns", "left_ns", "entered_rank", "left_rank", "step", "waited", *MEMBER_EXITS)
     parts = [
         _compared(own.select(key).to_struct().rle_id().to_numpy(), own.select(ends))
         for own in members.partition_by(group[1:], maintain_order=True)
     ]
-    return pl.concat([pl.DataFrame(schema=OBSERVATION_SCHEMA), *parts])
+    return pl.concat([pl.DataFrame(schema=OBSERVATION_SCHEMA), *parts]), exits
+
+
+def _name_of_reduction() -> pl.Expr:
+    where = [
+        pl.when(pl.col(name).is_not_null()).then(pl.format(f", {name} {{}}", name)).otherwise(pl.lit(""))
+        for name in ("tp", "cp")
+    ]
+    return pl.concat_str(pl.format("gradient reductions of stage {}", "stage"), *where)
 
 
 def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
@@ -338,6 +359,9 @@ def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
             "received_ns": to["left_ns"],
             "waited": by["waited"],
             "stay_ns": by["left_ns"] - by["entered_ns"],
+            "by_exit": pl.repeat(value=True, n=by.height, eager=True),
+            **{name: by[name] for name in MEMBER_EXITS},
+            "target_constant_ns": to["constant_ns"],
         },
         schema=OBSERVATION_SCHEMA,
     )

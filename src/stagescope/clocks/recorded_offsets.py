@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observations import OBSERVATION_SCHEMA
 
 if TYPE_CHECKING:
@@ -51,6 +52,6 @@ def recorded_offset_observations(
         step=pl.lit(None),
         microbatch=pl.lit(None),
         waited=pl.lit(value=True),
-        stay_ns=pl.lit(None),
+        **{name: pl.lit(None) for name in ("stay_ns", "by_exit", *OF_EXITS)},
     )
     return both.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())

@@ -131,6 +131,25 @@ class InconsistentPair:
 
 
 @dataclass(frozen=True)
+class ExitSkew:
+    """How far apart the ranks of a group leave its collectives or gradient reductions, by which clocks are aligned.
+
+    Standard deviations: `scatter_ns` of the difference of two ranks from call to call, and `constant_ns` of what is the
+    same in all calls, for one rank; `latest_ns` is that of the rank of which it may be the most. `is_assumed` states
+    that only one clock ever entered last, so that nothing shows `constant_ns`: it follows from the duration of the
+    shortest call.
+    """
+
+    group: str
+    clock_count: int
+    call_count: int
+    scatter_ns: int
+    constant_ns: int
+    latest_ns: int
+    is_assumed: bool
+
+
+@dataclass(frozen=True)
 class ClockReport:
     """Everything that one alignment found. `max_ppm` is the drift that the guaranteed bounds allow for.
 
@@ -145,6 +164,7 @@ class ClockReport:
     max_ppm: float = 0.0
     tolerated_outlier_fraction: float = 0.0
     slews: tuple[SlewedClock, ...] = ()
+    exits: tuple[ExitSkew, ...] = ()
 
     def name_of(self, clock: str) -> str:
         """Return the name of the machine that has a clock."""
@@ -181,10 +201,10 @@ class ClockReport:
 def report_json(report: ClockReport) -> dict[str, Any]:
     """Return the report as plain data for json.dumps.
 
-    Keys: machines, adjustments, slews, outliers and inconsistent_pairs (lists of objects with the fields of
-    MachineClock, ClockAdjustment, SlewedClock, Outlier and InconsistentPair), max_ppm, tolerated_outlier_fraction,
-    worst_error_ns (null where no two machines were aligned), estimated_error_ns (null without an estimate) and
-    unaligned (a list of clocks). A run with a single clock has no machines.
+    Keys: machines, adjustments, slews, exits, outliers and inconsistent_pairs (lists of objects with the fields of
+    MachineClock, ClockAdjustment, SlewedClock, ExitSkew, Outlier and InconsistentPair), max_ppm,
+    tolerated_outlier_fraction, worst_error_ns (null where no two machines were aligned), estimated_error_ns (null
+    without an estimate) and unaligned (a list of clocks). A run with a single clock has no machines.
     """
     fields = {name: _plain(value) for name, value in asdict(report).items()}
     unaligned = [machine.clock for machine in report.unaligned]
@@ -211,6 +231,9 @@ def report_from_json(data: Mapping[str, Any]) -> ClockReport:
         max_ppm=data["max_ppm"],
         tolerated_outlier_fraction=data["tolerated_outlier_fraction"],
         slews=tuple(SlewedClock(**_with_candidates(each)) for each in data["slews"]),
+        exits=tuple(
+            ExitSkew(**each) for each in data.get("exits", ())
+        ),  # runs stored by earlier versions have none
     )
 
 

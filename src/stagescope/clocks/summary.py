@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.report import (
     ALIGNED,
     INCONSISTENT,
@@ -16,6 +17,7 @@ from stagescope.clocks.report import (
     UNALIGNED,
     ClockAdjustment,
     ClockReport,
+    ExitSkew,
     InconsistentPair,
     MachineClock,
     Observation,
@@ -49,7 +51,10 @@ METHODS = {
 
 @dataclass(frozen=True)
 class AlignmentResult:
-    """All results of an alignment, by the number of each clock; `names` has the columns rank and clock."""
+    """All results of an alignment, by the number of each clock; `names` has the columns rank and clock.
+
+    `exits` has one row per group of collectives (EXITS_SCHEMA).
+    """
 
     names: pl.DataFrame
     clocks: tuple[str, ...]
@@ -58,6 +63,7 @@ class AlignmentResult:
     solution: Solution
     corrections: tuple[Correction, ...]
     timestamps: tuple[Ints, ...]
+    exits: pl.DataFrame
 
     def name(self, clock: int) -> str:
         """Return the name of a clock."""
@@ -87,6 +93,7 @@ def summarize(found: AlignmentResult, timeline: Timeline, max_ppm: float) -> Clo
         max_ppm=max_ppm,
         tolerated_outlier_fraction=solution.outlier_fraction,
         slews=tuple(_slews(found)),
+        exits=tuple(ExitSkew(**row) for row in found.exits.iter_rows(named=True)),
     )
 
 
@@ -223,7 +230,8 @@ def _size(found: AlignmentResult, number: int) -> float:
 
 def _observation(found: AlignmentResult, row: int) -> Observation:
     fields = found.table.row(row, named=True)
-    del fields["waited"], fields["stay_ns"]
+    for name in ("waited", "stay_ns", "by_exit", *OF_EXITS):
+        del fields[name]
     return Observation(
         **fields | {"source": found.name(fields["source"]), "target": found.name(fields["target"])}
     )

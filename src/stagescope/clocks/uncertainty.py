@@ -5,6 +5,7 @@ Two parts, which are independent: the offset of each clock, and how the correcti
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,8 @@ LEAST_JUDGED = 4
 """Windows of a pair that show how large their errors are: the residuals of fewer are large by chance."""
 SAMPLES = 24
 """Samples of the change over time, and of the offsets where there are too many clocks for a dense matrix."""
+CERTAIN = 1e6
+"""A weight with which only the constant of a pair counts: an error of 1 ps."""
 MOST_DENSE = 1_200
 """Clocks up to which the covariance of the offsets is computed as a whole."""
 
@@ -63,8 +66,34 @@ def offset_errors(windows: Windows, anchored: Bools) -> Floats:
     """Return the standard error of the offset of each clock, nan where nothing connects it to an anchored one.
 
     Each pair of clocks knows the difference of their offsets to its constant and to the mean of its windows. The
-    covariance is the inverse of the graph's Laplacian.
+    covariance is the inverse of the graph's Laplacian. Collectives compare exits, and the exits of a clock are as far
+    from its offset as they may be: a node of the graph of its own.
     """
+    windows, anchored, clocks = *_with_exits(windows, anchored), len(anchored)
+    return _node_errors(windows, anchored)[:clocks]
+
+
+def _with_exits(windows: Windows, anchored: Bools) -> tuple[Windows, Bools]:
+    """Return the windows with the exits of clocks as nodes of their own, where these may be far from their offsets."""
+    apart_ns = windows.exit_errors_ns
+    apart = np.flatnonzero(apart_ns > 0)
+    if not len(apart):
+        return windows, anchored
+    clocks, pairs = len(anchored), len(windows.constant_ns)
+    node = np.arange(clocks)
+    node[apart] = clocks + np.arange(len(apart))
+    one, other = (np.where(windows.of_exits, node[each], each) for each in (windows.one, windows.other))
+    return replace(
+        windows,
+        one=np.concatenate([one, apart]),
+        other=np.concatenate([other, node[apart]]),
+        weight=np.concatenate([windows.weight, np.full(len(apart), CERTAIN)]),
+        constant=np.concatenate([windows.constant, pairs + np.arange(len(apart))]),
+        constant_ns=np.concatenate([windows.constant_ns, apart_ns[apart]]),
+    ), np.concatenate([anchored, np.zeros(len(apart), bool)])
+
+
+def _node_errors(windows: Windows, anchored: Bools) -> Floats:
     clocks = len(anchored)
     pair, first = np.unique(windows.constant, return_index=True)
     weight = np.bincount(windows.constant, windows.weight)[pair]

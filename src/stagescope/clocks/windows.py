@@ -9,12 +9,13 @@ other direction. The constant is a further unknown of the fit, near its most pla
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stagescope.clocks.evidence import COLLECTIVE
+from stagescope.clocks.exits import EXIT_NS
 
 if TYPE_CHECKING:
     from stagescope.clocks.estimate import Fit
@@ -34,8 +35,6 @@ SHORT_TRIP = 0.25
 """What is missing in a round trip that is too short, because the rate is not yet known, counts by this factor."""
 BIAS = 0.3
 """The mean excess of the shortest delays of windows is known to about this fraction."""
-COLLECTIVE_SKEW_NS = 5_000.0
-"""How much longer a collective may take to reach one rank than another: its ranks form a ring or a tree."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,11 @@ class Cells:
 
 @dataclass(frozen=True)
 class Problem:
-    """The observations in cells, and what the fit assumes. `has_corners`: rates changed by much at some moments."""
+    """The observations in cells, and what the fit assumes.
+
+    `has_corners`: rates changed by much at some moments. `has_exits`: how far apart ranks always leave is part of the
+    errors of the clocks, and not of the constants of pairs.
+    """
 
     evidence: Evidence
     cells: Cells
@@ -66,6 +69,7 @@ class Problem:
     anchored: Bools
     low_quantile: float
     has_corners: bool
+    has_exits: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Windows:
     """One row per pair and window: the change that the difference of the corrections of its clocks still needs.
 
     `constant` is the number of the unknown constant that is part of the row, and `constant_ns` are the standard
-    deviations of all constants around 0.
+    deviations of all constants around 0. `of_exits` is whether the row compares exits from collectives, and
+    `exit_errors_ns` the standard error of the mean exit of each clock; without it, exits are as certain as clocks.
     """
 
     one: Ints
@@ -83,6 +88,8 @@ class Windows:
     weight: Floats
     constant: Ints
     constant_ns: Floats
+    of_exits: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    exit_errors_ns: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 def cells_of(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) -> Cells:
@@ -139,9 +146,11 @@ def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
         change_ns = np.where(one_way, found_ns, change_ns)
         variance = np.where(one_way, found_variance, variance)
         usable = np.where(one_way, np.isfinite(found_ns), usable)
-    skew_ns = np.where(cells.is_collective, COLLECTIVE_SKEW_NS, 0.0)
-    variance = variance + skew_ns**2
+    skew_ns = np.where(cells.is_collective, EXIT_NS, 0.0)
+    scatter_ns, apart_ns = _exits(problem)
+    variance = variance + np.maximum(skew_ns, scatter_ns) ** 2
     constant_ns = np.where(waited.all(axis=0), np.hypot(skew_ns, _shared_bias(noise, pair)), constant_ns)
+    constant_ns = np.hypot(constant_ns, 0.0 if problem.has_exits else apart_ns)
     number, sizes_ns = _constants(pair, constant_ns)
     current_ns = fitted.constants_ns if len(fitted.constants_ns) else np.zeros(len(sizes_ns))
     with np.errstate(invalid="ignore"):
@@ -154,7 +163,22 @@ def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
         1 / variance[usable],
         number[usable],
         sizes_ns,
+        cells.is_collective[usable],
     )
+
+
+def _exits(problem: Problem) -> tuple[Floats, Floats]:
+    """Return how far apart two clocks leave the collectives of each window: scatter, and what is always the same.
+
+    What is always the same is that of the pair.
+    """
+    cells, evidence = problem.cells, problem.evidence
+    count = np.bincount(cells.index)
+    scatter_ns = np.sqrt(np.bincount(cells.index, evidence.scatter_ns**2)) / count
+    squares = np.bincount(cells.index, evidence.constant_ns**2 + evidence.target_constant_ns**2)
+    of_pair = np.bincount(cells.pair, squares) / np.bincount(cells.pair, count)
+    constant_ns = np.sqrt(of_pair)[cells.pair]
+    return scatter_ns, np.where(constant_ns > EXIT_NS, constant_ns, 0.0)
 
 
 def _residual_delays(problem: Problem, fitted: Fit) -> Floats:

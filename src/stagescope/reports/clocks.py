@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.clocks import candidates_text, clock_line
+from stagescope.clocks import EXIT_NS, candidates_text, clock_line
 from stagescope.reports.aligned import aligned
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.language import Foreign, localized, localized_list
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stagescope.clocks import ClockAdjustment, ClockReport, MachineClock, SlewedClock
 
-MOST_OUTLIERS = 20
+MOST_OUTLIERS, MOST_EXITS = 20, 10
 HEAD = ("machine", "ranks", "state", "offset", "drift", "guaranteed bound", "observations", "outliers")
 ESTIMATED = "estimated error"
 NOT_BOUNDED = "not bounded"
@@ -37,6 +37,7 @@ def clocks_text(report: ClockReport) -> str:
         list(_group_lines(report)),
         list(_adjustment_lines(report)),
         list(_slew_lines(report)),
+        list(_exit_lines(report)),
         list(_inconsistency_lines(report)),
         list(_outlier_lines(report)),
         list(_meaning_lines(report)),
@@ -107,6 +108,20 @@ def _slew_lines(report: ClockReport) -> Iterator[str]:
     for slew in report.slews:
         machines = printable(candidates_text(report, slew))
         yield f"  {machines} at {slew.rate_ppm:+,.1f} ppm ({_signed_text(slew.gained_ns)}), {_between(slew)}"
+
+
+def _exit_lines(report: ClockReport) -> Iterator[str]:
+    """Yield the groups whose ranks do not leave collectives at about the same time, the farthest apart first."""
+    apart = [each for each in report.exits if max(each.scatter_ns, each.latest_ns) > EXIT_NS]
+    apart.sort(key=lambda each: (-max(each.scatter_ns, each.latest_ns), each.group))
+    if apart:
+        yield "How far apart ranks leave collectives, which is part of the estimated error (standard deviations):"
+    for each in apart[:MOST_EXITS]:
+        scatter, constant = duration_text(each.scatter_ns), duration_text(each.latest_ns)
+        assumed = " (assumed: only one machine ever enters last)" if each.is_assumed else ""
+        yield f"  {printable(each.group)}: {scatter} from call to call, {constant} always at most{assumed}"
+    if len(apart) > MOST_EXITS:
+        yield f"  ... and {len(apart) - MOST_EXITS} more (use --json to list all)"
 
 
 def _between(change: ClockAdjustment | SlewedClock) -> str:

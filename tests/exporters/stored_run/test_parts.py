@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -85,6 +86,19 @@ def test_thinned_observations_of_clocks_are_those_of_memory(recordings, monkeypa
     counts = [machine.observation_count for machine in read(stored.path).alignment.machines]
     monkeypatch.undo()
     assert sum(counts) < sum(machine.observation_count for machine in read(recordings).alignment.machines)
+
+
+def test_how_far_apart_ranks_leave_reductions_is_that_of_memory(planted, monkeypatch, tmp_path):
+    later_ns = pl.Series(np.random.default_rng(4).integers(0, 300_000, planted.spans.height))
+    skewed = planted.spans.with_columns(
+        end_ns=pl.col("end_ns") + pl.when(pl.col("kind") == "grad_reduce").then(later_ns).otherwise(0)
+    )
+    write_recordings(planted.with_spans(skewed), tmp_path / "recordings", SHAPE.stages, ranks_per_machine=2)
+    _, stored = stored_by_parts(tmp_path / "recordings", tmp_path / "run", monkeypatch, 1)
+    assert_as_in_memory(tmp_path / "recordings", stored, tmp_path)
+    exits = read(stored.path).alignment.exits
+    assert [each.group for each in exits] == [f"gradient reductions of stage {stage}" for stage in range(4)]
+    assert all(80_000 < each.scatter_ns < 250_000 for each in exits)
 
 
 @pytest.mark.parametrize(
