@@ -16,6 +16,8 @@ from stagescope.record.format import SPAN
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from stagescope.record.waiting import Waiting
+
 RECORD_BYTES = SPAN.size
 CHUNK_BYTES = RECORD_BYTES * 1024
 LAST_RECORD = CHUNK_BYTES - RECORD_BYTES
@@ -36,13 +38,17 @@ class Chunk:
 
 
 class ChunkPool:
-    """Hands out chunks up to a fixed total (at least one) and takes them back."""
+    """Hands out chunks up to a fixed total (at least one) and takes them back.
+
+    `full` are chunks for the writer, `waiting` are spans that it has to pack.
+    """
 
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._free: deque[Chunk] = deque()
         self._permits = deque(range(max(1, capacity_bytes // CHUNK_BYTES)))
         self._closed = False
         self.full: deque[Chunk] = deque()
+        self.waiting: Waiting | None = None
 
     def take(self) -> Chunk | None:
         """Return an empty chunk, or None if all are in use."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections import deque
 from contextlib import suppress
 from operator import attrgetter
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.buffers import LAST_RECORD, RECORD_BYTES, Seen
@@ -24,6 +26,7 @@ from stagescope.record.records import (
     pack_span,
     plain_middle,
 )
+from stagescope.record.waiting import MOST_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +34,22 @@ if TYPE_CHECKING:
     from stagescope.record.buffers import ThreadBuffer
     from stagescope.record.mirrors import Mirrors
     from stagescope.record.timing import Timer
+    from stagescope.record.waiting import Ended
 
 MAX_TAILS = 2**10
 """Kinds, chunks and names whose constant bytes each thread keeps."""
 
 
-class Emitter:
+class ActionInProgress:
+    """What is read and written at each action, in two or three lines of the caches; see `Emitter`."""
+
+    __slots__ = (
+        "chunk", "computed", "counts_collectives", "enabled", "has_actions", "is_detailed", "mirror", "pair",
+        "plain_middle", "stage", "thread_index", "timer", "waiting_thread",
+    )  # fmt: skip
+
+
+class Emitter(ActionInProgress):
     """Records spans of the current step.
 
     * `enabled`: whether it is recording. `on_change` is called when that or the step has changed.
@@ -46,15 +59,15 @@ class Emitter:
     * `counts_collectives`: set within an action unless the recording `is_detailed`: collectives are then not recorded
       one by one.
     * `pair`: the number of the overlapping actions in progress.
-    * `actions`: the number of actions of frameworks, so that a step without any can be reported.
+    * `has_actions`: whether a framework has computed an action, so that a step without any can be reported.
     * `is_in_run`, `is_in_marked_step`: set during a run of a schedule, and in a step that the training itself marks.
+    * `waiting`: spans that the writer has yet to pack (waiting.py), which are those of the thread `waiting_thread`,
+      whose buffer has the index `thread_index`. 0 if no thread leaves its actions there.
     * `alone`: whose actions are recorded in this run, if not those of all frameworks (frameworks/runs.py).
     """
 
     __slots__ = (
-        "_step", "actions", "alone", "chunk", "computed", "counts_collectives", "enabled", "is_detailed",
-        "is_in_marked_step", "is_in_run", "last_pair", "local", "mirror", "on_change", "pair", "plain_middle", "seen",
-        "stage", "timer",
+        "_step", "alone", "is_in_marked_step", "is_in_run", "last_pair", "local", "on_change", "seen", "waiting",
     )  # fmt: skip
 
     timer: Timer
@@ -70,15 +83,19 @@ class Emitter:
         self.is_detailed = self.counts_collectives = False
         self.pair = NONE
         self.last_pair = 0
-        self.actions = 0
+        self.has_actions = False
         self.is_in_run = self.is_in_marked_step = False
         self.alone: object = None
+        self.waiting: deque[Ended] = deque()
+        self.seen = Seen()
         self.begin_empty()
 
     def begin_empty(self) -> None:
         """Forget the buffers of all threads."""
         self.local = threading.local()
-        self.seen = Seen()
+        self.seen.spans = False
+        self.waiting.clear()
+        self.waiting_thread = self.thread_index = 0
 
     def _set_step(self, step: int) -> None:
         self._step = step
@@ -135,6 +152,12 @@ class Emitter:
         step: int | None = None,
     ) -> None:
         """Record one span of `step` (default: the current step) on the lane that its kind belongs to."""
+        if self.waiting_thread == get_ident() and len(self.waiting) < MOST_WAITING:
+            self.seen.spans = True
+            number = self._step if step is None else step
+            self.waiting.append((start_ns, end_ns, wait_start_ns, wait_end_ns, size_bytes, number, stage, microbatch,
+                                 peer, pair, name, chunk, self.thread_index, kind))  # fmt: skip
+            return
         try:
             buffer = self.local.buffer
         except AttributeError:
@@ -180,7 +203,12 @@ class Emitter:
     def emit_action(  # noqa: PLR0917  # as in emit
         self, kind: int, start_ns: int, end_ns: int, stage: int, microbatch: int, chunk: int, name: int = 0
     ) -> None:
-        """Record one action of the current step, or a span of one of few names, as `emit` does, in half the time."""
+        """Record one action of the current step, or a span of one of few names, as `emit` does, in less time."""
+        if self.waiting_thread == get_ident() and len(self.waiting) < MOST_WAITING:
+            self.seen.spans = True
+            middle, thread = self.plain_middle, self.thread_index
+            self.waiting.append((start_ns, end_ns, middle, stage, microbatch, thread, kind, chunk, name))
+            return
         buffer: Any = None
         try:
             buffer = self.local.buffer

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from stagescope.record.calls import Call, Signature
@@ -32,6 +33,7 @@ from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.patching import GUARDS, MARK
 from stagescope.record.signal_handlers import is_of_signal_handler
+from stagescope.record.waiting import MOST_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
@@ -74,13 +76,19 @@ Prepared = TypeVar("Prepared", bound="Callable[..., Any]")
 class Actions(Protocol):
     """The actions of one framework that are in progress; see frameworks/actions_in_progress.py.
 
-    Each that has been recorded is passed to `note`.
+    `current` is the last of them that has begun. Each that has been recorded is passed to `note`, if there is one.
     """
 
     recorder: Recorder
-    entered: set[Action]
-    note: Callable[[Action], object]
+    current: Action | None
+    note: Callable[[Action], object] | None
     expected: Collection[Any]
+
+    def enters(self, action: Action, outer: Action) -> bool:
+        """Return whether an action that begins inside of `outer` is none of those in progress."""
+
+    def leave(self, action: Action, outer: Action | None) -> None:
+        """End an action that began inside of `outer`, or while another thread began or ended one."""
 
     def used(self, action: Action, token: Any) -> None:
         """Note that an action begins at `token`, whose data is `expected`."""
@@ -238,27 +246,29 @@ def _seen(original: Function, see: Result, guard: Guard) -> Function:
     return wrapper
 
 
-def _timed(original: Function, timed: Timed, guard: Guard) -> Function:
-    # One function does everything, because it is called for each action, when the training has evicted it from the
-    # caches: another function would cost 1 us, which is 0.05 us in a loop.
-    actions, identify, after, always = timed
-    recorder, entered, note, expected = actions.recorder, actions.entered, actions.note, actions.expected
-    emit_action, leave = recorder.emit_action, guard.leave
+def _timed(original: Function, timed: Timed, guard: Guard) -> Function:  # noqa: PLR0915  # see below
+    """Return a wrapper that does everything in one function.
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    It is called for each action, when the training has evicted it from the caches: another function would cost 1 us,
+    which is 0.05 us in a loop.
+    """
+    actions, identify, after, always = timed
+    recorder, expected, leave = actions.recorder, actions.expected, guard.leave
+    waiting, seen = recorder.waiting, recorder.seen
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912  # same
         if guard.is_off or not (recorder.enabled or always):
             return original(*args, **kwargs)
         action = token = None
         try:
             action = identify(args, kwargs)
-            if action is not None and action not in entered:
-                entered.add(action)
+            outer = actions.current
+            if action is not None and (outer is None or actions.enters(action, outer)):
+                actions.current = action
                 if recorder.mirror is not None:
                     actions.open(action)
                 kind, stage, microbatch, chunk = action
-                recorder.stage = stage
-                recorder.chunk = chunk
-                recorder.computed = None
+                recorder.stage, recorder.chunk, recorder.computed = stage, chunk, None
                 recorder.counts_collectives = not recorder.is_detailed
                 token = recorder.timer.begin()
                 if expected:
@@ -275,12 +285,21 @@ def _timed(original: Function, timed: Timed, guard: Guard) -> Function:
             raise
         try:
             if recorder.timer.device is None and recorder.computed is None and recorder.pair == NONE:
-                emit_action(kind, token, now_ns(), stage, microbatch, chunk)
+                if recorder.waiting_thread == get_ident() and len(waiting) < MOST_WAITING:
+                    waiting.append((token, now_ns(), recorder.plain_middle, stage, microbatch,
+                                    recorder.thread_index, kind, chunk, 0))  # fmt: skip
+                else:
+                    recorder.emit_action(kind, token, now_ns(), stage, microbatch, chunk)
             else:
                 actions.end(action, token)
-            recorder.actions += 1
-            note(action)
-            entered.discard(action)
+            if not recorder.has_actions:
+                recorder.has_actions = seen.spans = True
+            if actions.note is not None:
+                actions.note(action)
+            if outer is None and actions.current is action:
+                actions.current = None
+            else:
+                actions.leave(action, outer)
             recorder.stage = recorder.chunk = NONE
             recorder.counts_collectives = False
             if recorder.mirror is not None:

@@ -51,7 +51,7 @@ class MarkedAction:
             recorder.mirror.open(self._code, place.stage, place.microbatch, self._name)
         self._before = recorder.stage, recorder.chunk, recorder.counts_collectives
         if self._code in ACTIONS:
-            recorder.actions += 1
+            recorder.has_actions = True
             begin_action(recorder, place.stage, place.chunk)
         self._token = recorder.timer.begin()
 

@@ -24,6 +24,7 @@ from stagescope.record.recording import MAX_NAME_CHARACTERS, Recording
 from stagescope.record.records import plain_tails
 from stagescope.record.retention import DEFAULT_MAX_BYTES, Retention
 from stagescope.record.timing import Timer
+from stagescope.record.waiting import Waiting
 from stagescope.record.writer import Writer
 from stagescope.vocabulary.kinds import STEP_CODE
 from stagescope.vocabulary.steps import StepRange
@@ -162,6 +163,8 @@ class Recorder(Emitter):
         self.training_thread = threading.get_ident()
         if self._writer is None and not self._stopped:
             self.expect_spans()  # looks for requests, which this step may already follow
+        if self._writer is not None:
+            self._let_wait()
         if step is not None or not self.step_is_given:
             self.step_is_given = step is not None
             number = self._step + 1 if step is None else step
@@ -177,6 +180,14 @@ class Recorder(Emitter):
             if pending:
                 self._record_pending(record)
         return now_ns()
+
+    def _let_wait(self) -> None:
+        """Let the calling thread leave its actions to the writer."""
+        buffer = getattr(self.local, "buffer", None) or self._new_buffer()
+        if self.thread_index != buffer.index or self.waiting_thread != self.training_thread:
+            self.waiting_thread = 0  # in this order: a signal handler may record an action on any line
+            self.thread_index = buffer.index
+            self.waiting_thread = self.training_thread
 
     def apply(self, request: Request, step: int = NONE) -> None:
         """Record what a request of `stagescope control` asks for, from `step` on, which is about to begin."""
@@ -221,6 +232,7 @@ class Recorder(Emitter):
         # A guard such as `profile_range` needs to know about spans before the previous one, too.
         self._had_spans = self.has_recorded
         self.seen.spans = False
+        self.has_actions = self.has_actions and self.is_in_run  # the next action states both again
         return self._had_spans
 
     def describe(self, **facts: object) -> None:
@@ -252,6 +264,7 @@ class Recorder(Emitter):
         self._lifecycle.detach()
         with self._lock:
             self._stopped = True
+            self.waiting_thread = 0
             writer, self._writer = self._writer, None
         if writer:
             writer.stop(reason)
@@ -329,6 +342,7 @@ class Recorder(Emitter):
 
             reports = StateReports(self, self._recording)
             reports.notice()
+            self._pool.waiting = Waiting(self.waiting)
             self._writer = Writer(self._recording, self._pool, self._buffers, on_signal, reports.look)
         except Exception as error:  # noqa: BLE001  # for example no file or thread available, or interpreter shutdown
             self._stopped = True

@@ -25,11 +25,13 @@ def _native(layout: str) -> str:
     return native if same else "<" + layout
 
 
-pack_span = struct.Struct(_native(SPAN.format.lstrip("<"))).pack_into
-"""Packs all fields of a record in order."""
+_ALL = struct.Struct(_native(SPAN.format.lstrip("<")))
+pack_span, pack_span_bytes = _ALL.pack_into, _ALL.pack
+"""Pack all fields of a record in order."""
 
-pack_plain = struct.Struct(_native("qq28sii20s")).pack_into
-"""Packs a span that has only step, stage and micro-batch: start, end, the bytes of `plain_middle`, stage, micro-batch,
+_PLAIN = struct.Struct(_native("qq28sii20s"))
+pack_plain, pack_plain_bytes = _PLAIN.pack_into, _PLAIN.pack
+"""Pack a span that has only step, stage and micro-batch: start, end, the bytes of `plain_middle`, stage, micro-batch,
 and the bytes of one of `plain_tails`.
 """
 

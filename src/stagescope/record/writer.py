@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from stagescope.record.buffers import CHUNK_BYTES, RECORD_BYTES
 from stagescope.record.records import is_packing_error
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 
     from stagescope.record.buffers import Chunk, ChunkPool, ThreadBuffer
     from stagescope.record.recording import Recording
+    from stagescope.record.waiting import Ended
 
 FLUSH_INTERVAL_S = 0.5
 STOP_TIMEOUT_S = 5.0
 CLOSED = -1
+RECORDS_OF_CHUNK = CHUNK_BYTES // RECORD_BYTES
 _WAKE = b"\0"
 
 
@@ -47,7 +50,8 @@ class Writer:
         self._buffers = buffers
         self._on_signal = on_signal
         self._on_stored = on_stored
-        self._dropped_by_ended_threads = 0
+        self._waiting = pool.waiting
+        self._dropped_by_ended_threads = self._dropped_while_packing = 0
         self._stop_reason: str | None = None
         self._flushes_wanted = 0
         self._flushes_done = 0
@@ -141,6 +145,8 @@ class Writer:
             self._progress.notify_all()
 
     def _store(self) -> None:
+        # Taken first and written last: the record of a step is one of them, and no record of the step may follow it.
+        ended = [] if self._waiting is None else self._waiting.take()
         while self._pool.full:
             chunk = self._pool.full[0]
             self._write_fresh(chunk)
@@ -148,12 +154,24 @@ class Writer:
             self._pool.give_back(chunk)
         for buffer in list(self._buffers):
             self._write_partial(buffer)
+        self._write_waiting(ended)
         self._recording.write_counters()
         dropped = self._dropped_by_ended_threads + sum(buffer.dropped for buffer in self._buffers)
+        dropped += self._dropped_while_packing
         self._recording.write_drops(dropped + self._recording.spans_lost)
         self._recording.write_raw_readings()
         self._recording.write_anchor_if_due()
         self._on_stored()
+
+    def _write_waiting(self, ended: list[Ended]) -> None:
+        """Pack and write actions, in portions of the size of a chunk."""
+        if self._waiting is None or not ended:
+            return
+        for begin in range(0, len(ended), RECORDS_OF_CHUNK):
+            records, dropped = self._waiting.pack(ended[begin : begin + RECORDS_OF_CHUNK])
+            self._recording.write_spans(records)
+            self._dropped_while_packing += dropped
+        self._waiting.done()
 
     def _write_fresh(self, chunk: Chunk) -> None:
         """Write the part of a chunk that has not been written yet."""

@@ -148,7 +148,7 @@ def test_result_of_an_observed_call_is_passed_on(collectives):
 )
 def test_collectives_are_counted_in_the_ranges_of_actions(recorder, collectives, name, counts):
     messages = SimpleNamespace(receives=0)
-    passes = SimpleNamespace(is_recorded=lambda *action: action == (1, 1, 0))
+    passes = SimpleNamespace(is_recorded=lambda *action: action == (1, 1, 0), seen=set())
     shared = SimpleNamespace(recorder=recorder, messages=messages, collectives=collectives, passes=passes)
     ranges, entered = ActionRanges(shared), SimpleNamespace(name=name)
     ranges.entered((entered,), {}, entered)

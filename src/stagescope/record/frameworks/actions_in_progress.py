@@ -18,13 +18,42 @@ if TYPE_CHECKING:
 
 
 class ActionsInProgress:
-    """Actions as (kind, stage, micro-batch, chunk): those that have been `entered`."""
+    """Actions as (kind, stage, micro-batch, chunk).
+
+    `current` is the last that has begun; those around it are in a set, which is usually empty.
+    """
+
+    __slots__ = ("_around", "current", "expected", "note", "recorder")
 
     def __init__(self, recorder: Recorder, expected: Collection[Any] = ()) -> None:
         self.recorder = recorder
         self.expected = expected
-        self.note: Callable[[Action], object] = bool
-        self.entered: set[Action] = set()
+        self.note: Callable[[Action], object] | None = None
+        self.current: Action | None = None
+        self._around: set[Action] = set()
+
+    def forget(self) -> None:
+        """Forget all actions in progress."""
+        self.current = None
+        self._around.clear()
+
+    def enters(self, action: Action, outer: Action) -> bool:
+        """Return whether an action that begins inside of `outer` is none of those in progress."""
+        if action == outer or action in self._around:
+            return False
+        self._around.add(outer)
+        return True
+
+    def leave(self, action: Action, outer: Action | None) -> None:
+        """End an action that began inside of `outer`, or while another thread began or ended one."""
+        self._around.discard(action)
+        if self.current == action:
+            around = self._around
+            if outer is not None and outer in around:
+                around.discard(outer)
+                self.current = outer
+            else:  # it failed, or the action around it has ended in another thread
+                self.current = around.pop() if around else None
 
     def used(self, action: Action, token: Any) -> None:
         """Note that an action begins at `token`, while there is `expected` data."""
@@ -43,8 +72,8 @@ class ActionsInProgress:
         """Leave an action that has failed, all of them if it is unknown which."""
         leave_action(self.recorder)
         if state is None:
-            self.entered.clear()
-        elif state in self.entered:
-            self.entered.discard(state)
+            self.forget()
+        elif state == self.current or state in self._around:
+            self.leave(state, None)
             if self.recorder.mirror is not None:
                 self.recorder.mirror.close()

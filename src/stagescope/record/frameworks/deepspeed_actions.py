@@ -53,8 +53,7 @@ class Actions(ActionsInProgress):
         for numbers in self._numbers.values():
             numbers.clear()
         self._shapes = {}
-        if self.entered:
-            self.entered.clear()
+        self.forget()
 
     def end_batch(self) -> None:
         """Count the data that were loaded."""

@@ -90,7 +90,7 @@ class Overlap:
 
     def observe(self, parts: list[Part]) -> Observation:
         """Record the observed call as one action, or as two with the same pair number."""
-        self.recorder.actions += len(parts)
+        self.recorder.has_actions |= bool(parts)
         pair = self.recorder.new_pair() if len(parts) > 1 else NONE
         self.halves = {part.kind: Half(self.recorder, part, pair) for part in parts}
         if parts:

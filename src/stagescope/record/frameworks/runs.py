@@ -166,7 +166,7 @@ class Runs:
             run = MARKED
         else:
             start_ns = recorder.begin_step()
-            recorder.actions = 0
+            recorder.has_actions = False
             run = Run(start_ns, recorder.enabled)
         recorder.is_in_run = True
         return run
@@ -181,7 +181,7 @@ class Runs:
         if self._counts or self._placed:
             self.forget()
         recorder.end_step(run.start_ns)
-        if not recorder.actions and run.enabled and recorder.enabled:
+        if not recorder.has_actions and run.enabled and recorder.enabled:
             recorder.coverage.step_was_empty(self.framework, recorder.step)
 
     def fail(self, run: Run) -> None:
@@ -242,7 +242,7 @@ class Runs:
         recorder = self.recorder
         if not recorder.enabled or self.is_muted:
             return (yield)
-        recorder.actions += kind in ACTIONS
+        recorder.has_actions |= kind in ACTIONS
         mirror = recorder.mirror
         if mirror is not None:
             mirror.open(kind, place.stage, place.microbatch)
@@ -262,7 +262,7 @@ class Runs:
         recorder = self.recorder
         if not recorder.enabled or self.is_muted:
             return (yield)
-        recorder.actions += 2
+        recorder.has_actions = True
         mirror, opened = recorder.mirror, 0
         try:
             for kind, place in ((FORWARD, forward), (kind_of_backward, backward)) if mirror else ():

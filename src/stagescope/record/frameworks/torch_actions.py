@@ -110,6 +110,8 @@ class ActionRanges:
             begun = recorder.timer.begin()
             if recorder.enabled:
                 recorder.counts_collectives = not recorder.is_detailed
+            passes = self._instrumentation.passes
+            passes.note = passes.seen.add  # asked for at the end of this range, and only there
             if len(parts) > 1:
                 recorder.pair = recorder.new_pair()
             elif self.customized is not None and not self.customized and len(self.unseen) < MOST_UNSEEN:
@@ -140,6 +142,7 @@ class ActionRanges:
             elif not action.reduces or (self.customized and self._reduces_itself(reduced)):
                 has_received = self._messages.receives > receives
                 self._record_unseen(action, self._messages.last_receive if has_received else begun)
+        self._instrumentation.passes.note = None
         recorder.pair = NONE
 
     def _reduces_itself(self, reduced: int) -> bool:

@@ -23,12 +23,11 @@ FIRST = 1
 
 
 class Passes(ActionsInProgress):
-    """The actions in progress, those `seen` in this run, and how the calls of a stage's methods are identified."""
+    """The actions in progress, those `seen` in a range of this run, and how a stage's methods are identified."""
 
     def __init__(self, recorder: Recorder, messages: Messages) -> None:
         super().__init__(recorder, messages.expected)
         self.seen: set[Action] = set()
-        self.note = self.seen.add
         self._messages = messages
         self.chunk_of_stage: dict[int, int] = {}
 
@@ -37,14 +36,14 @@ class Passes(ActionsInProgress):
         self._messages.used(*action[:3], token)
 
     def is_recorded(self, kind: int, stage: int, microbatch: int) -> bool:
-        """Return whether an action has been recorded in this run."""
+        """Return whether an action has been recorded in this run, in a range that is observed."""
         return (kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE)) in self.seen
 
     def record(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
         """Record the action from `token` until now that no method of a stage has performed."""
         action = (kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE))
         self.end(action, token)
-        self.recorder.actions += kind in ACTIONS
+        self.recorder.has_actions |= kind in ACTIONS
         self.seen.add(action)
 
     def methods(self, kind: int, signature: Signature, name: str) -> Timed:

@@ -225,8 +225,7 @@ class Instrumentation:
     def prepare(self, schedule: Any) -> None:
         """Prepare for one run of `schedule`: discard the state of the last one, find its stages, describe it once."""
         self.passes.seen.clear()
-        if self.passes.entered:
-            self.passes.entered.clear()
+        self.passes.forget()
         if self.optimizers.tokens:
             self.optimizers.forget()
         messages = self.messages
