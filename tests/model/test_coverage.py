@@ -44,7 +44,21 @@ def test_timestamps_since_the_epoch_are_exact():
     assert covered_ns(windows((0, epoch_ns + 1, epoch_ns + 6)), united).to_list() == [3]
 
 
-moments = st.integers(0, 40)
+def test_ranks_with_numbers_and_times_far_apart_are_united_apart():
+    last, later = 2**31 - 1, 2**61
+    united = unite(
+        intervals((last, later, later + 7), (0, 0, 5), (3, later, later + 2), (0, 3, 9), (last, 1, 2))
+    )
+    expected = [(0, 0, 9, 0), (3, later, later + 2, 0), (last, 1, 2, 0), (last, later, later + 7, 1)]
+    assert united.rows() == expected
+
+
+def test_times_before_and_after_zero_are_united():
+    most = 2**62
+    assert unite(intervals((4, -most, 5), (4, 5, most - 1))).rows() == [(4, -most, most - 1, 0)]
+
+
+moments = st.integers(-20, 20)
 rows = st.tuples(st.integers(0, 2), moments, moments)
 
 

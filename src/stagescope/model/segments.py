@@ -23,7 +23,7 @@ def search_segments(values: Integers, first: Integers, stop: Integers, wanted: I
         return low
     for _ in range(int((high - low).max(initial=0)).bit_length()):
         middle = (low + high) >> 1
-        below = values[np.minimum(middle, len(values) - 1)] < wanted
+        below = values.take(middle, mode="clip") < wanted
         below &= low < high
         low = np.where(below, middle + 1, low)
         high = np.where(below, high, middle)
