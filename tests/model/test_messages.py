@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from random_pipelines import arbitrary_timelines
-from stagescope.model import SPANS
-from stagescope.model import messages as messages_module
+from stagescope.model import SPANS, row_numbers
 from stagescope.model.messages import MESSAGE_KEY, match_messages
 from stagescope.vocabulary.kinds import RECEIVES, SENDS
 from synthetic import Shape, message_count, pipeline_timeline
@@ -96,12 +95,12 @@ def test_numbers_far_apart_are_matched_like_those_side_by_side(spans):
 @settings(deadline=None, max_examples=50)
 @given(some_ends())
 def test_a_small_table_gives_the_same_messages(spans):
-    widest = messages_module.WIDEST_TABLE
-    messages_module.WIDEST_TABLE = 4
+    widest = row_numbers.WIDEST_TABLE
+    row_numbers.WIDEST_TABLE = 4
     try:
         found = match_messages(spans)
     finally:
-        messages_module.WIDEST_TABLE = widest
+        row_numbers.WIDEST_TABLE = widest
     assert found.equals(match_messages(spans))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.model.row_numbers import number_rows
 from stagescope.vocabulary.kinds import RECEIVES, SENDS
 
 if TYPE_CHECKING:
@@ -18,12 +19,6 @@ MESSAGE_KEY = ["step", "direction", "source", "target", "to_stage", "microbatch"
 DIRECTIONS = pl.Series(["forward", "backward"])
 NONE = -1
 """The index of a message without a receive."""
-WIDEST_TABLE = 1 << 24
-"""Up to this many codes are renumbered by a lookup table (16 Mi entries of 5 bytes), more of them by sorting."""
-
-CODES_PER_VALUE = 16
-"""With more codes than this per value to renumber, sorting is faster as well: 40,000 values with 16 Mi codes took 3 ms
-instead of 260 ms, and 1 MB instead of 144 MB (2026-11-26)."""
 
 
 class _Ends(NamedTuple):
@@ -92,7 +87,13 @@ def _is_sorted(rank: Integers, start_ns: Integers) -> bool:
 
 def _match(sends: _Ends, receives: _Ends) -> tuple[Integers, Integers, Integers]:
     """Return the index of the send and the receive of every message, and its occurrence within its key."""
-    numbers, count = _number(pl.concat([sends.key, receives.key]))
+    # Few peers are at many distances: 10,000 ranks have 2, but 100 million pairs of ranks.
+    distance = pl.col("target").cast(pl.Int64) - pl.col("source")
+    key = pl.concat([sends.key, receives.key])
+    # Ranks and stages before steps and micro-batches, so that the numbers stay small.
+    key = key.select("direction", "source", distance.alias("distance"), "to_stage", "step", "microbatch")
+    numbers, known = number_rows(key)
+    count = len(known)
     of_sends, of_receives = numbers[: len(sends.row)], numbers[len(sends.row) :]
     counts = [np.bincount(each, minlength=count) for each in (of_sends, of_receives)]
     # Each key gets as many places as it has sends or receives; its first send and first receive share the first
@@ -116,34 +117,3 @@ def _occurrences(numbers: Integers, counts: Integers) -> Integers:
     place = np.arange(len(order))
     occurrence[order] = place - np.maximum.accumulate(np.where(new, place, 0))
     return occurrence
-
-
-def _number(key: pl.DataFrame) -> tuple[Integers, int]:
-    """Return a number for every row, equal for equal rows (null equals null), and the number of distinct ones."""
-    numbers, count = np.zeros(key.height, dtype=np.int64), 1
-    # Columns with few values first, so that the combined code stays small: ranks and stages before steps and
-    # micro-batches.
-    for name in ("direction", "source", "target", "to_stage", "step", "microbatch"):
-        values = key[name].cast(pl.Int64)
-        null = int(values.min() or 0) - 1
-        codes = values.fill_null(null).to_numpy() - null
-        width = int(codes.max(initial=0)) + 1
-        if count * width > WIDEST_TABLE:
-            (numbers, count), (codes, width) = _renumber(numbers, count), _renumber(codes, width)
-        numbers = numbers * width + codes
-        count *= width
-    return _renumber(numbers, count)
-
-
-def _renumber(numbers: Integers, count: int) -> tuple[Integers, int]:
-    """Return the numbers renumbered without gaps, in the same order, and the number of distinct ones.
-
-    All numbers are below `count`.
-    """
-    if count > min(max(WIDEST_TABLE, len(numbers)), CODES_PER_VALUE * len(numbers)):
-        known, dense = np.unique(numbers, return_inverse=True)
-        return dense, len(known)
-    occurs = np.zeros(count, dtype=np.bool_)
-    occurs[numbers] = True
-    table = np.cumsum(occurs, dtype=np.int32) - np.int32(1)
-    return table[numbers].astype(np.int64), int(occurs.sum())

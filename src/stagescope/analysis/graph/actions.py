@@ -34,6 +34,7 @@ from stagescope.analysis.graph.reduction_waits import (
 )
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
+from stagescope.model.row_numbers import order_rows
 from stagescope.model.simulated import is_simulated
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.tables import Column, KindType, Table
@@ -281,12 +282,7 @@ def _in_order(actions: pl.DataFrame) -> pl.DataFrame:
 
     Spans are sorted by rank and start already, so one stable sort by an integer key is enough.
     """
-    key = np.zeros(actions.height, dtype=np.int64)
-    for name in ("pipeline", "step", "rank"):
-        key *= int(actions[name].n_unique())
-        key += actions[name].rank("dense").to_numpy().astype(np.int64) - 1 if actions.height else 0
-    order = np.argsort(key, kind="stable")
-    return actions[order]
+    return actions[order_rows(actions.select("pipeline", "step", "rank"))]
 
 
 def _unite_pairs(actions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, NDArray[np.uint32]]:

@@ -9,6 +9,7 @@ import polars as pl
 
 from stagescope.analysis.graph.pair_shares import share_pairs
 from stagescope.analysis.idle.microbatch_lengths import Pairs, Sample, fit_lengths
+from stagescope.model.row_numbers import number_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,6 +100,5 @@ def _balanced(classes: pl.DataFrame, mean_ns: Floats, row: Integers, rank_of_row
 
 def _numbered(keys: pl.DataFrame, kept: str = "rank") -> tuple[Integers, Integers]:
     """Return the number of each row among the distinct rows, and one column of the distinct rows."""
-    distinct = keys.unique(maintain_order=True).with_row_index("number")
-    joined = keys.join(distinct, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
-    return joined["number"].to_numpy().astype(np.int64), distinct[kept].to_numpy().astype(np.int64)
+    number, first = number_rows(keys)
+    return number, keys[kept].to_numpy()[first].astype(np.int64)

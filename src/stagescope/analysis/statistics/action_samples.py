@@ -17,6 +17,7 @@ from stagescope.analysis.idle.usual_costs import find_usual_costs
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.row_numbers import number_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,27 +152,22 @@ def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
 
 def _samples(actions: pl.DataFrame) -> pl.DataFrame:
     """Return the samples of actions whose column `sample` states which one they belong to."""
-    key = [*CLASS, "sample"]
-    actions = actions.sort(key)
-    # Rows of one class and sample are neighbors now, which numbers them without a join.
-    is_new = pl.any_horizontal(pl.col(name) != pl.col(name).shift(1) for name in key).fill_null(value=False)
-    number = actions.select(is_new.cum_sum().cast(pl.Int64)).to_series().to_numpy()
-    classes = int(number[-1]) + 1 if len(number) else 0
-    duration_ns = actions["duration_ns"].to_numpy().astype(np.float64)
-    usual = find_usual_costs(duration_ns, number, classes)
-    grouped = GroupedValues(duration_ns, number, classes)
+    key = actions.select(*CLASS, "sample")
+    number, first = number_rows(key)
+    duration_ns = actions["duration_ns"].to_numpy()
+    total_ns = np.zeros(len(first), dtype=np.int64)
+    np.add.at(total_ns, number, duration_ns)
+    duration_ns = duration_ns.astype(np.float64)
+    usual = find_usual_costs(duration_ns, number, len(first))
+    grouped = GroupedValues(duration_ns, number, len(first))
     deviation_ns = np.abs(duration_ns - grouped.linear(0.5)[number])
-    totals = actions.group_by(key, maintain_order=True).agg(
-        action_count=pl.len(), total_ns=pl.col("duration_ns").sum()
-    )
-    return totals.select(
-        *key,
+    return key[first].with_columns(
         fast_ns=pl.Series(grouped.linear(FAST_QUANTILE), dtype=pl.Float64),
         spread_ns=pl.Series(
-            np.bincount(number, deviation_ns, classes) / np.maximum(grouped.count, 1), dtype=pl.Float64
+            np.bincount(number, deviation_ns, len(first)) / np.maximum(grouped.count, 1), dtype=pl.Float64
         ),
-        action_count="action_count",
-        total_ns="total_ns",
+        action_count=pl.Series(grouped.count, dtype=pl.UInt32),
+        total_ns=pl.Series(total_ns),
         usual_ns=pl.Series(usual.mean_ns, dtype=pl.Float64),
     )
 
