@@ -99,9 +99,10 @@ def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Depende
     consumer, producer = slots // 2, flat[slots]
     is_forward = actions["kind"].is_in(FORWARDS).to_numpy()
     direction = np.where(slots % 2 == 1, OWN, np.where(is_forward[consumer], FORWARD, BACKWARD))
-    times = _transfer_times(indexed, transfers)
     rank = actions["rank"].to_numpy()
     is_remote = rank[consumer] != rank[producer]
+    sent = np.flatnonzero(is_remote & (direction != OWN))
+    times = _transfer_times(indexed, transfers)
     rows = pl.DataFrame(
         {
             "action": consumer.astype(np.uint32),
@@ -109,17 +110,24 @@ def find_dependencies(actions: pl.DataFrame, transfers: pl.DataFrame) -> Depende
             "direction": pl.Series(DIRECTIONS, dtype=DirectionType).gather(direction),
             "is_remote": is_remote,
             **{
-                moment.column: np.where(
-                    is_remote & (direction != OWN), known_ns[producer if moment.of_send else consumer], NEVER
+                moment.column: _at(
+                    sent, (producer if moment.of_send else consumer)[sent], known_ns, len(slots)
                 )
                 for moment, known_ns in zip(MOMENTS, times, strict=True)
             },
         }
     )
-    moments = pl.col([moment.column for moment in MOMENTS])
-    return Dependencies(
-        rows.with_columns(pl.when(moments != NEVER).then(moments).name.keep()), tuple(diagnostics)
-    )
+    return Dependencies(rows, tuple(diagnostics))
+
+
+def _at(rows: Integers, action: Integers, known_ns: Integers | None, count: int) -> pl.Series:
+    """Return a column of `count` rows with the known moments of these actions in some rows, otherwise null."""
+    if known_ns is None:
+        return pl.repeat(None, count, dtype=pl.Int64, eager=True)
+    moments = np.full(count, NEVER)
+    moments[rows] = known_ns[action]
+    column = pl.Series(moments)
+    return column.set(column == NEVER, None)
 
 
 def _index(actions: pl.DataFrame) -> _Actions:
@@ -166,36 +174,40 @@ def _producers(actions: _Actions) -> tuple[Integers, NDArray[np.bool_]]:
     return producers, expected
 
 
-def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> list[Integers]:
-    """Return the MOMENTS of every action: of the message with its result, or with its input; NEVER: unknown."""
-    # Each is reduced from the neutral element of its reduction.
-    never = [np.iinfo(np.int64).max if moment.choose is np.minimum else NEVER for moment in MOMENTS]
-    found = [np.full(actions.frame.height, value) for value in never]
-    for index, send, receive in zip((actions.forwards, actions.backwards), SENDS, RECEIVES, strict=True):
-        ends = {
-            True: _ends(actions, index, transfers, send),
-            False: _ends(actions, index, transfers, receive),
-        }
-        for moment, times in zip(MOMENTS, found, strict=True):
-            action, rows = ends[moment.of_send]
-            recorded = rows[moment.source].is_not_null().to_numpy()
-            values = rows[moment.source].fill_null(NEVER).to_numpy()
-            moment.choose.at(times, action[recorded], values[recorded])
-    for value, times in zip(never, found, strict=True):
-        times[times == value] = NEVER
-    return found
+def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> list[Integers | None]:
+    """Return the MOMENTS of every action: of the message with its result, or with its input; NEVER: unknown.
+
+    None for a moment that no transfer has.
+    """
+    kinds, cells = transfers["kind"], actions.cells.numbers(transfers)
+    rank, ranks = actions.frame["rank"].to_numpy(), transfers["rank"].to_numpy()
+    ends: dict[bool, list[tuple[Integers, Integers]]] = {True: [], False: []}
+    for index, *pair in zip((actions.forwards, actions.backwards), SENDS, RECEIVES, strict=True):
+        for is_send, kind in zip((True, False), pair, strict=True):
+            rows = np.flatnonzero((kinds == kind).to_numpy())
+            action = index.find(cells[rows])
+            known = (action >= 0) & (rank[action] == ranks[rows])
+            ends[is_send].append((action[known], rows[known]))
+    return [_moments(moment, ends[moment.of_send], transfers[moment.source], len(rank)) for moment in MOMENTS]
 
 
-def _ends(
-    actions: _Actions, index: ActionIndex, transfers: pl.DataFrame, kind: str
-) -> tuple[Integers, pl.DataFrame]:
-    """Return the recorded ends of one kind that belong to an action of their rank, and the number of that action."""
-    rows = transfers.filter(pl.col("kind") == kind)
-    action = index.find(actions.cells.numbers(rows))
-    known = action >= 0
-    rank = actions.frame["rank"].to_numpy()
-    known[known] = rank[action[known]] == rows["rank"].to_numpy()[known]
-    return action[known], rows.filter(pl.Series(known))
+def _moments(
+    moment: Moment, ends: list[tuple[Integers, Integers]], source: pl.Series, actions: int
+) -> Integers | None:
+    """Return one moment of every action; `ends` are actions with the rows of their transfers in `source`."""
+    if source.null_count() == len(source):
+        return None
+    times = np.full(actions, NEVER)
+    values = source.fill_null(NEVER).to_numpy()
+    for action, rows in ends:
+        known_ns = values[rows]
+        is_known = known_ns != NEVER if source.null_count() else slice(None)
+        which, known_ns = action[is_known], known_ns[is_known]
+        times[which] = known_ns
+        # Most actions have one transfer of a kind. Reducing several takes much longer than this look at all.
+        if (times[which] != known_ns).any():
+            moment.choose.at(times, which, known_ns)
+    return times
 
 
 def _duplicate_diagnostics(actions: pl.DataFrame, doubled: NDArray[np.bool_]) -> list[Diagnostic]:
