@@ -33,7 +33,12 @@ from stagescope.analysis.iteration.accumulation import (
     find_accumulation,
     steps_with_optimizer,
 )
-from stagescope.analysis.iteration.activities import name_activities, shows_activity, without_waits
+from stagescope.analysis.iteration.activities import (
+    ActivityUnions,
+    name_activities,
+    shows_activity,
+    without_waits,
+)
 from stagescope.analysis.iteration.between_steps import BetweenSteps, find_between_steps
 from stagescope.analysis.iteration.boundaries import find_iteration_steps, find_recorded
 from stagescope.analysis.iteration.chained_losses import (
@@ -207,7 +212,7 @@ class Intermediates:
     def between_steps(self) -> BetweenSteps:
         """The result of find_between_steps."""
         named = without_waits(name_activities(self.timeline.spans.filter(shows_activity())), self.meetings)
-        return find_between_steps(self.meetings, self.turns, self.iteration_steps, named)
+        return find_between_steps(self.meetings, self.turns, self.iteration_steps, ActivityUnions(named))
 
     @cached_property
     def accumulation(self) -> Accumulation:

@@ -17,7 +17,7 @@ import polars as pl
 from stagescope.analysis.graph.replay import ready_times
 from stagescope.analysis.graph.replay_basis import TRANSFER_QUANTILE
 from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, name_activities
-from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.coverage import BOUNDS, covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, ALL_SENDS, TRANSFERS
 
 if TYPE_CHECKING:
@@ -100,9 +100,8 @@ def cover_delays(delays: pl.DataFrame, spans: pl.DataFrame | None, reductions: R
     """
     if spans is None:
         return Covered(*[np.zeros(delays.height, dtype=np.int64)] * len(Covered._fields))
-    blocked = spans.filter(pl.col("kind").is_in(ALL_SENDS)).select(
-        "rank", start_ns="wait_start_ns", end_ns="wait_end_ns"
-    )
+    blocks = pl.col("kind").is_in(ALL_SENDS) & pl.col("wait_end_ns").is_not_null()
+    blocked = spans.filter(blocks).select("rank", start_ns="wait_start_ns", end_ns="wait_end_ns")
     # A rank waits for a reduction for a part of its span: the rest of it runs beside everything else.
     others = ~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS, "grad_reduce"])
     named = name_activities(spans.filter(others))
@@ -111,12 +110,12 @@ def cover_delays(delays: pl.DataFrame, spans: pl.DataFrame | None, reductions: R
         for activity in (LOADING, OPTIMIZER)
     )
     looked_at = (loading, blocked, reductions.reducing, reductions.every, optimizing, named)
-    known, parts = np.zeros(delays.height, dtype=np.int64), []
-    for count, added in enumerate(looked_at, start=1):
+    known, parts, union = np.zeros(delays.height, dtype=np.int64), [], unite(loading.clear())
+    for added in looked_at:
         reached = known
         if not added.is_empty():
-            union = pl.concat([each.select(loading.columns) for each in looked_at[:count]])
-            reached = covered_ns(delays, unite(union.drop_nulls())).to_numpy()
+            union = unite(pl.concat([union.select(BOUNDS), added.select(BOUNDS)]))
+            reached = covered_ns(delays, union).to_numpy()
         parts.append(_bare(reached - known))
         known = reached
     return Covered(*parts)

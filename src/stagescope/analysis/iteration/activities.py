@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.model.coverage import unite
+from stagescope.model.coverage import BOUNDS, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Sequence
 
 OPTIMIZER, LOADING, REDUCTION, OTHER = "optimizer", "data_loading", "gradient_reduction", "other_work"
 ACTIVITIES = (OPTIMIZER, LOADING, REDUCTION, OTHER)
@@ -84,25 +84,54 @@ def without_waits(named: pl.DataFrame, meetings: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def unite_activities(named: pl.DataFrame, wanted: Collection[str]) -> pl.DataFrame:
-    """Return the union of the spans of some activities, per rank."""
-    return unite(named.filter(pl.col("activity").is_in(list(wanted))))
+class ActivityUnions:
+    """Unions of what name_activities returns; each is computed once, since several intervals are looked at with it."""
 
+    def __init__(self, named: pl.DataFrame) -> None:
+        self.named = named
+        self._known: dict[tuple[str, tuple[str, ...]], pl.DataFrame] = {}
 
-def unite_with_others(named: pl.DataFrame, wanted: Collection[str], ranks: pl.Series) -> pl.DataFrame:
-    """Return, for every one of `ranks`, the union of all its own spans and the spans of all ranks with some activities.
+    def of_each(self, wanted: Sequence[str]) -> pl.DataFrame:
+        """Return the union of the spans of some activities, per rank."""
+        return self._once("each", wanted, lambda: unite(self._rows(wanted)))
 
-    A rank that does nothing outside the windows waits for the ranks that do something.
-    """
-    of_all = unite_of_all(named, wanted, ranks).select("rank", "start_ns", "end_ns")
-    return unite(pl.concat([named.select("rank", "start_ns", "end_ns"), of_all]))
+    def first_of_each(self) -> list[pl.DataFrame]:
+        """Return the unions of the first of ACTIVITIES, of the first two, and so on."""
+        return [self.of_each(ACTIVITIES[: count + 1]) for count in range(len(ACTIVITIES))]
 
+    def of_all(self, wanted: Sequence[str], ranks: pl.Series) -> pl.DataFrame:
+        """Return, for every one of `ranks`, the union of the spans of all ranks with some activities.
 
-def unite_of_all(named: pl.DataFrame, wanted: Collection[str], ranks: pl.Series) -> pl.DataFrame:
-    """Return, for every one of `ranks`, the union of the spans of all ranks with some activities."""
-    every = named.filter(pl.col("activity").is_in(list(wanted)))
-    merged = unite(every.with_columns(rank=pl.lit(0, named.schema["rank"]))).select("start_ns", "end_ns")
-    return unite(ranks.unique().to_frame("rank").join(merged, how="cross"))
+        `ranks` are the same in all calls.
+        """
+
+        def united() -> pl.DataFrame:
+            every = self._rows(wanted).with_columns(rank=pl.lit(0, self.named.schema["rank"]))
+            merged = unite(every).select("start_ns", "end_ns")
+            return unite(ranks.unique().to_frame("rank").join(merged, how="cross"))
+
+        return self._once("all", wanted, united)
+
+    def with_others(self, wanted: Sequence[str], ranks: pl.Series) -> pl.DataFrame:
+        """Return, for every one of `ranks`, the union of all its own spans and of what `of_all` returns.
+
+        A rank that does nothing outside the windows waits for the ranks that do something.
+        """
+
+        def united() -> pl.DataFrame:
+            both = (self.of_each(ACTIVITIES), self.of_all(wanted, ranks))
+            return unite(pl.concat([each.select(BOUNDS) for each in both]))
+
+        return self._once("others", wanted, united)
+
+    def _rows(self, wanted: Sequence[str]) -> pl.DataFrame:
+        return self.named.filter(pl.col("activity").is_in(list(wanted)))
+
+    def _once(self, how: str, wanted: Sequence[str], united: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        key = (how, tuple(wanted))
+        if key not in self._known:
+            self._known[key] = united()
+        return self._known[key]
 
 
 def without_reductions(named: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.iteration.activities import ACTIVITIES, OTHER, REDUCTION, unite_activities
+from stagescope.analysis.iteration.activities import ACTIVITIES, OTHER, REDUCTION
 from stagescope.model.coverage import covered_ns
 from stagescope.model.segments import search_segments
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from stagescope.analysis.iteration.activities import ActivityUnions
 
     Integers = NDArray[np.int64]
 
@@ -35,7 +37,7 @@ SCHEMA = {
 
 
 class BetweenSteps(NamedTuple):
-    """The paths of all steps, and `named`: what ranks did between steps, from name_activities, without waits.
+    """The paths of all steps, and `unions`: what ranks did between steps, from name_activities, without waits.
 
     `parts` has step, rank (null: a collective of several ranks), cause and ns; `settled` has step and settled_ns, when
     the last collective on the path was done. What a step has in `parts` sums to the time from the end of its last
@@ -44,15 +46,15 @@ class BetweenSteps(NamedTuple):
 
     parts: pl.DataFrame
     settled: pl.DataFrame
-    named: pl.DataFrame
+    unions: ActivityUnions
 
 
 def find_between_steps(
-    meetings: pl.DataFrame, turns: pl.DataFrame, steps: pl.DataFrame, named: pl.DataFrame
+    meetings: pl.DataFrame, turns: pl.DataFrame, steps: pl.DataFrame, unions: ActivityUnions
 ) -> BetweenSteps:
     """Return the paths of the whole steps in `steps`, the table ITERATION_STEPS.
 
-    `meetings` is the table MEETINGS, `turns` is from find_turns, `named` is from without_waits.
+    `meetings` is the table MEETINGS, `turns` is from find_turns, `unions` are those of without_waits.
     """
     starts = turns.group_by("step").agg(rank=pl.col("rank").sort_by("began_ns", "rank").first())
     following = starts.select(pl.col("step") - 1, begins="rank")
@@ -61,7 +63,7 @@ def find_between_steps(
     pieces = [pl.DataFrame(each, schema=SCHEMA) for each in _walk(meetings, asked)]
     path = pl.concat([pl.DataFrame(schema=SCHEMA), *pieces]).filter(pl.col("end_ns") > pl.col("start_ns"))
     settled = path.group_by("step").agg(settled_ns=pl.max("end_ns"))
-    return BetweenSteps(_divide(path, named), settled, named)
+    return BetweenSteps(_divide(path, unions), settled, unions)
 
 
 def _walk(meetings: pl.DataFrame, steps: pl.DataFrame) -> Iterator[dict[str, object]]:
@@ -107,14 +109,12 @@ def _piece(step: np.ndarray, rank: np.ndarray, start_ns: Integers, end_ns: Integ
     return {"step": step, "rank": rank, "start_ns": start_ns, "end_ns": end_ns, "is_reduction": none}
 
 
-def _divide(path: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+def _divide(path: pl.DataFrame, unions: ActivityUnions) -> pl.DataFrame:
     """Return the pieces of paths by cause: what the rank was recorded to do, or unattributed."""
     own = path.filter(pl.col("rank").is_not_null())
     windows = own.select("rank", window_start_ns="start_ns", window_end_ns="end_ns")
     length_ns = own["end_ns"] - own["start_ns"]
-    reached = [
-        covered_ns(windows, unite_activities(named, ACTIVITIES[: count + 1])) for count in range(len(ACTIVITIES))
-    ]  # fmt: skip
+    reached = [covered_ns(windows, united) for united in unions.first_of_each()]
     times = [each - before for each, before in zip(reached, [0 * length_ns, *reached], strict=False)]
     parts = [
         own.select("step", "rank", cause=pl.lit(name), ns=each)

@@ -27,9 +27,6 @@ from stagescope.analysis.iteration.activities import (
     OPTIMIZER,
     OTHER,
     REDUCTION,
-    unite_activities,
-    unite_of_all,
-    unite_with_others,
     without_reductions,
 )
 from stagescope.model.coverage import covered_ns
@@ -37,6 +34,7 @@ from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES, MAY_BE_UNRECORDED
 
 if TYPE_CHECKING:
+    from stagescope.analysis.iteration.activities import ActivityUnions
     from stagescope.analysis.iteration.between_steps import BetweenSteps
 
 DENOMINATOR = (
@@ -100,11 +98,11 @@ def build_iteration_ledger(
     have ended this one.
     """
     rows = _rows(bubbles, steps, idle_ledger)
-    named = between.named
+    unions = between.unions
     outside = [
-        _before(rows, named),
-        _waiting(rows, named),
-        _after(rows, named, between),
+        _before(rows, unions),
+        _waiting(rows, unions),
+        _after(rows, unions, between),
     ]
     totals = {column: sum(part[column] for part in outside if column in part) for column in OUTSIDE}
     inside = rows.select(CAUSE_COLUMNS)
@@ -133,7 +131,7 @@ def _rows(bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame)
     )
 
 
-def _after(rows: pl.DataFrame, named: pl.DataFrame, between: BetweenSteps) -> dict[str, pl.Series]:
+def _after(rows: pl.DataFrame, unions: ActivityUnions, between: BetweenSteps) -> dict[str, pl.Series]:
     """Return the parts of the interval between the end of the last window and the next step.
 
     Until the last collective on the path from the one to the other, all ranks have its parts.
@@ -142,7 +140,7 @@ def _after(rows: pl.DataFrame, named: pl.DataFrame, between: BetweenSteps) -> di
         between.settled, on="step", how="left", maintain_order="left"
     )
     since_ns = pl.max_horizontal("last_end_ns", "settled_ns")
-    parts = _after_collectives(settled.with_columns(since_ns=since_ns), named)
+    parts = _after_collectives(settled.with_columns(since_ns=since_ns), unions)
     sums = between.parts.group_by("step", "cause").agg(pl.sum("ns"))
     for (cause,), part in sums.group_by("cause"):
         met = rows.select("step").join(part, on="step", how="left", maintain_order="left")["ns"].fill_null(0)
@@ -150,43 +148,42 @@ def _after(rows: pl.DataFrame, named: pl.DataFrame, between: BetweenSteps) -> di
     return parts
 
 
-def _after_collectives(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
+def _after_collectives(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, pl.Series]:
     """Return the parts of the interval from `since_ns` to the next step."""
     interval = _interval(rows, "since_ns", "end_ns")
     length_ns = interval["window_end_ns"] - interval["window_start_ns"]
     parts, known = {}, pl.Series("covered_ns", [0] * rows.height, dtype=pl.Int64)
     for count, name in enumerate(WAITED_FOR):
-        reached = covered_ns(interval, unite_of_all(named, WAITED_FOR[: count + 1], rows["rank"]))
+        reached = covered_ns(interval, unions.of_all(WAITED_FOR[: count + 1], rows["rank"]))
         parts[f"{name}_ns"] = reached - known
         known = reached
-    every = covered_ns(interval, unite_with_others(named, WAITED_FOR, rows["rank"]))
+    every = covered_ns(interval, unions.with_others(WAITED_FOR, rows["rank"]))
     return {**parts, f"{OTHER}_ns": every - known, UNATTRIBUTED: length_ns - every}
 
 
-def _before(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
+def _before(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, pl.Series]:
     """Return the parts of the interval between the first window and that of the rank."""
     interval = _interval(rows, "start_ns", "window_start_ns")
     length_ns = interval["window_end_ns"] - interval["window_start_ns"]
-    unions = [unite_activities(named, ACTIVITIES[: count + 1]) for count in range(len(ACTIVITIES))]
-    own = [covered_ns(interval, united) for united in unions]
+    own = [covered_ns(interval, united) for united in unions.first_of_each()]
     parts = {
         f"{name}_ns": each - before for name, each, before in zip(ACTIVITIES, own, [0, *own], strict=False)
     }
     known = own[-1]
     for count, name in enumerate(WAITED_FOR):
-        reached = covered_ns(interval, unite_with_others(named, WAITED_FOR[: count + 1], rows["rank"]))
+        reached = covered_ns(interval, unions.with_others(WAITED_FOR[: count + 1], rows["rank"]))
         parts[f"{name}_ns"] += reached - known
         known = reached
     return {**parts, UNATTRIBUTED: length_ns - known}
 
 
-def _waiting(rows: pl.DataFrame, named: pl.DataFrame) -> dict[str, pl.Series]:
+def _waiting(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, pl.Series]:
     """Return the parts of the interval between the end of a window and the end of the last one."""
     interval = _interval(rows, "window_end_ns", "last_end_ns")
     length_ns = interval["window_end_ns"] - interval["window_start_ns"]
-    optimizing = covered_ns(interval, unite_activities(named, [OPTIMIZER]))
-    loading = covered_ns(interval, unite_activities(named, [OPTIMIZER, LOADING]))
-    working = covered_ns(interval, without_reductions(named))
+    optimizing = covered_ns(interval, unions.of_each([OPTIMIZER]))
+    loading = covered_ns(interval, unions.of_each([OPTIMIZER, LOADING]))
+    working = covered_ns(interval, without_reductions(unions.named))
     return {
         f"{OPTIMIZER}_ns": optimizing,
         f"{LOADING}_ns": loading - optimizing,

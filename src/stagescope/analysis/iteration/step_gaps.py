@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.replay import ready_times
-from stagescope.analysis.iteration.activities import ACTIVITIES, name_activities, unite_activities
+from stagescope.analysis.iteration.activities import ACTIVITIES, ActivityUnions, name_activities
 from stagescope.model.coverage import covered_ns
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, TRANSFERS
 
@@ -76,9 +76,9 @@ def find_step_gaps(
     since_ns = begins_ns
     since_ns[following[goes_on]] = ended_ns[goes_on]
     waits = (*TRANSFERS, COLLECTIVE, *ACTION_KINDS)
-    named = name_activities(spans.filter(~pl.col("kind").is_in(waits)))
+    unions = ActivityUnions(name_activities(spans.filter(~pl.col("kind").is_in(waits))))
     ranks = groups.ranks["rank"]
-    before = _activities(named, ranks, since_ns, start_ns[first])
+    before = _activities(unions, ranks, since_ns, start_ns[first])
     before |= _idle_parts(start_ns[first], arrived_ns, since_ns + sum(before.values()), has_before)
     needs = np.zeros(groups.actions, dtype=np.bool_)
     needs[actions.needs["action"].to_numpy()] = True
@@ -89,7 +89,7 @@ def find_step_gaps(
         group,
         ~needs[first],
         before,
-        _activities(named, ranks, ended_ns, ends_ns),
+        _activities(unions, ranks, ended_ns, ends_ns),
         ended_ns,
     )
 
@@ -192,13 +192,12 @@ def _replicas(
 
 
 def _activities(
-    named: pl.DataFrame, ranks: pl.Series, since_ns: Integers, until_ns: Integers
+    unions: ActivityUnions, ranks: pl.Series, since_ns: Integers, until_ns: Integers
 ) -> dict[str, Integers]:
     """Return how much of each interval each activity covers."""
     interval = pl.DataFrame({"rank": ranks, "window_start_ns": since_ns, "window_end_ns": until_ns})
     interval = interval.with_columns(
         pl.max_horizontal("window_start_ns", "window_end_ns").alias("window_end_ns")
     )
-    unions = [unite_activities(named, ACTIVITIES[: count + 1]) for count in range(len(ACTIVITIES))]
-    reached = [covered_ns(interval, each).to_numpy() for each in unions]
+    reached = [covered_ns(interval, each).to_numpy() for each in unions.first_of_each()]
     return {name: more - less for name, more, less in zip(ACTIVITIES, reached, [0, *reached], strict=False)}
