@@ -131,21 +131,26 @@ def _with_waits(reductions: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     unknown = reductions.filter(~is_known)
     if unknown.is_empty():
         return known
-    computing = (
-        spans.lazy()
-        .filter(pl.col("lane") == COMPUTE, pl.col("rank").is_in(unknown["rank"].unique().implode()))
-        .select("rank", computes_ns="start_ns", computed_ns="end_ns")
-        .sort("computes_ns")
-        .with_columns(pl.col("computed_ns").cum_max().over("rank"))
-        .collect()
+    computed_ns = pl.Series(_computed_until(unknown, spans))
+    tails = unknown.with_columns(
+        entered_ns="start_ns", start_ns=pl.max_horizontal(pl.col("start_ns"), computed_ns)
     )
-    # What begins when the reduction ends, such as the optimizer step, does not run during it.
-    during = unknown.with_columns(last_ns=pl.col("end_ns") - 1).sort("last_ns")
-    joined = during.join_asof(
-        computing, left_on="last_ns", right_on="computes_ns", by="rank", check_sortedness=False
-    )
-    tails = joined.with_columns(entered_ns="start_ns", start_ns=pl.max_horizontal("start_ns", "computed_ns"))
     return pl.concat([known, tails.select(known.columns)])
+
+
+def _computed_until(reductions: pl.DataFrame, spans: pl.DataFrame) -> Integers:
+    """Return the last end of what the rank of each reduction began to compute before the end of the reduction."""
+    computes = (pl.col("lane") == COMPUTE) & pl.col("rank").is_in(reductions["rank"].unique().implode())
+    # Spans are sorted by rank and start.
+    computing = spans.lazy().filter(computes).select("rank", "start_ns", "end_ns").collect()
+    computed_ns = computing.select(pl.col("end_ns").cum_max().over("rank")).to_series().to_numpy()
+    ranks, starts_ns = computing["rank"].to_numpy(), computing["start_ns"].to_numpy()
+    first, stop = (np.searchsorted(ranks, reductions["rank"].to_numpy(), side) for side in ("left", "right"))
+    # What begins when the reduction ends, such as the optimizer step, does not run during it.
+    last = search_segments(starts_ns, first, stop, reductions["end_ns"].to_numpy()) - 1
+    until_ns = np.full(reductions.height, np.iinfo(np.int64).min)
+    until_ns[last >= first] = computed_ns[last[last >= first]]
+    return until_ns
 
 
 def find_held_messages(table: pl.DataFrame, needs: pl.DataFrame, waits: ReductionWaits) -> HeldMessages:
