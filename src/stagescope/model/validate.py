@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.exceptions import PolarsError
 
+from stagescope.model.row_numbers import order_rows
 from stagescope.vocabulary.errors import TableError
 
 if TYPE_CHECKING:
     from stagescope.model.tables import Column, Table
+
+COLUMNS_TO_SORT_APART = 2
+"""With more columns in an order, few rows are alike in all but the last one."""
 
 
 def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
@@ -32,15 +36,29 @@ def in_order(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
 
     Sorted input is returned unchanged: recordings usually are sorted, and sorting takes as long as reading them.
     """
-    keys = [pl.col(name) for name in table.order]
-    # Compares each row with the one before it, over all columns of the order, without a sort.
-    later = pl.lit(value=False)
-    for key in reversed(keys):
-        before = key.shift(1)
-        later = (before > key) | ((before == key) & later)
-    if frame.null_count().select(table.order).sum_horizontal().item() or frame.select(later.any()).item():
+    keys = frame.select(table.order)
+    if sum(keys.null_count().row(0)):
         return frame.sort(table.order, maintain_order=True)
-    return frame
+    if _is_sorted(keys):
+        return frame
+    if keys.width > COLUMNS_TO_SORT_APART and all(dtype.is_integer() for dtype in keys.dtypes):
+        # Parts that are sorted are merged in a sixth of the time, and from one piece of memory rows are gathered four
+        # times as fast as from 60. Few rows differ only in the last column.
+        frame = frame.rechunk()
+        keys = frame.select(table.order)
+        order = order_rows(keys[:, :-1])
+        if _is_sorted(keys[order]):
+            return frame[order]
+    return frame.sort(table.order, maintain_order=True)
+
+
+def _is_sorted(keys: pl.DataFrame) -> bool:
+    """Return whether each row is no smaller than the one before it, which is compared with it without a sort."""
+    later = pl.lit(value=False)
+    for name in reversed(keys.columns):
+        key, before = pl.col(name), pl.col(name).shift(1)
+        later = (before > key) | ((before == key) & later)
+    return not keys.select(later.any()).item()
 
 
 def _column(frame: pl.DataFrame, column: Column, table: Table, where: str) -> pl.Series:
