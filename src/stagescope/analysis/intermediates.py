@@ -154,7 +154,7 @@ class Intermediates:
     @cached_property
     def microbatch_counts(self) -> pl.DataFrame:
         """How many micro-batches every pipeline ran in every step: step, pipeline and microbatches."""
-        spans = self.timeline.spans
+        spans = self.timeline.spans.select("rank", "kind", "step", "microbatch")
         actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
         counts = actions.join(self.windows.pipelines, on="rank").group_by("step", "pipeline")
         return counts.agg(microbatches=pl.col("microbatch").drop_nulls().n_unique()).sort("step", "pipeline")

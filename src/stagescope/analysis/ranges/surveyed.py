@@ -16,6 +16,7 @@ from stagescope.analysis.statistics.step_trend import find_outlier_windows
 from stagescope.analysis.step_results import ChosenSteps
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.windows import Windows
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +41,20 @@ class PipelineSurvey(NamedTuple):
     step_counts: StepCounts
 
 
+OF_ACTIONS = ("microbatch_counts", "rank_stages", "incomplete_steps", "step_counts")
+"""Fields of PipelineSurvey for which only spans of actions count."""
+
+
 def survey_pipelines(known: Intermediates) -> PipelineSurvey:
     """Return what is known of the pipelines of `known`."""
-    of_run = {name: getattr(known, name) for name in PipelineSurvey._fields[2:]}
+    spans = known.timeline.spans
+    # Each of these looks for the actions, about a third of the spans.
+    acting = Intermediates(
+        known.timeline.with_spans(spans.filter(pl.col("kind").is_in(ACTION_KINDS))), known.windows
+    )
+    of_run = {
+        name: getattr(acting if name in OF_ACTIONS else known, name) for name in PipelineSurvey._fields[2:]
+    }
     return PipelineSurvey(known.windows.pipelines, known.windows.bubbles, **of_run)
 
 
