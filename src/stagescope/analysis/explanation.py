@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.prediction.ideal import Ideal
     from stagescope.analysis.statistics.outlier_patterns import OutlierPattern
     from stagescope.analysis.statistics.replicas import Replicas
-    from stagescope.analysis.statistics.step_trend import StepTrends
+    from stagescope.analysis.statistics.step_trend import OutlierWindows, StepTrends
     from stagescope.analysis.statistics.stragglers import Stragglers
     from stagescope.model.diagnostics import Diagnostic
 
@@ -101,20 +101,21 @@ def explain(
     steps: Collection[int],
     layers: tuple[int, ...] = (),
     results: StepResults | None = None,
+    unusual: OutlierWindows | None = None,
 ) -> Explanation:
     """Return the explanation of `steps`, those in the totals.
 
-    `results` is from measure_steps; None: computed here. Tables with a row per rank and step are taken from both
-    whenever they are used, as those of a large run are larger than memory. Never raises: for a timeline without actions
-    all tables are empty.
+    `results` is from measure_steps, `unusual` from find_outlier_windows; None: computed here. Tables with a row per
+    rank and step are taken from results whenever they are used, as those of a large run are larger than memory. Never
+    raises: for a timeline without actions all tables are empty.
     """
     timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
     chosen = pl.col("step").is_in(list(steps))
     actions, ledger = intermediates.actions, intermediates.ledger
     step_windows = windows_of_bubbles(bubbles.filter(chosen))
-    unusual = find_outlier_windows(step_windows)
+    unusual = unusual or find_outlier_windows(step_windows)
     results = results or measure_steps(
-        intermediates, ChosenSteps(steps, unusual[1]["step"].unique().to_list())
+        intermediates, ChosenSteps(steps, unusual.windows["step"].unique().to_list())
     )
     # The costs of single actions need their spans.
     counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))

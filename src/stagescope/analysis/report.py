@@ -24,6 +24,7 @@ from stagescope.analysis.counters.memory import measure_rank_memory
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.interval_culprits import name_interval_culprits
+from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.iteration.accumulation import unite_steps
 from stagescope.analysis.iteration.culprits import find_culprits
@@ -33,6 +34,7 @@ from stagescope.analysis.kernels.communication import (
 )
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
 from stagescope.analysis.statistics.step_lengths import measure_step_lengths
+from stagescope.analysis.statistics.step_trend import find_outlier_windows
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
@@ -127,7 +129,11 @@ class Report:
     @_saved_or
     def step_lengths(self) -> pl.DataFrame:
         """The table STEP_LENGTHS: length and bubble of every step, and by how much outliers are longer than usual."""
-        return measure_step_lengths(self.steps, self.intermediates.windows.bubbles, self.bubble.steps)
+        if self.explanation is not None:
+            return measure_step_lengths(self.steps, self.explanation.trends.outliers)
+        chosen = pl.col("step").is_in(list(self.bubble.steps))
+        windows = windows_of_bubbles(self.intermediates.windows.bubbles.filter(chosen))
+        return measure_step_lengths(self.steps, find_outlier_windows(windows).windows)
 
     @property
     def stages(self) -> pl.DataFrame:

@@ -153,7 +153,7 @@ def _analyze(
     del units_done, of_ranks
     if surveyed is None:
         return None
-    chosen = choose_steps(surveyed)
+    chosen, unusual = choose_steps(surveyed)
     items = [RangeOfSteps(directory, number, each, chosen) for number, each in enumerate(ranges)]
     analyses: list[RangeAnalysis] = [
         attach_later(each, SCANNED) for each in progress.of(executor.map(_analyze_range, items))
@@ -161,7 +161,8 @@ def _analyze(
     middle = len(ranges) // 2
     timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
     # The reference is not kept here: what is computed of it takes most memory.
-    return build_joined_report(timeline, surveyed, _intermediates(folder, middle, ranges[middle]), analyses)
+    reference = _intermediates(folder, middle, ranges[middle])
+    return build_joined_report(timeline, surveyed, reference, analyses, unusual)
 
 
 def _join_units(units: Sequence[SurveyedUnit], shared: Timeline, folder: Path) -> Intermediates | None:

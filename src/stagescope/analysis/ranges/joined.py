@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.report import Report
+    from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.steps import StepRange
@@ -53,13 +54,14 @@ def build_joined_report(
     surveyed: Intermediates,
     reference: Intermediates,
     ranges: Sequence[RangeAnalysis],
+    unusual: OutlierWindows,
 ) -> Report:
     """Return the report of a run with explanation and verdict, given what was measured of all its ranges of steps.
 
-    `surveyed` is from join_surveys, `reference` are the intermediate results of one range. What the run as a whole is
-    asked about single actions is answered by it: which schedule ran, the distribution of the times of actions, the
-    predictions of improvements, and what ranks did at single moments. `timeline` has the ranks, clocks, counters and
-    diagnostics of the whole run; it gets the spans of that range.
+    `surveyed` is from join_surveys, `unusual` from choose_steps; `reference` are the intermediate results of one range.
+    What the run as a whole is asked about single actions is answered by it: which schedule ran, the distribution of the
+    times of actions, the predictions of improvements, and what ranks did at single moments. `timeline` has the ranks,
+    clocks, counters and diagnostics of the whole run; it gets the spans of that range.
 
     Tables in the fields SCANNED of `ranges` may be LazyFrames. Those with a row per rank and step are collected
     whenever they are used, and saved in pieces.
@@ -71,7 +73,7 @@ def build_joined_report(
     # What was computed of all its spans, and is not part of `known`, is no longer needed.
     del reference
     report = report_of(timeline, known)
-    explanation = explain(known, report.bubble.steps, results=_join_results(ranges))
+    explanation = explain(known, report.bubble.steps, results=_join_results(ranges), unusual=unusual)
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     joined = explained(report, with_later(explanation, tables))
     return replace(joined, pieces=_pieces(long, pl.col("step").is_in(list(report.bubble.steps))))

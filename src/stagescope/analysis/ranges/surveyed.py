@@ -12,7 +12,7 @@ import polars as pl
 from stagescope.analysis.completeness.missing_data import StepCounts
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.intermediates import Intermediates
-from stagescope.analysis.statistics.step_trend import find_outlier_windows
+from stagescope.analysis.statistics.step_trend import OutlierWindows, find_outlier_windows
 from stagescope.analysis.step_results import ChosenSteps
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.windows import Windows
@@ -78,11 +78,12 @@ def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey]) -> Inter
     )
 
 
-def choose_steps(known: Intermediates) -> ChosenSteps:
-    """Return the steps in the totals of the run, and which of them took unusually long."""
+def choose_steps(known: Intermediates) -> tuple[ChosenSteps, OutlierWindows]:
+    """Return the steps in the totals of the run, and which of them took unusually long, in which pipelines."""
     counted = measure_totals(known).counted
     windows = windows_of_bubbles(known.windows.bubbles.filter(pl.col("step").is_in(list(counted))))
-    return ChosenSteps(counted, tuple(find_outlier_windows(windows)[1]["step"].unique().sort()))
+    unusual = find_outlier_windows(windows)
+    return ChosenSteps(counted, tuple(unusual.windows["step"].unique().sort())), unusual
 
 
 def _united(stages: pl.DataFrame) -> pl.DataFrame:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
-from stagescope.analysis.statistics.step_trend import find_outlier_windows
 from stagescope.model.tables import Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 STEP_LENGTHS = Table(
     "step_lengths",
@@ -32,16 +26,8 @@ STEP_LENGTHS = Table(
 )
 
 
-def measure_step_lengths(
-    steps: pl.DataFrame, bubbles: pl.DataFrame, counted: Collection[int]
-) -> pl.DataFrame:
-    """Return the table STEP_LENGTHS; `steps` is the table REPORT_STEPS, `bubbles` is what `step_bubbles` returns.
-
-    Outliers are found among the steps in the totals, `counted`, as in the table OUTLIER_STEPS.
-    """
-    windows = bubbles.filter(pl.col("step").is_in(list(counted)))
-    windows = windows.unique(["pipeline", "step"]).sort("pipeline", "step")
-    _, outliers = find_outlier_windows(windows.select("pipeline", "step", "window_ns"))
+def measure_step_lengths(steps: pl.DataFrame, outliers: pl.DataFrame) -> pl.DataFrame:
+    """Return the table STEP_LENGTHS; `steps` is the table REPORT_STEPS, `outliers` the table OUTLIER_STEPS."""
     longest = outliers.group_by("step").agg(pl.max("excess_ns"))
     found = steps.join(longest, on="step", how="left", maintain_order="left")
     return found.select(pl.col(name).cast(dtype) for name, dtype in STEP_LENGTHS.schema.items())

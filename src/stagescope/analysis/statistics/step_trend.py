@@ -8,6 +8,7 @@ over its own usual time, if that accounts for a fair part of the excess of the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,10 +25,14 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stagescope.analysis.statistics.action_samples import ActionSamples
     from stagescope.analysis.statistics.link_samples import LinkSamples
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
+
+    Floats = NDArray[np.float64]
 
 LEAST_TREND_FRACTION = 0.01
 LEAST_OUTLIER_FRACTION = 0.05
@@ -101,10 +106,21 @@ class StepTrends:
     diagnostics: tuple[Diagnostic, ...]
 
 
-class _Series(NamedTuple):
-    """The windows of one pipeline, their slope, and their row of TRENDS before it is claimed."""
+class OutlierWindows(NamedTuple):
+    """The table TRENDS, and the windows that are longer than chance explains, without their causes.
 
+    `windows` has pipeline, step, window_ns, usual_ns, excess_ns and robust_z, sorted by pipeline and step.
+    """
+
+    trends: pl.DataFrame
     windows: pl.DataFrame
+
+
+class _Series(NamedTuple):
+    """The windows of one pipeline: steps, lengths and slope, and their row of TRENDS before it is claimed."""
+
+    steps: Floats
+    lengths: Floats
     slope_ns: float
     row: tuple[object, ...]
 
@@ -130,7 +146,7 @@ def find_step_trends(
 
 
 def explain_step_trends(
-    found: tuple[pl.DataFrame, pl.DataFrame],
+    found: OutlierWindows,
     pipelines: pl.DataFrame,
     samples: ActionSamples,
     transfers: tuple[LinkSamples, pl.DataFrame],
@@ -151,12 +167,19 @@ def explain_step_trends(
     return StepTrends(trends, _with_causes(outliers, causes), samples.diagnostics)
 
 
-def find_outlier_windows(windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the table TRENDS, and the windows that are longer than chance explains, without their causes.
+def find_outlier_windows(windows: pl.DataFrame) -> OutlierWindows:
+    """Return the trends of all pipelines, and their unusually long windows.
 
-    `windows` has pipeline, step and window_ns, sorted; outliers have usual_ns, excess_ns and robust_z as well.
+    `windows` has pipeline, step and window_ns, sorted.
     """
-    series = [_series(one) for one in windows.partition_by("pipeline", maintain_order=True)]
+    steps, lengths = (windows[name].to_numpy().astype(float) for name in ("step", "window_ns"))
+    pipelines = windows["pipeline"].to_numpy()
+    begins = np.flatnonzero(np.diff(pipelines, prepend=-1))
+    # Arrays, because a large run has thousands of pipelines, and every call of Polars for one of them takes longer.
+    series = [
+        _series(int(pipelines[first]), steps[first:stop], lengths[first:stop])
+        for first, stop in pairwise([*begins, len(lengths)])
+    ]
     trends = pl.DataFrame([one.row for one in series], schema=dict(TRENDS.schema), orient="row").fill_nan(
         None
     )
@@ -164,43 +187,39 @@ def find_outlier_windows(windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFr
     claims = pl.Series(claimed, dtype=pl.Boolean) & (pl.col("change_fraction").abs() >= LEAST_TREND_FRACTION)
     claims = claims.fill_null(value=False)
     trends = trends.with_columns(is_claimed=claims)
-    outliers = [
-        _outliers(one.windows, _expected(one, has_trend=has_trend), FAMILY_RATE / len(series))
+    found = [
+        _compared(one, FAMILY_RATE / len(series), has_trend=has_trend)
         for one, has_trend in zip(series, trends["is_claimed"], strict=True)
     ]
-    if not outliers:
-        empty = windows.with_columns(usual_ns=0.0, excess_ns=0.0, robust_z=0.0)
-        return trends, empty.clear()
-    return trends, pl.concat(outliers)
+    columns = [np.concatenate([np.zeros(0), *each]) for each in zip(*found, strict=True)] or [np.zeros(0)] * 4
+    *compared, is_long = columns
+    names = ("usual_ns", "excess_ns", "robust_z")
+    outliers = windows.with_columns(pl.Series(*each) for each in zip(names, compared, strict=True))
+    return OutlierWindows(trends, outliers.filter(is_long.astype(np.bool_)))
 
 
-def _series(windows: pl.DataFrame) -> _Series:
+def _series(pipeline: int, steps: Floats, lengths: Floats) -> _Series:
     """Return the windows of one pipeline with their trend."""
-    steps, lengths = windows["step"].to_numpy().astype(float), windows["window_ns"].to_numpy().astype(float)
     trend, median_ns = find_trend(steps, lengths), float(np.median(lengths))
     change = trend.slope * (steps[-1] - steps[0]) / median_ns if median_ns else 0.0
-    reach = (windows["pipeline"][0], len(steps), int(steps[0]), int(steps[-1]), median_ns)
-    return _Series(windows, trend.slope, (*reach, *trend[:3], change, trend.p_value, False))
+    reach = (pipeline, len(steps), int(steps[0]), int(steps[-1]), median_ns)
+    return _Series(steps, lengths, trend.slope, (*reach, *trend[:3], change, trend.p_value, False))
 
 
-def _expected(series: _Series, *, has_trend: bool) -> pl.Series:
-    """Return the expected length of each step: the median, on the line if there is a trend."""
-    steps, lengths = (series.windows[name].to_numpy().astype(float) for name in ("step", "window_ns"))
-    line = steps * series.slope_ns if has_trend else steps * 0.0
-    return pl.Series("usual_ns", line + np.median(lengths - line))
+def _compared(series: _Series, rate: float, *, has_trend: bool) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return usual_ns, excess_ns and robust_z of the windows, and whether they are longer than chance explains.
 
-
-def _outliers(windows: pl.DataFrame, usual_ns: pl.Series, rate: float) -> pl.DataFrame:
-    """Return the windows that are longer than chance explains, without their causes."""
-    ratio = np.log(np.maximum((windows["window_ns"] / usual_ns).to_numpy(), 1e-9))
-    excess_ns = windows["window_ns"] - usual_ns
-    deviation = 1.4826 * excess_ns.abs().median()
+    Usual is the median, on the line if there is a trend.
+    """
+    line = series.steps * series.slope_ns if has_trend else series.steps * 0.0
+    usual_ns = line + np.median(series.lengths - line)
+    excess_ns = series.lengths - usual_ns
+    deviation = 1.4826 * np.median(np.abs(excess_ns))
+    with np.errstate(divide="ignore", invalid="ignore"):  # windows without length
+        ratio = np.log(np.maximum(series.lengths / usual_ns, 1e-9))
+        robust_z = excess_ns / deviation if deviation else excess_ns * np.inf
     is_long = find_outliers(ratio, rate) & (np.expm1(ratio) >= LEAST_OUTLIER_FRACTION)
-    return windows.with_columns(
-        usual_ns=usual_ns,
-        excess_ns=excess_ns,
-        robust_z=excess_ns / deviation if deviation else excess_ns * np.inf,
-    ).filter(pl.Series(is_long))
+    return usual_ns, excess_ns, robust_z, is_long.astype(float)
 
 
 def _with_causes(outliers: pl.DataFrame, causes: pl.DataFrame) -> pl.DataFrame:
