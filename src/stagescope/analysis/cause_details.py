@@ -54,7 +54,7 @@ def cause_detail(name: str, explanation: Explanation, pipelines: Collection[int]
 
 
 def _origins(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:
-    origins = explanation.ledger.origins
+    origins = explanation.ledger.summed_origins
     return origins.filter(pl.col("cause").cast(pl.String) == cause, pl.col("pipeline").is_in(list(pipelines)))
 
 
@@ -188,7 +188,7 @@ def _rank_text(explanation: Explanation, added: pl.DataFrame) -> str | None:
         text = of_stages[0]
         return f"ranks of stage{'s' * (' ' in text)} {text}"
     ranks = added.filter(pl.col("added_ns") > 0)["rank"].unique()
-    return EVERYONE if len(ranks) == explanation.ledger.ranks["rank"].n_unique() else None
+    return EVERYONE if len(ranks) == explanation.ledger.members["rank"].n_unique() else None
 
 
 def _dominant_stages(explanation: Explanation, added: pl.DataFrame) -> tuple[str, list[int]] | None:
@@ -262,7 +262,7 @@ def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: s
     Outside of windows, kind and stage are null, and `is_between` is as in find_outside_culprits.
     """
     origins, outside = _origins(explanation, pipelines, cause), explanation.outside_culprits
-    sizes = explanation.ledger.ranks.group_by("pipeline").agg(victims=pl.col("rank").n_unique())
+    sizes = explanation.ledger.members.group_by("pipeline").agg(victims=pl.col("rank").n_unique())
     inside = origins.join(sizes, on="pipeline").select(
         "rank",
         "kind",

@@ -16,8 +16,8 @@ from stagescope.analysis.counters.lengths import lengths_sentence_part
 from stagescope.analysis.counters.slow_clocks import clock_notes
 from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
-from stagescope.analysis.iteration.culprits import find_outside_culprits
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
+from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import inside_windows
 from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.fix_candidates import Evidence, measure_iterations
@@ -117,8 +117,6 @@ def explain(
     results = results or measure_steps(
         intermediates, ChosenSteps(steps, unusual.windows["step"].unique().to_list())
     )
-    # The costs of single actions need their spans.
-    counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
     lost = _measure_lost_time(intermediates, steps)
     least_cost_ns = LEAST_COST_FRACTION * (lost.lost_time.mean_step_ns if lost.lost_time else 0.0)
     samples = join_samples([results.samples])
@@ -128,6 +126,8 @@ def explain(
     stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
     del samples, links
+    # The costs of single actions need their spans.
+    counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
     explained = Explanation(
         **lost._asdict(),
         ledger=ledger,

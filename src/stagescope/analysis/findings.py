@@ -230,8 +230,7 @@ def _grouped(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def _trends(explanation: Explanation) -> Iterator[_Finding]:
     """Yield one finding per direction, without pipelines in which a rank drifts."""
     drifting = explanation.stragglers.changing.filter(pl.col("finding") == "drifting")["rank"]
-    ranks = explanation.ledger.ranks.select("rank", "pipeline").unique()
-    explained = ranks.filter(pl.col("rank").is_in(drifting.implode()))["pipeline"]
+    explained = explanation.ledger.members.filter(pl.col("rank").is_in(drifting.implode()))["pipeline"]
     claimed = explanation.trends.trends.filter(
         "is_claimed", ~pl.col("pipeline").is_in(explained.implode())
     ).with_columns(change_ns=pl.col("change_fraction") * pl.col("median_ns"))

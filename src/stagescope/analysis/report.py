@@ -27,7 +27,7 @@ from stagescope.analysis.idle.interval_culprits import name_interval_culprits
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.iteration.accumulation import unite_steps
-from stagescope.analysis.iteration.culprits import find_culprits
+from stagescope.analysis.iteration.culprits import CausesOfSteps, find_culprits
 from stagescope.analysis.kernels.communication import (
     measure_kernel_communication,
     summarize_kernel_communication,
@@ -95,7 +95,7 @@ class Report:
     the run declared; `microbatches` is how many one pipeline ran per step, None if steps or pipelines differ.
     `unaligned` are ranks without metrics, because the machines of their pipeline are not on one clock. `in_cost_units`
     marks a simulation with relative costs (model/simulated.py). `explanation` and `verdict` are None in a report
-    without explanation (`analyze(run, explain=False)`). `saved` loads the tables of a report that was saved, by name.
+    without explanation (`analyze(run, explain=False)`). `saved` loads tables that were saved, by name.
     `pieces` yield the rows of tables that are larger than memory, by their names in analysis/saved.
     """
 
@@ -159,14 +159,11 @@ class Report:
     @_saved_or
     def culprits(self) -> pl.DataFrame:
         """The table CULPRITS: which rank or link makes which rank idle, by cause, over the steps in the totals."""
-        found, known = self._explained, self.intermediates
-        return find_culprits(
-            found.iterations,
-            known.ledger,
-            known.timeline.spans,
-            known.between_steps.parts,
-            found.steps_per_iteration,
-        )
+        found, ledger = self._explained, self.intermediates.ledger
+        iterations = found.iterations
+        of_steps = CausesOfSteps(iterations, ledger.steps, ledger.ranks, ledger.origins)
+        members = iterations.select("pipeline", "rank").unique()
+        return find_culprits([of_steps], members, found.outside_culprits, found.steps_per_iteration)
 
     @property
     def outliers(self) -> pl.DataFrame:

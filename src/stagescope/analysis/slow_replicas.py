@@ -52,4 +52,4 @@ def slow_ranks(explanation: Explanation) -> pl.DataFrame:
 
 
 def _ranks(explanation: Explanation) -> pl.DataFrame:
-    return explanation.ledger.ranks.select("rank", "pipeline").unique()
+    return explanation.ledger.members

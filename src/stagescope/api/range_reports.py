@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -160,8 +161,7 @@ def _analyze(
     ]
     middle = len(ranges) // 2
     timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
-    # The reference is not kept here: what is computed of it takes most memory.
-    reference = _intermediates(folder, middle, ranges[middle])
+    reference = partial(_intermediates, folder, middle, ranges[middle])
     return build_joined_report(timeline, surveyed, reference, analyses, unusual)
 
 
@@ -278,7 +278,8 @@ def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
 
     Columns without any value are left out: dividing, writing and reading them takes half of the time.
     """
-    valued = [column.name for column in spans if column.null_count() < spans.height]
+    most = max(spans.height, 1)  # a file without rows has all columns
+    valued = [each for each in spans.columns if each == "step" or spans[each].null_count() < most]
     divided = divide_steps(spans.select(valued), unit.needed, lambda: read_table(folder / "steps.arrow"))
     for number, rows in enumerate(divided):
         if rows.height:

@@ -2,9 +2,10 @@
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 import stagescope
-from stagescope.analysis.iteration.culprits import CULPRITS
+from stagescope.analysis.iteration.culprits import CULPRITS, CausesOfSteps, find_culprits
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from truth.cases import PLANTED
@@ -103,3 +104,18 @@ def test_a_run_without_actions_has_no_culprits():
     report = stagescope.analyze(empty_timeline())
     assert dict(report.culprits.schema) == dict(CULPRITS.schema)
     assert report.culprits.is_empty()
+
+
+def test_culprits_of_steps_in_parts_are_those_of_all_steps():
+    report = report_of("one rank 20 % slower in 3 of 10 steps")
+    found, ledger = report.explanation, report.intermediates.ledger
+    steps = found.iterations["step"].unique().sort().to_list()
+    parts = []
+    for part in (steps[:1], steps[1:4], steps[4:]):
+        of_steps = pl.col("step").is_in(part)
+        tables = (found.iterations, ledger.steps, ledger.ranks, ledger.origins)
+        parts.append(CausesOfSteps(*(rows.filter(of_steps) for rows in tables)))
+    members = found.iterations.select("pipeline", "rank").unique()
+    divided = find_culprits(parts, members, found.outside_culprits, found.steps_per_iteration)
+    assert divided.height > 0
+    assert_frame_equal(divided, report.culprits)

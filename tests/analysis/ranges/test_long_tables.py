@@ -35,6 +35,12 @@ def test_pieces_one_after_the_other_are_all_rows_sorted(order):
     assert_frame_equal(pl.concat(pieces), long.rows())
 
 
+def test_parts_are_the_rows_of_each_range():
+    parts = [part([0, 1]), part([]), part([4])]
+    changed = table(("pipeline", "step"), *parts).changed(lambda rows: rows.filter(pl.col("pipeline") == 4))
+    assert [rows["step"].to_list() for rows in changed.parts()] == [[0, 1], [], [4]]
+
+
 def test_alike_rows_stay_in_order():
     twice = pl.concat([part([0, 1]), part([0, 1]).with_columns(pl.col("ns") + 1)]).sort(
         "pipeline", "step", "ns"

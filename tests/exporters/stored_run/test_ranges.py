@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -13,7 +14,10 @@ from polars.testing import assert_frame_equal
 
 from planted_runs import Shape, random_times, run
 from stagescope.analysis import build_explained_report
-from stagescope.analysis.saved import facts_json, saved_tables
+from stagescope.analysis.idle.ledger import IDLE_LEDGER
+from stagescope.analysis.idle.origins import ORIGINS
+from stagescope.analysis.ranges.long_tables import LongTable
+from stagescope.analysis.saved import facts_json, saved_pieces, saved_tables
 from stagescope.api import export, load_report, range_reports, read, save_report, saved_reports, store
 from stagescope.cli import main
 from stagescope.execution import executor_for
@@ -309,3 +313,20 @@ def test_pipelines_on_several_clocks_are_not_divided(stored, monkeypatch):
     monkeypatch.setattr(range_reports, "find_unaligned_ranks", lambda *_: [0])
     with report_in_ranges(stored, 2) as report:
         assert report is None
+
+
+def test_large_tables_of_causes_are_read_a_few_times(stored, monkeypatch):
+    read = Counter()
+    rows = LongTable.rows
+
+    def counted(table):
+        read[tuple(table.order)] += 1
+        return rows(table)
+
+    monkeypatch.setattr(LongTable, "rows", counted)
+    with report_in_ranges(stored, 4) as report:
+        # Everything that is saved, apart from what is saved in pieces.
+        tables = [name for name, pieces in saved_pieces(report) if [*pieces]]
+    assert "culprits" in tables
+    assert read[tuple(IDLE_LEDGER.order)] <= 4  # twenty times before
+    assert read[tuple(ORIGINS.order)] <= 1

@@ -42,6 +42,7 @@ time. Their mean over the ranks is the idle ledger of the step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -153,6 +154,17 @@ class Ledger:
     diagnostics: tuple[Diagnostic, ...]
     classes: ActionClasses
     delays: Delays
+
+    @cached_property
+    def members(self) -> pl.DataFrame:
+        """The ranks of each pipeline: rank and pipeline. Of a large run, `ranks` is read from files for it, once."""
+        return self.ranks.select("rank", "pipeline").unique().sort("rank", "pipeline")
+
+    @cached_property
+    def summed_origins(self) -> pl.DataFrame:
+        """The table ORIGINS summed over all steps: without step. Of a large run, it is read from files for it, once."""
+        keys = [name for name in ORIGINS.names if name not in ("step", "added_ns")]
+        return self.origins.group_by(keys).agg(pl.sum("added_ns")).sort(keys)
 
 
 def build_ledger(

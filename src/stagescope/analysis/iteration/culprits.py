@@ -9,7 +9,7 @@ al., ICPP 2010), as long-term delay costs. Inside the windows:
 * the work that a cause adds to a rank itself is not idle time of that rank: a slow rank has a negative part by itself;
 * stages with less work than others wait for those with more, so stage imbalance is divided among the latter only.
 
-Outside of them the culprit is
+Outside of them (outside_culprits.py) the culprit is
 
 * of the data-parallel wait, inside the windows as well, the pipeline that ended last, and the rank in it that made it
   later than the others if one did at least half of that;
@@ -26,19 +26,15 @@ What has no culprit, such as the schedule bubble, has a row without one, so the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.iteration.activities import LOADING, REDUCTION, name_activities
-from stagescope.analysis.iteration.outside_times import inside_windows, outside_windows
-from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
-from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 if TYPE_CHECKING:
-    from stagescope.analysis.idle.ledger import Ledger
+    from collections.abc import Iterable
 
 CauseType = pl.Enum([cause.name for cause in CAUSES])
 KEYS = ("cause", "culprit_pipeline", "culprit_rank", "culprit_peer", "victim_rank")
@@ -72,142 +68,144 @@ SHORTEST_NS = 0.5
 WAIT, UNEQUAL = "data_parallel_wait", "stage_imbalance"
 
 
+class CausesOfSteps(NamedTuple):
+    """The table ITERATIONS with a row per step, and tables of the ledger, of which the same steps count."""
+
+    iterations: pl.DataFrame
+    steps: pl.DataFrame
+    ranks: pl.DataFrame
+    origins: pl.DataFrame
+
+
+class _Sums(NamedTuple):
+    """Sums over steps, of which those of other steps may be added (_added).
+
+    `origins` has added_ns per pipeline, cause, rank and peer, `own` the own work per pipeline and rank, `later` by how
+    much ranks made the last pipeline later than the others, per pipeline and rank, `waits` the data-parallel wait of
+    every rank for the last pipeline, and `causes` all causes of every rank.
+    """
+
+    origins: pl.DataFrame
+    own: pl.DataFrame
+    later: pl.DataFrame
+    waits: pl.DataFrame
+    causes: pl.DataFrame
+
+
+KEYS_OF = {
+    "origins": ("pipeline", "cause", "rank", "peer"),
+    "own": ("pipeline", "rank"),
+    "later": ("pipeline", "rank"),
+    "waits": ("culprit_pipeline", "victim_rank"),
+    "causes": ("pipeline", "rank"),
+}
+"""What the sums of _Sums are per; their other columns are added."""
+
+
 def find_culprits(
-    iterations: pl.DataFrame,
-    ledger: Ledger,
-    spans: pl.DataFrame,
-    between: pl.DataFrame,
+    parts: Iterable[CausesOfSteps],
+    members: pl.DataFrame,
+    outside: pl.DataFrame,
     steps_per_iteration: int = 1,
 ) -> pl.DataFrame:
-    """Return the table CULPRITS over the iterations in `iterations`, the table ITERATIONS with a row per step.
+    """Return the table CULPRITS over the iterations of all parts, which have different steps.
 
-    `ledger` is from build_ledger with origins, `spans` are those of the run, and `between` are the parts of
-    BetweenSteps. The parts of a victim and cause sum to its
-    column of `iterations`, as the mean over the iterations.
+    Each is added to the sums of those before it, so that the tables of a large run are never in memory as a whole.
+    `members` are the ranks of each pipeline (pipeline and rank), `outside` is from find_outside_culprits for all
+    iterations. The parts of a victim and cause sum to its column of ITERATIONS, as the mean over the iterations.
     """
-    if iterations.is_empty():
+    places = members.with_columns(place=pl.col("rank").rank("dense").over("pipeline"))
+    sums: _Sums | None = None
+    steps = 0
+    for part in parts:
+        found = _sums_of(part, places)
+        steps += part.iterations["step"].n_unique()
+        sums = found if sums is None else _added(sums, found)
+    if sums is None or not steps:
         return CULPRITS.empty()
-    steps = iterations["step"].unique()
-    chosen = pl.col("step").is_in(steps.implode())
-    origins, ranks = ledger.origins.filter(chosen), ledger.ranks.filter(chosen)
-    own = _own_work(ledger.steps.filter(chosen), ranks)
-    parts = [
-        _inside(origins, ranks),
-        _by_themselves(own),
-        _unequal_stages(origins, own),
-        _waits(iterations, last_ranks(iterations, origins)),
-    ]
-    del origins  # the largest table
-    outside = find_outside_culprits(iterations, inside_windows(ranks), spans, between).drop("is_between")
-    found = pl.concat([*map(_declared, parts), outside])
-    every = pl.concat([found, _without_culprit(iterations, found)])
+    inside = [_inside(sums), _by_themselves(sums.own), _unequal_stages(sums), _waits(sums)]
+    named = pl.concat([*map(declared, inside), outside.select(CULPRITS.names)])
+    every = pl.concat([named, _without_culprit(sums.causes, named)])
     # Rounded, because parallel sums of floating-point numbers depend on their order.
-    summed = every.group_by(KEYS).agg((pl.sum("idle_ns") * steps_per_iteration / len(steps)).round(3))
+    summed = every.group_by(KEYS).agg((pl.sum("idle_ns") * steps_per_iteration / steps).round(3))
     return summed.filter(pl.col("idle_ns").abs() >= SHORTEST_NS).sort(KEYS, nulls_last=True)
 
 
-def find_outside_culprits(
-    iterations: pl.DataFrame, inside: pl.DataFrame, spans: pl.DataFrame, between: pl.DataFrame
-) -> pl.DataFrame:
-    """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
-
-    `iterations` and `inside`, from inside_windows, are of the same steps. The column `is_between` marks what was
-    before the last collective between two steps.
-    """
-    if iterations.is_empty():
-        return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
-    met = _before_collectives(iterations, between)
-    outside = _without_met(outside_windows(iterations, inside), met)
-    itself = outside.select(victim_rank="rank", culprit_rank="rank")
-    parts = [
-        *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
-        _by(outside, "other_work", itself),
-        _by(outside, "unattributed", _first_ranks(iterations, spans)),
-    ]
-    found = pl.concat(map(_declared, parts)).with_columns(is_between=pl.lit(value=False))
-    known = _declared(met).with_columns(is_between=pl.lit(value=True))
-    every = pl.concat([found, known]).filter(pl.col("idle_ns") != 0)
-    return every.sort(*KEYS, "is_between", nulls_last=True)
-
-
-def _before_collectives(iterations: pl.DataFrame, between: pl.DataFrame) -> pl.DataFrame:
-    """Return what all ranks waited for until the last collective between two steps, with who came last to it."""
-    pipelines = iterations.select("rank", "pipeline").unique()
-    ranks = iterations.select("step", victim_rank="rank")
-    return (
-        between.filter(pl.col("cause") != REDUCTION)
-        .join(ranks, on="step")
-        .group_by("cause", "victim_rank", culprit_rank="rank")
-        .agg(idle_ns=pl.sum("ns"))
-        .join(
-            pipelines.rename({"pipeline": "culprit_pipeline"}),
-            left_on="culprit_rank",
-            right_on="rank",
-            how="left",
-        )
-        .with_columns(culprit_peer=pl.lit(None))
+def _sums_of(part: CausesOfSteps, places: pl.DataFrame) -> _Sums:
+    """Return the sums over the steps of a part; `places` are the members with their place in the pipeline."""
+    iterations = part.iterations
+    chosen = pl.col("step").is_in(iterations["step"].unique().implode())
+    origins = part.origins.filter(chosen)
+    last = iterations.filter("is_last").select("step", culprit_pipeline="pipeline").unique("step")
+    waits = iterations.join(last, on="step").group_by("culprit_pipeline", victim_rank="rank")
+    return _Sums(
+        origins.lazy().group_by(KEYS_OF["origins"]).agg(pl.sum("added_ns")).collect(engine="streaming"),
+        _own_work(part.steps.filter(chosen), part.ranks.filter(chosen)),
+        _later(last, origins, places),
+        waits.agg(idle_ns=pl.sum(f"{WAIT}_ns")),
+        iterations.group_by("pipeline", "rank").agg(pl.col(CAUSE_COLUMNS).sum()),
     )
 
 
-def _without_met(outside: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
-    """Return the times outside of windows without those before collectives."""
-    sums = met.group_by("victim_rank", "cause").agg(pl.sum("idle_ns"))
-    for (cause,), part in sums.group_by("cause"):
-        if cause in outside.columns:
-            known = outside.select("rank").join(
-                part, left_on="rank", right_on="victim_rank", how="left", maintain_order="left"
-            )
-            outside = outside.with_columns(
-                (pl.col(str(cause)) - known["idle_ns"].fill_null(0)).alias(str(cause))
-            )
-    return outside
+def _added(one: _Sums, other: _Sums) -> _Sums:
+    return _Sums(
+        *(
+            pl.concat(both).group_by(KEYS_OF[name]).agg(pl.exclude(KEYS_OF[name]).sum())
+            for name, both in zip(_Sums._fields, zip(one, other, strict=True), strict=True)
+        )
+    )
 
 
-def _declared(part: pl.DataFrame) -> pl.DataFrame:
+def declared(part: pl.DataFrame) -> pl.DataFrame:
+    """Return some culprits with the columns of the table."""
     return part.select(pl.col(name).cast(CULPRITS.schema[name]) for name in CULPRITS.names)
 
 
-def last_ranks(iterations: pl.DataFrame, origins: pl.DataFrame) -> pl.DataFrame:
-    """Return per step the pipeline that ended last, and the rank that makes it later than the others.
+def _later(last: pl.DataFrame, origins: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """Return by how much every rank of a pipeline (pipeline, rank) makes it later than the others where it is last.
 
-    Columns: step, culprit_pipeline, culprit_rank; the rank is null if none does at least half of it over all steps in
-    which its pipeline is last. `origins` is the table ORIGINS. Ranks of different pipelines are compared by their order
-    in the pipeline.
+    `last` has the last pipeline of each step. Ranks of different pipelines are compared by their place in the pipeline.
     """
-    last = iterations.filter("is_last").select("step", culprit_pipeline="pipeline").unique("step")
-    places = pl.col("rank").rank("dense").over("pipeline")
-    known = iterations.select("pipeline", "rank").unique().with_columns(place=places)
-    others = max(known["pipeline"].n_unique() - 1, 1)
+    others = max(places["pipeline"].n_unique() - 1, 1)
     added = (
         origins.lazy()
         .group_by("step", "pipeline", "rank")
         .agg(pl.sum("added_ns"))
         .collect(engine="streaming")
-        .join(known, on=["pipeline", "rank"])
+        .join(places, on=["pipeline", "rank"])
     )
     mean_ns = (pl.col("added_ns").sum().over("step", "place") - pl.col("added_ns")) / others
-    later = (
+    return (
         added.with_columns(later_ns=pl.col("added_ns") - mean_ns)
         .join(last, left_on=["step", "pipeline"], right_on=["step", "culprit_pipeline"])
         .group_by("pipeline", "rank")
         .agg(pl.sum("later_ns"))
-        .filter(pl.col("later_ns") > 0)
+    )
+
+
+def _delaying_ranks(later: pl.DataFrame) -> pl.DataFrame:
+    """Return the rank (culprit_rank) that does at least half of what makes a pipeline (culprit_pipeline) the last."""
+    return (
+        later.filter(pl.col("later_ns") > 0)
         .filter(pl.col("later_ns") >= DOMINANT * pl.col("later_ns").sum().over("pipeline"))
         .sort("later_ns", "rank", descending=[True, False])
         .unique("pipeline", keep="first")
         .select(culprit_pipeline="pipeline", culprit_rank="rank")
     )
-    return last.join(later, on="culprit_pipeline", how="left")
 
 
-def _inside(origins: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+def _inside(sums: _Sums) -> pl.DataFrame:
     """Return what origins add to the idle time of every rank of their pipeline, without stage imbalance."""
-    keys = ("pipeline", "cause", "rank", "peer")
-    named = origins.lazy().filter(pl.col("cause") != UNEQUAL).group_by(keys)
-    added = named.agg(idle_ns=pl.sum("added_ns")).collect(engine="streaming")
-    victims = ranks.select("pipeline", victim_rank="rank").unique()
-    return added.join(victims, on="pipeline").select(
-        pl.col("cause").cast(pl.String), "victim_rank", "idle_ns", **_culprit("pipeline", "rank", "peer")
+    victims = sums.own.select("pipeline", victim_rank="rank")
+    return (
+        sums.origins.filter(pl.col("cause") != UNEQUAL)
+        .join(victims, on="pipeline")
+        .select(
+            pl.col("cause").cast(pl.String),
+            "victim_rank",
+            idle_ns="added_ns",
+            **_culprit("pipeline", "rank", "peer"),
+        )
     )
 
 
@@ -227,15 +225,17 @@ def _by_themselves(own: pl.DataFrame) -> pl.DataFrame:
     return parts.select("cause", "idle_ns", victim_rank="rank", **_culprit("pipeline", "rank"))
 
 
-def _unequal_stages(origins: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+def _unequal_stages(sums: _Sums) -> pl.DataFrame:
     """Return the stage imbalance of every rank, divided among the ranks with more work than the mean."""
-    added = origins.filter(pl.col("cause") == UNEQUAL).group_by("pipeline", "rank").agg(pl.sum("added_ns"))
+    added = (
+        sums.origins.filter(pl.col("cause") == UNEQUAL).group_by("pipeline", "rank").agg(pl.sum("added_ns"))
+    )
     whole_ns = added.group_by("pipeline").agg(whole_ns=pl.sum("added_ns"))
     shares = added.filter(pl.col("added_ns") > 0).with_columns(
         share=pl.col("added_ns") / pl.col("added_ns").sum().over("pipeline")
     )
     missing_ns = pl.col(UNEQUAL).clip(lower_bound=0)
-    victims = own.join(whole_ns, on="pipeline").select(
+    victims = sums.own.join(whole_ns, on="pipeline").select(
         "pipeline", victim_rank="rank", waits_ns=pl.col("whole_ns") + missing_ns
     )
     return victims.join(shares, on="pipeline").select(
@@ -255,118 +255,17 @@ def _culprit(pipeline: str, rank: str, peer: str | None = None) -> dict[str, pl.
     }
 
 
-def _waits(iterations: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    return (
-        iterations.join(last, on="step")
-        .group_by("culprit_pipeline", "culprit_rank", victim_rank="rank")
-        .agg(idle_ns=pl.sum(f"{WAIT}_ns"))
-        .with_columns(cause=pl.lit(WAIT), culprit_peer=pl.lit(None))
-    )
+def _waits(sums: _Sums) -> pl.DataFrame:
+    """Return the data-parallel wait of every rank, caused by the last pipeline, and the rank that delays that one."""
+    named = sums.waits.join(_delaying_ranks(sums.later), on="culprit_pipeline", how="left")
+    return named.with_columns(cause=pl.lit(WAIT), culprit_peer=pl.lit(None))
 
 
-def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
-    """Return per rank (victim_rank) the rank whose activity it waits for; no rank for reductions as long on all."""
-    named = name_activities(spans.filter(pl.col("kind").is_in(("other", "grad_reduce"))))
-    active = unite(named.filter(pl.col("activity") == activity))
-    bounds = iterations.select("step", "rank", "pipeline", window_start_ns="start_ns", window_end_ns="end_ns")
-    enough = pl.col("active_ns") >= DOMINANT * pl.max("active_ns")
-    lasting = _lasting(bounds, active)
-    if activity == REDUCTION:
-        if lasting.select(enough.all()).item():
-            return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
-        # One inside of the window has its origin there.
-        lasting = _lasting(_after_windows(bounds, spans), active)
-    order = lasting.sort("active_ns", "rank", descending=[True, False])
-    in_pipeline = (
-        order.with_columns(enough=enough)
-        .filter("enough")
-        .unique("pipeline", keep="first")
-        .select("pipeline", actor="rank")
-    )
-    return (
-        lasting.with_columns(enough=enough)
-        .join(in_pipeline, on="pipeline", how="left")
-        .select(
-            culprit_rank=pl.when("enough")
-            .then("rank")
-            .otherwise(pl.col("actor").fill_null(order["rank"].first())),
-            victim_rank="rank",
-        )
-    )
-
-
-def _lasting(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.DataFrame:
-    """Return how long every rank (pipeline, rank) was active within its bounds."""
-    lasting = bounds.with_columns(active_ns=covered_ns(bounds, active))
-    return lasting.group_by("pipeline", "rank").agg(pl.sum("active_ns"))
-
-
-def _after_windows(bounds: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the bounds of iterations from the end of the windows on."""
-    pipelines = bounds.select("pipeline", "rank").unique()
-    ends = (
-        spans.lazy()
-        .filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
-        .group_by("step", "rank")
-        .agg(pl.max("end_ns"))
-        .join(pipelines.lazy(), on="rank")
-        .group_by("step", "pipeline")
-        .agg(ended_ns=pl.max("end_ns"))
-        .collect()
-    )
-    joined = bounds.join(ends, on=["step", "pipeline"], how="left")
-    start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "window_start_ns"), "window_end_ns")
-    return joined.with_columns(window_start_ns=start_ns).drop("ended_ns")
-
-
-def _first_ranks(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank (victim_rank) the one that begins the steps of its pipeline (culprit_rank).
-
-    Empty if nothing was recorded between the steps: then it is unknown who was waited for.
-    """
-    pipelines = iterations.select("pipeline", "rank").unique()
-    is_action = pl.col("kind").is_in(ACTION_KINDS)
-    if spans.filter(~is_action & ~pl.col("kind").is_in(TRANSFERS)).is_empty():
-        return pipelines.clear().select(victim_rank="rank", culprit_rank="rank")
-    first = (
-        spans.lazy()
-        .filter(is_action & pl.col("step").is_in(iterations["step"].unique().implode()))
-        .group_by("step", "rank")
-        .agg(pl.min("start_ns"))
-        .join(pipelines.lazy(), on="rank")
-        .sort("start_ns", "rank")
-        .group_by("step", "pipeline", maintain_order=True)
-        .agg(pl.first("rank"))
-        .group_by("pipeline")
-        .agg(culprit_rank=pl.col("rank").mode().min())
-        .collect()
-    )
-    return pipelines.join(first, on="pipeline").select("culprit_rank", victim_rank="rank")
-
-
-def _by(outside: pl.DataFrame, cause: str, culprits: pl.DataFrame) -> pl.DataFrame:
-    """Return a cause outside of windows, given the culprit of every victim."""
-    of_rank = outside.select("rank", "pipeline")
-    return (
-        outside.select(victim_rank="rank", idle_ns=cause)
-        .join(culprits, on="victim_rank")
-        .join(of_rank, left_on="culprit_rank", right_on="rank")
-        .select(
-            "victim_rank",
-            "idle_ns",
-            "culprit_rank",
-            culprit_pipeline="pipeline",
-            cause=pl.lit(cause),
-            culprit_peer=pl.lit(None),
-        )
-    )
-
-
-def _without_culprit(iterations: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-    """Return what the parts that were found leave of every victim and cause."""
+def _without_culprit(causes: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Return what the parts that were found leave of every victim and cause, given the sums of all causes."""
     names = {name: name.removesuffix("_ns") for name in CAUSE_COLUMNS}
     totals = (
-        iterations.group_by(victim_rank="rank")
+        causes.group_by(victim_rank="rank")
         .agg(pl.col(CAUSE_COLUMNS).sum())
         .rename(names)
         .unpivot(index="victim_rank", variable_name="cause", value_name="total_ns")

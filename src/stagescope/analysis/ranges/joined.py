@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.analysis.explanation import explain
+from stagescope.analysis.graph.actions import Actions
 from stagescope.analysis.graph.causality import LARGE, SMALL, UNCERTAIN
+from stagescope.analysis.idle.ledger import Ledger
 from stagescope.analysis.idle.overlap import OVERLAP
 from stagescope.analysis.idle.phases import STEP_PHASES
 from stagescope.analysis.intermediates import Intermediates
+from stagescope.analysis.iteration.activities import ActivityUnions
+from stagescope.analysis.iteration.between_steps import BetweenSteps
+from stagescope.analysis.iteration.culprits import CausesOfSteps, find_culprits
 from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
@@ -23,12 +28,14 @@ from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import StepResults
-from stagescope.model.lazy import with_known, with_later
+from stagescope.model.lazy import lazily, with_known, with_later
 from stagescope.model.step_ranges import is_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from stagescope.analysis.completeness.missing_ranks import MissingRanks
+    from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.report import Report
     from stagescope.analysis.statistics.step_trend import OutlierWindows
@@ -36,8 +43,11 @@ if TYPE_CHECKING:
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.steps import StepRange
 
-OF_REFERENCE = ("basis", "ideal", "missing")
+OF_REFERENCE = ("basis", "ideal")
 """Results of Intermediates that one range answers for the run."""
+OF_ACTIONS = ("table", "needs", "partners", "reductions", "inside")
+"""Likewise, of Actions."""
+NOTHING_BETWEEN = (pl.DataFrame(), ActivityUnions(pl.DataFrame()))
 NO_ROW = {"row": pl.lit(None, pl.UInt32)}
 NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
 """Rows of spans, and numbers of actions, are those of a range, and mean nothing in the whole run."""
@@ -52,14 +62,15 @@ LONG_PARTS = ("ranks", "origins")
 def build_joined_report(
     timeline: Timeline,
     surveyed: Intermediates,
-    reference: Intermediates,
+    reference: Callable[[], Intermediates],
     ranges: Sequence[RangeAnalysis],
     unusual: OutlierWindows,
 ) -> Report:
     """Return the report of a run with explanation and verdict, given what was measured of all its ranges of steps.
 
-    `surveyed` is from join_surveys, `unusual` from choose_steps; `reference` are the intermediate results of one range.
-    What the run as a whole is asked about single actions is answered by it: which schedule ran, the distribution of the
+    `surveyed` is from join_surveys, `unusual` from choose_steps. `reference` returns the intermediate results of one
+    range, which are computed after the samples of the whole run have been compared, because both take much memory. What
+    the run as a whole is asked about single actions is answered by them: which schedule ran, the distribution of the
     times of actions, the predictions of improvements, and what ranks did at single moments. `timeline` has the ranks,
     clocks, counters and diagnostics of the whole run; it gets the spans of that range.
 
@@ -67,16 +78,28 @@ def build_joined_report(
     whenever they are used, and saved in pieces.
     """
     long = _long_tables(ranges)
+    first = reference()
     # The steps next to the range are there in part only.
-    timeline = _only_steps(timeline.with_spans(reference.timeline.spans), reference.steps)
-    known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
-    # What was computed of all its spans, and is not part of `known`, is no longer needed.
-    del reference
+    timeline = _only_steps(timeline.with_spans(first.timeline.spans), first.steps)
+    known = _joined(with_known(surveyed, timeline=timeline), first.missing, reference, ranges, long)
+    del first
     report = report_of(timeline, known)
     explanation = explain(known, report.bubble.steps, results=_join_results(ranges), unusual=unusual)
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     joined = explained(report, with_later(explanation, tables))
-    return replace(joined, pieces=_pieces(long, pl.col("step").is_in(list(report.bubble.steps))))
+    chosen = pl.col("step").is_in(list(report.bubble.steps))
+    saved = {"culprits": partial(_culprits, explanation, long, chosen)}
+    return replace(joined, pieces=_pieces(long, chosen), saved=saved)
+
+
+def _culprits(explanation: Explanation, long: Mapping[str, LongTable], chosen: pl.Expr) -> pl.DataFrame:
+    """Return the table CULPRITS of the chosen steps, one range of steps after the other."""
+    names = ("iterations", "ledger_steps", "ledger_ranks", "ledger_origins")
+    tables = [long[name].changed(lambda rows: rows.filter(chosen)) for name in names]
+    members = [rows.select("pipeline", "rank").unique() for rows in tables[0].parts()]
+    parts = map(CausesOfSteps, *(each.parts() for each in tables))
+    known = pl.concat(members).unique()
+    return find_culprits(parts, known, explanation.outside_culprits, explanation.steps_per_iteration)
 
 
 def _long_tables(ranges: Sequence[RangeAnalysis]) -> dict[str, LongTable]:
@@ -114,39 +137,78 @@ def _pieces(
 
 def _joined(
     surveyed: Intermediates,
-    reference: Intermediates,
+    missing: MissingRanks,
+    reference: Callable[[], Intermediates],
     ranges: Sequence[RangeAnalysis],
     long: Mapping[str, LongTable],
 ) -> Intermediates:
     """Return the intermediate results of the run."""
     measured = {name: getattr(surveyed, name) for name in PipelineSurvey._fields[2:]}
-    actions = replace(
-        reference.actions,
-        has_transfers=any(each.has_transfers for each in ranges),
-        diagnostics=_added(note for each in ranges for note in each.of_actions),
+    later = _of_reference(reference)
+    actions = lazily(
+        Actions,
+        {
+            "has_transfers": any(each.has_transfers for each in ranges),
+            "diagnostics": _added(note for each in ranges for note in each.of_actions),
+        },
+        {name: partial(_field, later["actions"], name) for name in OF_ACTIONS},
+        is_kept=False,
     )
-    ledger = replace(
-        reference.ledger,
-        **{name: long[f"ledger_{name}"].rows() for name in OF_LEDGER if name not in LONG_PARTS},  # type: ignore[arg-type]  # those with tables
-        diagnostics=_added(note for each in ranges for note in each.of_ledger),
+    tables = {name: long[f"ledger_{name}"].rows for name in LONG_PARTS}
+    ledger = lazily(
+        Ledger,
+        {name: long[f"ledger_{name}"].rows() for name in OF_LEDGER if name not in LONG_PARTS}
+        | {"diagnostics": _added(note for each in ranges for note in each.of_ledger)},
+        tables | {name: partial(_field, later["ledger"], name) for name in ("classes", "delays")},
+        is_kept=False,
     )
     chained = [rows for rows in (each.chained for each in ranges) if rows is not None]
     is_chained = len(chained) == len(ranges)
+    # What is settled between steps, and named there, is only needed to divide the iterations of a range.
+    between = BetweenSteps(
+        pl.concat([_table(each, "between") for each in ranges]).collect(), *NOTHING_BETWEEN
+    )
     known = Intermediates(surveyed.timeline, surveyed.windows).with_results(
-        **{name: getattr(reference, name) for name in OF_REFERENCE},
         **{name: long[name].rows() for name in KEPT},
         **measured,
+        missing=missing,
         actions=actions,
-        ledger=with_later(ledger, {name: long[f"ledger_{name}"].rows for name in LONG_PARTS}),
-        between_steps=reference.between_steps._replace(
-            parts=pl.concat([_table(each, "between") for each in ranges]).collect()
-        ),
+        ledger=ledger,
+        between_steps=between,
         chained_losses=pl.concat(chained) if is_chained else None,
-        step_chain=reference.step_chain if is_chained else None,
+        step_chain=None,
         transfers=add_transfers([each.transfers for each in ranges]),
         unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
     )
-    return with_later(known, {name: long[name].rows for name in OF_RUN if name not in KEPT})
+    names = (*OF_REFERENCE, *(["step_chain"] if is_chained else []))
+    return with_later(
+        known,
+        {name: long[name].rows for name in OF_RUN if name not in KEPT}
+        | {name: later[name] for name in names},
+    )
+
+
+def _of_reference(reference: Callable[[], Intermediates]) -> dict[str, Callable[[], object]]:
+    """Return functions that return results of the reference, all of which are computed when the first one is used.
+
+    What else was computed for them is not kept.
+    """
+    names = ("actions", "ledger", *OF_REFERENCE, "step_chain")
+
+    @cache
+    def results() -> dict[str, object]:
+        known = reference()
+        return {name: getattr(known, name) for name in names}
+
+    return {name: partial(_item, results, name) for name in names}
+
+
+def _item(results: Callable[[], Mapping[str, object]], name: str) -> object:
+    return results()[name]
+
+
+def _field(of: Callable[[], object], name: str) -> object:
+    return getattr(of(), name)
 
 
 def _only_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:

@@ -46,36 +46,46 @@ class LongTable:
         earlier = self.change
         return replace(self, change=lambda rows: change(earlier(rows)))
 
+    def parts(self) -> Iterator[pl.DataFrame]:
+        """Yield the rows of each range of steps."""
+        yield from (self.change(scan().collect()) for scan in self.scans)
+
     def rows(self) -> pl.DataFrame:
         """Return all rows, sorted."""
-        rows = pl.concat([self.change(scan().collect()) for scan in self.scans])
+        rows = pl.concat(self.parts())
         return rows if self._is_sorted else _in_order(rows, self._keys)
 
     def pieces(self) -> Iterator[pl.DataFrame]:
         """Yield the same in pieces, at least one; `order` begins with step or pipeline."""
         if self._is_sorted:
-            yield from (self.change(scan().collect()) for scan in self.scans)
+            yield from self.parts()
             return
-        for first, last in self._divided():
-            parts = [self.change(_of_pipelines(scan(), first, last)) for scan in self.scans]
+        counts = [scan().group_by("pipeline").len().sort("pipeline").collect() for scan in self.scans]
+        for first, last in _divided(counts):
+            parts = [
+                self.change(_of_pipelines(scan(), rows, first, last))
+                for scan, rows in zip(self.scans, counts, strict=True)
+            ]
             yield pl.concat(parts).sort(self._keys, maintain_order=True)
 
-    def _divided(self) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last pipeline of each piece."""
-        parts = [scan().group_by("pipeline").len().collect() for scan in self.scans]
-        counts = pl.concat(parts).group_by("pipeline").agg(pl.sum("len")).sort("pipeline")
-        piece = (pl.col("len").cum_sum() - 1) // ROWS_AT_ONCE
-        ends = counts.group_by(piece.alias("piece"), maintain_order=True).agg(
-            first=pl.col("pipeline").first(), last=pl.col("pipeline").last()
-        )
-        yield from ends.select("first", "last").iter_rows() if ends.height else [(0, 0)]
+
+def _divided(counts: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last pipeline of each piece, given the rows of each pipeline (len) in all parts."""
+    every = pl.concat(counts).group_by("pipeline").agg(pl.sum("len")).sort("pipeline")
+    piece = (pl.col("len").cum_sum() - 1) // ROWS_AT_ONCE
+    ends = every.group_by(piece.alias("piece"), maintain_order=True).agg(
+        first=pl.col("pipeline").first(), last=pl.col("pipeline").last()
+    )
+    yield from ends.select("first", "last").iter_rows() if ends.height else [(0, 0)]
 
 
-def _of_pipelines(rows: pl.LazyFrame, first: int, last: int) -> pl.DataFrame:
+def _of_pipelines(rows: pl.LazyFrame, counts: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
     """Return the rows of some pipelines, by which `rows` are sorted: the others are not even read."""
-    pipelines = rows.select("pipeline").collect().to_series()
-    begin, end = pipelines.search_sorted(first, side="left"), pipelines.search_sorted(last, side="right")
-    return rows.slice(begin, end - begin).collect()
+    before, own = pl.col("pipeline") < first, pl.col("pipeline").is_between(first, last)
+    begin, length = counts.select(
+        pl.col("len").filter(before).sum(), own=pl.col("len").filter(own).sum()
+    ).row(0)
+    return rows.slice(begin, length).collect()
 
 
 def _in_order(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

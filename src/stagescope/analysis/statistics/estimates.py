@@ -139,6 +139,13 @@ def rejections(p_values: Floats, rate: float) -> NDArray[np.bool_]:
     return rejected
 
 
+def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each value, given the order of the values along the first axis; faster than sorting again."""
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(len(order)).reshape(-1, *[1] * (order.ndim - 1)), axis=0)
+    return place
+
+
 def medians_of_others(values: Floats) -> Floats:
     """Return for every row and column of `values` the median of the other rows in that column; NaN is missing.
 
@@ -147,7 +154,7 @@ def medians_of_others(values: Floats) -> Floats:
     """
     order = np.argsort(values, axis=0, kind="stable")
     ordered = np.take_along_axis(values, order, axis=0)
-    place = np.argsort(order, axis=0, kind="stable")
+    place = inverse(order)
     present = np.isfinite(values)
     others = present.sum(axis=0)[None, :] - present
     last = max(len(values) - 1, 0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.statistics.estimates import estimate_means, medians_of_others
+from stagescope.analysis.statistics.estimates import estimate_means, inverse, medians_of_others
 from stagescope.analysis.statistics.noise import find_odd
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def medians_of_other_groups(values: Floats, group_of_slot: Integers) -> Floats:
     of_pair = column[firsts]
     # Finite values come first, so their places are below their number.
     ordered, count = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)
-    place = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
+    place = inverse(np.argsort(values, axis=0, kind="stable"))
     nowhere = len(values)
     own = np.full((len(firsts), int(nth.max(initial=0)) + 1, values.shape[2]), nowhere)
     own[pair, nth] = np.where(np.isfinite(values[slot, column]), place[slot, column], nowhere)

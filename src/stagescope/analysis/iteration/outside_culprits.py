@@ -1,0 +1,166 @@
+"""Culprits of the idle time outside of the windows (culprits.py)."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stagescope.analysis.iteration.activities import LOADING, REDUCTION, name_activities
+from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
+from stagescope.analysis.iteration.outside_times import outside_windows
+from stagescope.model.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+
+
+def find_outside_culprits(
+    iterations: pl.DataFrame, inside: pl.DataFrame, spans: pl.DataFrame, between: pl.DataFrame
+) -> pl.DataFrame:
+    """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
+
+    `iterations` and `inside`, from inside_windows, are of the same steps. The column `is_between` marks what was
+    before the last collective between two steps.
+    """
+    if iterations.is_empty():
+        return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
+    met = _before_collectives(iterations, between)
+    outside = _without_met(outside_windows(iterations, inside), met)
+    itself = outside.select(victim_rank="rank", culprit_rank="rank")
+    parts = [
+        *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
+        _by(outside, "other_work", itself),
+        _by(outside, "unattributed", _first_ranks(iterations, spans)),
+    ]
+    found = pl.concat(map(declared, parts)).with_columns(is_between=pl.lit(value=False))
+    known = declared(met).with_columns(is_between=pl.lit(value=True))
+    every = pl.concat([found, known]).filter(pl.col("idle_ns") != 0)
+    return every.sort(*KEYS, "is_between", nulls_last=True)
+
+
+def _before_collectives(iterations: pl.DataFrame, between: pl.DataFrame) -> pl.DataFrame:
+    """Return what all ranks waited for until the last collective between two steps, with who came last to it."""
+    pipelines = iterations.select("rank", "pipeline").unique()
+    ranks = iterations.select("step", victim_rank="rank")
+    return (
+        between.filter(pl.col("cause") != REDUCTION)
+        .join(ranks, on="step")
+        .group_by("cause", "victim_rank", culprit_rank="rank")
+        .agg(idle_ns=pl.sum("ns"))
+        .join(
+            pipelines.rename({"pipeline": "culprit_pipeline"}),
+            left_on="culprit_rank",
+            right_on="rank",
+            how="left",
+        )
+        .with_columns(culprit_peer=pl.lit(None))
+    )
+
+
+def _without_met(outside: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
+    """Return the times outside of windows without those before collectives."""
+    sums = met.group_by("victim_rank", "cause").agg(pl.sum("idle_ns"))
+    for (cause,), part in sums.group_by("cause"):
+        if cause in outside.columns:
+            known = outside.select("rank").join(
+                part, left_on="rank", right_on="victim_rank", how="left", maintain_order="left"
+            )
+            outside = outside.with_columns(
+                (pl.col(str(cause)) - known["idle_ns"].fill_null(0)).alias(str(cause))
+            )
+    return outside
+
+
+def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
+    """Return per rank (victim_rank) the rank whose activity it waits for; no rank for reductions as long on all."""
+    named = name_activities(spans.filter(pl.col("kind").is_in(("other", "grad_reduce"))))
+    active = unite(named.filter(pl.col("activity") == activity))
+    bounds = iterations.select("step", "rank", "pipeline", window_start_ns="start_ns", window_end_ns="end_ns")
+    enough = pl.col("active_ns") >= DOMINANT * pl.max("active_ns")
+    lasting = _lasting(bounds, active)
+    if activity == REDUCTION:
+        if lasting.select(enough.all()).item():
+            return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
+        # One inside of the window has its origin there.
+        lasting = _lasting(_after_windows(bounds, spans), active)
+    order = lasting.sort("active_ns", "rank", descending=[True, False])
+    in_pipeline = (
+        order.with_columns(enough=enough)
+        .filter("enough")
+        .unique("pipeline", keep="first")
+        .select("pipeline", actor="rank")
+    )
+    return (
+        lasting.with_columns(enough=enough)
+        .join(in_pipeline, on="pipeline", how="left")
+        .select(
+            culprit_rank=pl.when("enough")
+            .then("rank")
+            .otherwise(pl.col("actor").fill_null(order["rank"].first())),
+            victim_rank="rank",
+        )
+    )
+
+
+def _lasting(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.DataFrame:
+    """Return how long every rank (pipeline, rank) was active within its bounds."""
+    lasting = bounds.with_columns(active_ns=covered_ns(bounds, active))
+    return lasting.group_by("pipeline", "rank").agg(pl.sum("active_ns"))
+
+
+def _after_windows(bounds: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the bounds of iterations from the end of the windows on."""
+    pipelines = bounds.select("pipeline", "rank").unique()
+    ends = (
+        spans.lazy()
+        .filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
+        .group_by("step", "rank")
+        .agg(pl.max("end_ns"))
+        .join(pipelines.lazy(), on="rank")
+        .group_by("step", "pipeline")
+        .agg(ended_ns=pl.max("end_ns"))
+        .collect()
+    )
+    joined = bounds.join(ends, on=["step", "pipeline"], how="left")
+    start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "window_start_ns"), "window_end_ns")
+    return joined.with_columns(window_start_ns=start_ns).drop("ended_ns")
+
+
+def _first_ranks(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return per rank (victim_rank) the one that begins the steps of its pipeline (culprit_rank).
+
+    Empty if nothing was recorded between the steps: then it is unknown who was waited for.
+    """
+    pipelines = iterations.select("pipeline", "rank").unique()
+    is_action = pl.col("kind").is_in(ACTION_KINDS)
+    if spans.filter(~is_action & ~pl.col("kind").is_in(TRANSFERS)).is_empty():
+        return pipelines.clear().select(victim_rank="rank", culprit_rank="rank")
+    first = (
+        spans.lazy()
+        .filter(is_action & pl.col("step").is_in(iterations["step"].unique().implode()))
+        .group_by("step", "rank")
+        .agg(pl.min("start_ns"))
+        .join(pipelines.lazy(), on="rank")
+        .sort("start_ns", "rank")
+        .group_by("step", "pipeline", maintain_order=True)
+        .agg(pl.first("rank"))
+        .group_by("pipeline")
+        .agg(culprit_rank=pl.col("rank").mode().min())
+        .collect()
+    )
+    return pipelines.join(first, on="pipeline").select("culprit_rank", victim_rank="rank")
+
+
+def _by(outside: pl.DataFrame, cause: str, culprits: pl.DataFrame) -> pl.DataFrame:
+    """Return a cause outside of windows, given the culprit of every victim."""
+    of_rank = outside.select("rank", "pipeline")
+    return (
+        outside.select(victim_rank="rank", idle_ns=cause)
+        .join(culprits, on="victim_rank")
+        .join(of_rank, left_on="culprit_rank", right_on="rank")
+        .select(
+            "victim_rank",
+            "idle_ns",
+            "culprit_rank",
+            culprit_pipeline="pipeline",
+            cause=pl.lit(cause),
+            culprit_peer=pl.lit(None),
+        )
+    )
