@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
-from scipy.sparse.linalg import LinearOperator, cg, splu  # type: ignore[import-untyped]
 
 from stagescope.clocks.conflicts import tight
 from stagescope.clocks.exits import compared_by_exits, exit_errors
+from stagescope.clocks.normal_equations import factorized, iterated, with_constants
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
 from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
 
@@ -34,10 +34,8 @@ PER_WINDOW = 8
 MOST_WINDOWS = 64
 MOST_UNKNOWN = 12_000
 """Knots times clocks of the fit, which bounds memory and time of the solver."""
-MOST_DIRECT = 3_000
-"""Unknowns up to which a direct sparse factorization is faster than conjugate gradients."""
-MOST_ITERATIONS = 100
-"""Of conjugate gradients, after which a factorization is tried: they converge in 50 on random graphs of machines."""
+FEW_KNOTS = 8
+"""With more knots, eliminating the constants of pairs fills the factors of a large system."""
 LARGEST_RATE = 100e-6
 """The typical drift: weak regularization towards constant corrections where nothing was observed."""
 RIDGE = 1e-14
@@ -264,14 +262,18 @@ def _solve(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothnes
 
 @dataclass(frozen=True)
 class System:
-    """The normal equations: `weighted` is the design with the weights, `prior` the rows of the regularization."""
+    """The normal equations: `weighted` is the design with the weights, `prior` the rows of the regularization.
+
+    `shape` is the number of knots and clocks, and `is_constant` which of the free unknowns are constants of pairs.
+    """
 
     design: coo_array
     weighted: coo_array
     prior: coo_array
     normal: csc_array
     free: Ints
-    clocks: int
+    is_constant: Bools
+    shape: tuple[int, int]
     is_direct: bool
 
     def solved(self, right: Floats) -> tuple[Floats, bool]:
@@ -283,9 +285,13 @@ class System:
         if not len(self.free):
             return change, self.is_direct
         own = right[self.free]
-        found = None if self.is_direct else _iterated(self.normal, own, self.free % self.clocks)
-        change[self.free] = _factorized(self.normal, own) if found is None else found
-        return change, found is None
+        knots, clocks = self.shape
+        found = None if self.is_direct else iterated(self.normal, own, self.free % clocks)
+        is_direct = found is None
+        if found is None and knots > FEW_KNOTS and own.ndim == 1:
+            found = with_constants(self.normal, own, self.is_constant)
+        change[self.free] = factorized(self.normal, own) if found is None else found
+        return change, is_direct
 
 
 def _system(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothness: coo_array) -> System:
@@ -310,37 +316,8 @@ def _system(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothne
     is_shared = free < design.shape[1] - constants
     ridge_size = RIDGE * max(float(normal.diagonal()[is_shared].max(initial=0.0)), 1e-8)
     ridge = coo_array((np.where(is_shared, ridge_size, 0.0), (np.arange(len(free)),) * 2)).tocsc()
-    return System(design, weighted, prior, (normal + ridge).tocsc(), free, clocks, fitted.is_direct)
-
-
-def _factorized(normal: csc_array, right: Floats) -> Floats:
-    if len(right) < MOST_DIRECT:
-        return np.asarray(splu(normal).solve(right))
-    factors = splu(normal, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    return np.asarray(factors.solve(right))
-
-
-def _iterated(normal: csc_array, right: Floats, clock: Ints) -> Floats | None:
-    """Return the solution of a large system by conjugate gradients; None if they do not converge soon.
-
-    They are preconditioned with each clock's own block. On a random graph of 1,000 machines the factors of a direct
-    solution fill in: 4 s per solution, and 0.1 s this way. Where machines are in rings, such as replicas that are
-    compared with their neighbors, it is the other way round: 2,000 iterations took 22 s, did not converge, and were
-    0.7 ms off; the factors take 0.7 s.
-    """
-    if len(right) < MOST_DIRECT:
-        return None
-    entries = normal.tocoo()
-    own = clock[entries.row] == clock[entries.col]
-    alone = coo_array((entries.data[own], (entries.row[own], entries.col[own])), shape=normal.shape)
-    preconditioner = LinearOperator(normal.shape, splu(alone.tocsc()).solve)
-    found = []
-    for column in right.reshape(len(right), -1).T:
-        each, failed = cg(normal, column, rtol=1e-7, maxiter=MOST_ITERATIONS, M=preconditioner)
-        if failed:
-            return None
-        found.append(each)
-    return np.stack(found, axis=1).reshape(right.shape)
+    normal = (normal + ridge).tocsc()
+    return System(design, weighted, prior, normal, free, ~is_shared, (count, clocks), fitted.is_direct)
 
 
 def _design(windows: Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo_array:

@@ -43,7 +43,7 @@ def shape_errors(system: System, windows: Windows, times_ns: Floats, grid: Grid)
     prior = rng.standard_normal((system.prior.shape[0], SAMPLES))
     prior[len(prior) - len(windows.constant_ns) :] = 0.0
     samples = system.solved(np.asarray(system.design.T @ residuals + system.prior.T @ prior))[0]
-    count, clocks = len(times_ns), system.clocks
+    count, clocks = len(times_ns), system.shape[1]
     shape = samples[: count * clocks].reshape(count, clocks, SAMPLES)
     for number, adjustment in enumerate(grid.adjustments):
         after = times_ns >= (adjustment.from_ns + adjustment.to_ns) / 2

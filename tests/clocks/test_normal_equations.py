@@ -1,0 +1,51 @@
+"""Large systems have the same solution by iterations as by a factorization, or none by iterations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array, csc_array
+
+from stagescope.clocks import normal_equations
+from stagescope.clocks.normal_equations import factorized, with_constants
+
+CLOCKS, KNOTS, NEIGHBORS = 60, 64, 5
+
+
+def planted(seed, constant_scale):
+    """Return normal equations of clocks in a ring, whose pairs have a constant each, and which unknowns these are."""
+    random = np.random.default_rng(seed)
+    pairs = [(one, (one + apart) % CLOCKS) for one in range(CLOCKS) for apart in range(1, NEIGHBORS)]
+    rows = []
+    for number, (one, other) in enumerate(pairs):
+        for knot in range(KNOTS):
+            weight = random.uniform(0.5, 2)
+            constant = KNOTS * CLOCKS + number
+            rows.append([(knot * CLOCKS + one, -weight), (knot * CLOCKS + other, weight), (constant, weight)])
+    unknowns = KNOTS * CLOCKS + len(pairs)
+    entries = [(row, column, value) for row, terms in enumerate(rows) for column, value in terms]
+    row, column, value = (np.array(part) for part in zip(*entries, strict=True))
+    design = coo_array((value, (row, column)), shape=(len(rows), unknowns)).tocsr()
+    is_constant = np.arange(unknowns) >= KNOTS * CLOCKS
+    own = np.where(is_constant, 1 / constant_scale**2, 0.01)
+    normal = csc_array(design.T @ design + coo_array((own, (np.arange(unknowns),) * 2)).tocsr())
+    return normal, design.T @ random.normal(size=len(rows)), is_constant
+
+
+@pytest.mark.parametrize("constant_scale", [0.01, 1.0, 30.0])
+def test_iterations_have_the_solution_of_the_factors(constant_scale):
+    normal, right, is_constant = planted(3, constant_scale)
+    found = with_constants(normal, right, is_constant)
+    assert found == pytest.approx(factorized(normal, right), abs=1e-5)
+
+
+def test_what_does_not_converge_is_left_to_the_factors(monkeypatch):
+    monkeypatch.setattr(normal_equations, "MOST_REFINEMENTS", 2)
+    assert with_constants(*planted(3, 30.0)) is None
+
+
+def test_systems_without_constants_and_small_ones_are_left_to_the_factors():
+    normal, right, is_constant = planted(3, 1.0)
+    assert with_constants(normal, right, np.zeros_like(is_constant)) is None
+    some = slice(0, 100)
+    assert with_constants(normal[some][:, some], right[some], is_constant[some]) is None
