@@ -126,8 +126,10 @@ def find_culprits(
     inside = [_inside(sums), _by_themselves(sums.own), _unequal_stages(sums), _waits(sums)]
     named = pl.concat([*map(declared, inside), outside.select(CULPRITS.names)])
     every = pl.concat([named, _without_culprit(sums.causes, named)])
-    # Rounded, because parallel sums of floating-point numbers depend on their order.
-    summed = every.group_by(KEYS).agg((pl.sum("idle_ns") * steps_per_iteration / steps).round(3))
+    # Parallel sums of floating-point numbers depend on their order. They are rounded before they are divided, because
+    # sixteenths of a nanosecond are in the middle between two thousandths.
+    idle_ns = pl.sum("idle_ns").round(3)
+    summed = every.group_by(KEYS).agg((idle_ns * steps_per_iteration / steps).round(3))
     return summed.filter(pl.col("idle_ns").abs() >= SHORTEST_NS).sort(KEYS, nulls_last=True)
 
 
