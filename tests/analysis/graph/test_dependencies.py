@@ -112,4 +112,7 @@ def test_result_that_stays_on_its_rank_has_no_times():
 
 
 def test_empty_input_has_no_needs():
-    assert found(actions_of("F0").clear()) == (set(), ())
+    actions = actions_of("F0")
+    assert found(actions.clear()) == (set(), ())
+    transfers = pl.DataFrame([transfer("send_forward", 0, 0, 5)], schema=actions.schema)
+    assert found(actions.clear(), transfers) == (set(), ())

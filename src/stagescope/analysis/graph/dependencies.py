@@ -186,7 +186,8 @@ def _transfer_times(actions: _Actions, transfers: pl.DataFrame) -> list[Integers
         for is_send, kind in zip((True, False), pair, strict=True):
             rows = np.flatnonzero((kinds == kind).to_numpy())
             action = index.find(cells[rows])
-            known = (action >= 0) & (rank[action] == ranks[rows])
+            found = np.flatnonzero(action >= 0)  # there may be no action at all
+            known = found[rank[action[found]] == ranks[rows[found]]]
             ends[is_send].append((action[known], rows[known]))
     return [_moments(moment, ends[moment.of_send], transfers[moment.source], len(rank)) for moment in MOMENTS]
 
