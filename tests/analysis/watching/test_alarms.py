@@ -53,6 +53,18 @@ def test_a_slow_rank_is_one_alarm_that_begins_and_ends():
     assert alarms.active == []
 
 
+def test_a_more_specific_change_was_not_found_before_it_began():
+    later, slow, alarms, found_steps = FIRST + 4, ranks()[3], Alarms(), []
+    for step, values in steps([ITERATION, LOADING], 1.5):
+        factor = 1.5 if later <= step <= LAST else 1.0
+        found = alarms.add(StepValues(step, values | {slow: values[slow] * factor}))
+        found_steps += [alarm.found_step for alarm in found if alarm.end_step is None]
+    (alarm,) = alarms.all
+    assert (alarm.step, alarm.changes[0].subject) == (FIRST, slow)
+    assert found_steps[0] < found_steps[-1] == alarm.found_step
+    assert later <= alarm.changes[0].step < alarm.found_step <= later + 10
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_who_began_to_watch_later_states_the_same_change(seed):
     planted = list(steps([ranks()[3], ITERATION], 1.2, common=np.linspace(0.8, 1.0, STEPS), seed=seed))

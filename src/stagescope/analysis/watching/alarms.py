@@ -56,8 +56,9 @@ class Change:
 class Alarm:
     """One alarm, of a condition or of changes, the most specific change first.
 
-    `step` is the first step with it, `found_step` the one at which it was found, `end_step` the one at which it was
-    found to be over, None as long as it lasts. `value` is that of the condition's quantity when it was found.
+    `step` is the first step with it, `found_step` the one at which the condition, or the first of the changes, was
+    found, `end_step` the one at which it was found to be over, None as long as it lasts. `value` is that of the
+    condition's quantity when it was found.
     """
 
     number: int
@@ -171,6 +172,8 @@ class Alarms:
         alarm.changes = sorted([*alarm.changes, change], key=_specific_first)
         alarm.step = min(alarm.step, first)
         self._levels.setdefault(alarm.number, []).append(_Level(shift.row, shift, change))
+        if alarm.changes[:1] != before:
+            alarm.found_step = step
         is_specific = not before or alarm.changes[0].subject.kind != before[0].subject.kind
         return [alarm] if is_specific else []
 
