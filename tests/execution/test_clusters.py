@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from dask_scheduler import dask_scheduler
 from execution_work import killed, killed_once, large, refused, squared
 from pipeline_recordings import planted_training, write_training
 from slurm_cluster import slurm, wait_until
-from stagescope.execution import executor_for
+from stagescope.execution import executor_for, slurm_cluster
 from stagescope.vocabulary.errors import CommandError, InputError
 
 pytestmark = [
@@ -31,8 +30,9 @@ JOBS = {"cores": 1, "memory": "1GB"}
 @pytest.fixture
 def slurm_jobs(monkeypatch, tmp_path):
     """Start a real Slurm, and configure the jobs of dask-jobqueue, here and for processes that are started."""
-    if find_spec("dask_jobqueue") is None:  # not imported here: that replaces the handler of Ctrl-C
-        pytest.skip("dask-jobqueue is not installed")
+    handler = signal.getsignal(signal.SIGINT)  # which importing it replaces
+    pytest.importorskip("dask_jobqueue")
+    signal.signal(signal.SIGINT, handler)
     config = pytest.importorskip("dask.config")
     (tmp_path / "slurm").mkdir()
     jobs = JOBS | {"log-directory": str(tmp_path / "logs")}
@@ -114,6 +114,22 @@ def test_what_slurm_lacks_is_an_error(monkeypatch):
         executor_for(cluster="slurm").__enter__()
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(CommandError, match="needs the program sbatch"):
+        executor_for(cluster="slurm").__enter__()
+
+
+@pytest.mark.usefixtures("slurm_jobs")
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("queue", "nowhere", "Slurm refuses the jobs: .*Invalid partition name"),
+        ("memory", "900GB", "Slurm refuses the jobs: .*not available"),
+        ("job-script-prologue", ["exit 3"], "the Slurm jobs ended before any Dask worker started"),
+    ],
+)
+def test_jobs_that_cannot_start_a_worker_are_an_error(monkeypatch, name, value, message):
+    monkeypatch.setattr(slurm_cluster, "ASKED_EVERY_S", 1.0)
+    settings = pytest.importorskip("dask.config").set({f"jobqueue.slurm.{name}": value})
+    with settings, pytest.raises(CommandError, match=message):
         executor_for(cluster="slurm").__enter__()
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
+import time
 import warnings
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,6 +36,13 @@ SLURM = "slurm"
 ROLES = ("client", "scheduler", "worker")
 ON_THIS_MACHINE = {"dashboard_address": "127.0.0.1:0"}
 HOME = "~"
+LOOK_S, ASKED_EVERY_S = 0.2, 10.0
+"""How often to look for the first worker, and to ask Slurm, which many users share, whether there are jobs yet."""
+
+ADJUST = (
+    "adjust DASK_JOBQUEUE__SLURM__QUEUE, ACCOUNT, CORES, MEMORY or WALLTIME, or ~/.config/dask/jobqueue.yaml"
+)
+SEE_LOGS = "their output is in DASK_JOBQUEUE__SLURM__LOG_DIRECTORY, or in slurm-JOB.out of this directory"
 SUBMIT = "run the command on a machine that can submit jobs"
 CONFIGURE = (
     "set DASK_JOBQUEUE__SLURM__CORES=1 and DASK_JOBQUEUE__SLURM__MEMORY=4GB, or ~/.config/dask/jobqueue.yaml"
@@ -83,16 +92,52 @@ def _submitted(workers: int, install: str, started: ExitStack) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as that the port of a dashboard is taken
         cluster = started.enter_context(SLURMCluster(protocol="tls://", **settings))
+    _check_script(cluster.job_script())
     cluster.scale(workers)
     return cluster
 
 
+def _check_script(script: str) -> None:
+    """Raise CommandError if Slurm would refuse the script: what it refuses later is only logged, by Dask."""
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+        file.write(script)
+        file.flush()
+        tested = _output("sbatch", "--test-only", file.name)
+    if tested.returncode:
+        reason = (tested.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise _error(f"Slurm refuses the jobs: {reason.removeprefix('sbatch: ')}", ADJUST)
+
+
+def _output(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def _connected(cluster: Any, started: ExitStack) -> Client:
+    """Return a client of the cluster as soon as it has a worker. Raises CommandError if all jobs end before that."""
     from distributed import Client  # noqa: PLC0415 - an optional library
 
     client = started.enter_context(Client(cluster))
-    client.wait_for_workers(1, timeout=QUEUE_S)
+    until_s = time.monotonic() + QUEUE_S
+    asked_s = time.monotonic()
+    while not client.scheduler_info(n_workers=-1)["workers"]:
+        now_s = time.monotonic()
+        if now_s > until_s:
+            raise TimeoutError(f"no job has started within {QUEUE_S} s")
+        if now_s > asked_s + ASKED_EVERY_S:
+            asked_s = now_s
+            _check_jobs(cluster)
+        time.sleep(LOOK_S)
     return client
+
+
+def _check_jobs(cluster: Any) -> None:
+    """Raise CommandError if Slurm has none of the jobs of a cluster any more, which have no worker yet."""
+    numbers = [each.job_id for each in cluster.workers.values()]
+    if not numbers or not all(numbers):
+        return
+    queued = _output("squeue", "--noheader", "--format=%i", f"--jobs={','.join(map(str, numbers))}")
+    if not queued.stdout.strip():
+        raise _error("the Slurm jobs ended before any Dask worker started", SEE_LOGS)
 
 
 @contextmanager
