@@ -25,8 +25,8 @@ class Exits:
     Ranks leave a reduction later by up to `random_ns` that differs from call to call, and by up to `constant_ns` that
     is always the same: of each rank (`by` rank), or of all ranks of a replica (`by` replica); or only those of the
     second replica leave later, by exactly that (`by` one). `skewed_stages` are the stages with exit skew, all if empty.
-    `lag_ns` is the spread of the entries, and `straggler_ns` by how much later the
-    first replica enters. `messages` go each way between neighboring stages in each step.
+    `lag_ns` is the spread of the entries, and `straggler_ns` by how much later the first replica enters. `messages` go
+    each way between neighboring stages in each step.
     """
 
     replicas: int = 40

@@ -129,9 +129,9 @@ def test_groups_whose_ranks_leave_apart_are_listed_the_farthest_first() -> None:
     _, _, listed, _ = paragraphs(ClockReport((REFERENCE, machine("b", 3)), exits=exits))
     stage_2, stage_1 = listed.splitlines()[1:]
     assert stage_2.startswith(
-        "  gradient reductions of stage 2: 1.000 µs from call to call, 577.0 µs always at most (assumed"
+        "  gradient reductions of stage 2: 1.000 µs from call to call, up to 577.0 µs constant (assumed"
     )
-    assert stage_1 == "  gradient reductions of stage 1: 90.00 µs from call to call, 20.00 µs always at most"
+    assert stage_1 == "  gradient reductions of stage 1: 90.00 µs from call to call, up to 20.00 µs constant"
     several = tuple(replace(apart, group=f"group {number}") for number in range(MOST_EXITS + 2))
     _, _, listed, _ = paragraphs(ClockReport((REFERENCE, machine("b", 3)), exits=several))
     assert listed.splitlines()[-1] == "  ... and 2 more (use --json to list all)"

@@ -115,11 +115,11 @@ def _exit_lines(report: ClockReport) -> Iterator[str]:
     apart = [each for each in report.exits if max(each.scatter_ns, each.latest_ns) > EXIT_NS]
     apart.sort(key=lambda each: (-max(each.scatter_ns, each.latest_ns), each.group))
     if apart:
-        yield "How far apart ranks leave collectives, which is part of the estimated error (standard deviations):"
+        yield "How far apart ranks leave collectives (standard deviations), part of the estimated error:"
     for each in apart[:MOST_EXITS]:
         scatter, constant = duration_text(each.scatter_ns), duration_text(each.latest_ns)
         assumed = " (assumed: only one machine ever enters last)" if each.is_assumed else ""
-        yield f"  {printable(each.group)}: {scatter} from call to call, {constant} always at most{assumed}"
+        yield f"  {printable(each.group)}: {scatter} from call to call, up to {constant} constant{assumed}"
     if len(apart) > MOST_EXITS:
         yield f"  ... and {len(apart) - MOST_EXITS} more (use --json to list all)"
 

@@ -96,7 +96,7 @@ def _longest_gap(known: pl.DataFrame) -> dict[str, object]:
 
 
 def _is_anywhere() -> pl.Expr:
-    """Return whether something happens at any place of a program, so that it identifies none."""
+    """Return whether a span can occur anywhere in a program, so that it identifies no place."""
     return pl.col("label").str.starts_with(GARBAGE_COLLECTION)
 
 
