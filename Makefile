@@ -112,7 +112,7 @@ docs: $(DEV_READY) ## regenerate the generated parts of the documents, and the b
 	@$(BIN)/python tools/write_sbom.py
 
 bench: $(DEV_READY) ## run every benchmark and print its results
-	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py benchmarks/recorded_steps.py
+	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py benchmarks/recorded_steps.py benchmarks/recorded_ranks.py
 
 # Uses the Python whose torch supports the GPU and installs nothing into it: make gpu-check PYTHON=...
 # The + runs it under make --dry-run, too: then on a simulated device.

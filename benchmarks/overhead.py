@@ -6,7 +6,7 @@ Costs are CPU time of the marking thread, as medians over alternating rounds. A 
 reported; add viztracer, nvtx and Megatron-core with PYTHONPATH. `--hours` is the length of the training that the soak
 simulates, at 1,000 spans per second (24 hours take about two minutes), with `--keep` as its bounds; time passes as
 fast as the spans need it to. `--only soak` leaves out the rest; `--only steps` measures whole steps of torch,
-Megatron-core and DeepSpeed (recorded_steps.py, framework_steps.py), which is the path that users take.
+Megatron-core and DeepSpeed (recorded_steps.py, recorded_ranks.py, framework_steps.py), which is the path of users.
 """
 
 from __future__ import annotations
@@ -463,6 +463,7 @@ def measure_framework_steps() -> None:
     folder = Path(__file__).parent
     for package, script in (
         ("torch", ["recorded_steps.py"]),
+        ("torch", ["recorded_ranks.py"]),
         ("megatron", ["framework_steps.py", "megatron"]),
         ("deepspeed", ["framework_steps.py", "deepspeed"]),
     ):

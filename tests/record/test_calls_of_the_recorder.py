@@ -13,10 +13,12 @@ import types
 import pytest
 
 import fake_deepspeed
+from fake_torch import FakeTorch
 from megatron_head import p2p_communication, schedules
 from stagescope import record
+from stagescope.record import wrappers
 from stagescope.record.frameworks import collectives as collectives_module
-from stagescope.record.frameworks import deepspeed, megatron
+from stagescope.record.frameworks import deepspeed, megatron, torch_pipelining
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.groups import Group
 from stagescope.record.frameworks.torch_distributed import Issue
@@ -74,6 +76,60 @@ def of_deepspeed(recorder, patches):
     deepspeed.instrument(engine, recorder, patches)
     recorder.begin_step(0)
     return train
+
+
+@pytest.fixture
+def of_torch(recorder, patches, monkeypatch):
+    """Steps of one micro-batch after the other, as 1F1B runs them after its warm-up, on one of three stages."""
+    torch = FakeTorch(13)
+    for name, module in torch.modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(wrappers, "is_traced", bool)  # a function of torch, which is not counted
+    torch_pipelining.instrument(torch.schedules, recorder, patches)
+    stage_class, wait = torch.stage._PipelineStageBase, torch.wait
+    make = stage_class.operation
+    monkeypatch.setattr(
+        stage_class,
+        "operation",
+        lambda self, op, peer, way: make(self, op, peer, way) if peer in range(self.num_stages) else [],
+    )
+
+    def train(number):
+        stage = stage_class(number)
+
+        def body(schedule):
+            issue = torch.schedules._batch_p2p
+            for index in range(schedule.microbatches):
+                wait(issue(stage.get_fwd_recv_ops(index)))
+                schedule._maybe_compute_loss(stage, stage.forward_one_chunk(index, ()), None, index)
+                wait(issue(stage.get_fwd_send_ops(index) + stage.get_bwd_recv_ops(index)))
+                stage.backward_one_chunk(index)
+                wait(issue(stage.get_bwd_send_ops(index)))
+
+        schedule = torch.schedules.PipelineScheduleSingle(stage, body)
+
+        def step(microbatches):
+            schedule.microbatches = microbatches
+            schedule.step()
+
+        return step
+
+    yield train
+    assert all(guard.errors == 0 for guard in recorder.guards.values())
+
+
+def test_a_micro_batch_of_torch_takes_the_calls_of_its_two_actions_and_four_messages(of_torch):
+    """Two calls for each action, one for the loss that is computed elsewhere, and for each message two where it is
+    created and two where it is waited for, besides three for each of three batches.
+    """
+    assert calls_per_microbatch(of_torch(1)) <= 2 * 2 + 1 + 4 * 4 + 3 * 3
+
+
+def test_a_message_that_does_not_exist_takes_one_call_where_it_would_be_created(of_torch):
+    """An end of the pipeline has two messages less, and a batch that is empty takes one call."""
+    first, last = calls_per_microbatch(of_torch(0)), calls_per_microbatch(of_torch(2))
+    assert first <= 2 * 2 + 1 + 2 * 4 + 2 + 3 + 2
+    assert last <= 2 * 2 + 2 + 2 * 4 + 2 + 3 + 3 + 1
 
 
 def test_an_action_of_megatron_takes_at_most_five_calls(of_megatron):

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record import hooks
+from stagescope.record import wrappers
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_CODE
@@ -34,7 +34,7 @@ MOST_CHARACTERS = 200
 MOST_MESSAGES = 16
 """That one wait is for."""
 
-_HOOKS = hooks.__file__
+_HOOKS = wrappers.__file__
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -96,13 +96,15 @@ def _calls(frame: FrameType) -> Iterator[Facts]:
 
 
 def _call(variables: dict[str, Any]) -> Facts | None:
-    """Return the call that a wrapper of hooks.py is making, None if that is no action, wait or activity."""
+    """Return the call that a wrapper of wrappers.py is making, None if that is no action, wait or activity."""
     if variables.get("token") is not None:
         return action_facts(variables["action"], variables["token"])
     if variables.get("state") is not None:
         describe = getattr(variables.get("watch"), "describe", None)
         found = describe(variables["state"]) if describe is not None else None
         return found if isinstance(found, dict) else None
+    if variables.get("waited") is not None:
+        return wait_facts(variables["waited"], variables["what"], variables["start"])
     return _observation(variables.get("observation"))
 
 
@@ -131,13 +133,14 @@ def _since(start: object) -> Facts:
     return {"since_ns": start} if isinstance(start, int) else {}  # on a device a moment is an event
 
 
-def wait_facts(waited: Any, start: object) -> Facts | None:
-    """Return what a wait is for: the object whose method `waited` will be called states it."""
+def wait_facts(waited: Any, what: object, start: object) -> Facts | None:
+    """Return what a wait is for: the object whose method `waited` will be called, with `what`, states it."""
     function = getattr(waited, "func", waited)
     describe = getattr(getattr(function, "__self__", None), "describe_wait", None)
     if describe is None:
         return {"call": "wait", **_since(start)}
-    messages = list(describe(*getattr(waited, "args", ())))[:MOST_MESSAGES]
+    known = getattr(waited, "args", ()) if what is None else (what,)
+    messages = list(describe(*known))[:MOST_MESSAGES]
     return {"call": "wait", "for": messages, **_since(start)}
 
 
@@ -176,12 +179,10 @@ def _observed_collective(variables: dict[str, Any]) -> Facts | None:
 
 
 def _observed_transfer(variables: dict[str, Any]) -> Facts | None:
-    if variables.get("start_ns") is None:
+    if variables.get("state") is None:
         return None
-    group, peer = variables["group"], variables["peer"]
-    return message_facts(
-        variables["kind"], variables["start_ns"], peer=group.rank(peer[0]) if peer else None, name=group.text
-    )
+    facts: Facts = variables["transmission"].describe(variables["state"])
+    return facts
 
 
 _OBSERVERS: dict[tuple[str, str], Callable[[dict[str, Any]], Facts | None]] = {

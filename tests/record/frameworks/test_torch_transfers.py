@@ -15,8 +15,11 @@ from stagescope import api as workflow
 from stagescope.model.collectives import find_collectives
 from stagescope.record.frameworks import collectives
 from stagescope.record.frameworks.groups import Group
+from stagescope.record.frameworks.runs import Runs
 from stagescope.record.frameworks.torch_transfers import MOST_EARLY, plain_transfers_of
+from stagescope.record.hooks import Guard, observed
 from stagescope.record.launch import recording_environment
+from stagescope.record.process_state import process_state
 from trainings import TESTS, run_ranks
 
 STEPS, WAYS, BYTES = 3, 4, 4 * 16 * 4
@@ -139,5 +142,19 @@ def test_process_that_is_forked_discards_the_transfers_of_its_parent(recorder, t
 
 
 def test_transfers_inside_a_run_of_a_schedule_are_left_to_it(recorder, tmp_path, transfers):
-    during(transfers._runs.observe_step(), lambda: send(transfers))
+    during(Runs(recorder).observe_step(), lambda: send(transfers))
     assert [name for name, *_ in recorded(recorder, tmp_path)] == []
+
+
+def test_transfer_that_is_being_issued_is_what_the_process_is_doing(recorder, transfers):
+    states = []
+
+    class Group:
+        def send(self, *_):
+            states.append(process_state(recorder)["calls"])
+
+    send_to = observed(Group.send, transfers.watch, Guard(recorder, "torch.distributed"))
+    recorder.begin_step()
+    send_to(Group(), [], 1, 3)
+    call = states[0][0]
+    assert (call["call"], call["peer"], call["name"]) == ("send", 6, "ranks")

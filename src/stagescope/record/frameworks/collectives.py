@@ -215,7 +215,7 @@ class Collectives:
         else:
             self._numbers = number = self._numbers + 1
             self._under_way[number] = (issued,)
-            self.works.watch(work, partial(self._waited, number))
+            self.works.watch(work, self._waited, what=number)
             if len(self._under_way) > MOST_UNDER_WAY:
                 self._give_up(next(iter(self._under_way)))
 
@@ -320,7 +320,7 @@ class Collectives:
         self._numbers += 1
         self._under_way[self._numbers] = issued
         if work is not None:
-            self.works.watch(work, partial(self._waited, self._numbers))
+            self.works.watch(work, self._waited, what=self._numbers)
         if len(self._under_way) > MOST_UNDER_WAY:
             self._give_up(next(iter(self._under_way)))
 

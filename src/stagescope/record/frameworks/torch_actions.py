@@ -192,13 +192,13 @@ def range_class(
     ended = type(name, (made,), {**facts, "__slots__": (), "__enter__": methods["__enter__"]})
     briefly = {} if brief is None else brief  # which is filled later
 
-    def make(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls is made and args and type(args[0]) is str:
-            if args[0] in unseen:
-                return original(*args, **kwargs)
-            if args[0] in briefly:
+    def make(cls: type, text: object = None, *args: Any, **kwargs: Any) -> Any:
+        if cls is made and text.__class__ is str:
+            if text in unseen:
+                return original(text, *args, **kwargs) if args or kwargs else original(text)
+            if text in briefly:
                 one: Any = object.__new__(ended)
-                setattr(one, OPENED, (briefly[args[0]], 0, 0, now_ns()))
+                setattr(one, OPENED, (briefly[text], 0, 0, now_ns()))
                 return one
         return object.__new__(cls)
 

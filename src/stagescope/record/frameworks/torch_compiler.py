@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stagescope.record import hooks
+from stagescope.record import wrappers
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -18,4 +18,4 @@ def instrument(_dynamo: ModuleType, _recorder: Recorder, _patches: Patches) -> N
     """Let wrappers ask torch whether they are being traced; nothing is wrapped."""
     is_compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", None)
     if is_compiling is not None:
-        hooks.pass_while(is_compiling)
+        wrappers.pass_while(is_compiling)

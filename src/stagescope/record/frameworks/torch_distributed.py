@@ -42,7 +42,7 @@ class Instrumentation(ProcessGroups):
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         super().__init__(recorder, patches)
-        self.transfer = self.transfers.observe
+        self.transfer = self.transfers.watch
         self._replicas: list[Replica] = []
 
     def install(self, module: ModuleType) -> None:

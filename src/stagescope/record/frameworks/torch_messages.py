@@ -17,13 +17,16 @@ receive then ends when the action begins that uses its data.
 from __future__ import annotations
 
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import BACKWARD, BACKWARD_INPUT, FORWARD, IdentityMap
 from stagescope.record.frameworks.torch_passes import FIRST
 from stagescope.record.frameworks.works import works_of
+from stagescope.record.waiting import MOST_WAITING
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -49,6 +52,12 @@ because several are made for each action.
 """
 
 
+Issued = tuple[tuple[Any, ...], int]
+"""Operations that are being issued, and when that began."""
+
+UNKNOWN: tuple[Any, Any] = (None, None)
+
+
 class Messages:
     """Follows each message from the stage method that creates it to the wait that ends it.
 
@@ -58,6 +67,8 @@ class Messages:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.works = works_of(recorder)
+        self._waits = self.works.values
+        self._when_waited = self._waited
         self.receives = 0
         self.last_receive: Any = None
         self._created = IdentityMap()
@@ -70,22 +81,53 @@ class Messages:
     def creation(self, kind: int, signature: Signature, microbatch: str) -> Result:
         """Return what sees the operations that a method of a stage has created for one micro-batch."""
         place = signature.places.get(microbatch, FIRST)
-        recorder, keep = self.recorder, self._created.keep
+        recorder, created, keep = self.recorder, self._created.values, self._created.keep
 
         def see(args: tuple[Any, ...], kwargs: dict[str, Any], operations: Any) -> None:
-            if not recorder.enabled:
+            if not recorder.enabled or not isinstance(operations, (list, tuple)):
                 return
             stage = args[0].stage_index
             number = args[place] if len(args) > place else kwargs[microbatch]
-            for operation in as_sequence(operations):
+            for operation in operations:
                 tensor = operation.tensor
                 size_bytes = tensor.numel() * tensor.element_size()
-                keep(operation, (kind, stage, number, operation.peer, size_bytes))
+                message = (kind, stage, number, operation.peer, size_bytes)
+                try:
+                    created[id(operation)] = (ref(operation), message)
+                except TypeError:  # it has no weak references
+                    keep(operation, message)
 
         return see
 
-    def issued(self, operations: Sequence[Any], handles: Any, start_ns: int, end_ns: int) -> None:
-        """Note a call that has issued `operations` and returned their handles."""
+    def issued(self, state: Issued, handles: Any) -> None:
+        """Note a call that has issued operations and returned their handles.
+
+        Where each has its own handle, this does what `_expect` does, without a call for each message.
+        """
+        end_ns = now_ns()
+        operations, start_ns = state
+        created, under_way, step = self._created.values, self.under_way, self.recorder.step
+        waits, classes, waited = self._waits, self.works.classes, self._when_waited
+        if handles.__class__ is not list or len(handles) != len(operations):
+            self._issued_together(operations, handles, start_ns, end_ns)
+            return
+        for operation, handle in zip(operations, handles):  # noqa: B905  # as many, and `strict` takes time
+            reference, message = created.pop(id(operation), UNKNOWN)
+            if reference is None or reference() is not operation:
+                continue  # taken by an inner call
+            number = self._batches = self._batches + 1
+            under_way[number] = ([message], step, start_ns, end_ns)
+            if message[0] in _RECEIVES:
+                self.expected[message[:3]] = number
+            try:
+                waits[id(handle)] = (ref(handle), (waited, number, None))
+            except TypeError:  # it has no weak references
+                if handle is not None:
+                    self.works.watch(handle, waited, what=number)
+            if handle.__class__ not in classes:
+                self.works.observe_overrides(handle.__class__)
+
+    def _issued_together(self, operations: Sequence[Any], handles: Any, start_ns: int, end_ns: int) -> None:
         take = self._created.take
         messages = [take(operation) for operation in operations]  # those of inner calls have been taken
         for handle, found in assigned(handles, messages):
@@ -131,7 +173,7 @@ class Messages:
             if message[0] in _RECEIVES:
                 self.expected[message[:3]] = self._batches
         if handle is not None:
-            self.works.watch(handle, partial(self._waited, self._batches))
+            self.works.watch(handle, self._when_waited, what=self._batches)
 
     def _waited(self, number: int, start: Any, end: Any) -> None:
         """Record a batch at the end of the wait for it.
@@ -142,16 +184,27 @@ class Messages:
         batch = self.under_way.pop(number, None)
         if batch is None:
             return
-        for message in batch[0]:
+        messages, step, start_ns, end_ns = batch
+        recorder = self.recorder
+        is_on_host = recorder.timer.device is None
+        for message in messages:
+            ended_ns = end_ns
             if message[0] in _RECEIVES:
+                ended_ns = end
                 self.receives += 1
                 self.last_receive = end
                 self.expected.pop(message[:3], None)
-        timer = self.recorder.timer
-        if timer.device is None:
-            self._emit(batch, start, end)
-        else:
-            timer.resolve(partial(self._emit, batch), start, end)
+            if is_on_host:  # what `_emit` does, without a call
+                kind, stage, microbatch, peer, size_bytes = message
+                if recorder.waiting_thread == get_ident() and len(recorder.waiting) < MOST_WAITING:
+                    recorder.seen.spans = True
+                    recorder.waiting.append((start_ns, ended_ns, start, end, size_bytes, step, stage, microbatch, peer,
+                                             NONE, 0, NONE, recorder.thread_index, kind))  # fmt: skip
+                else:
+                    recorder.emit(kind, start_ns, ended_ns, stage, microbatch, NONE, peer, size_bytes, start, end,
+                                  0, NONE, step)  # fmt: skip
+        if not is_on_host:
+            recorder.timer.resolve(partial(self._emit, batch), start, end)
 
     def describe_wait(self, number: int) -> Iterator[dict[str, object]]:
         """Yield the messages that a wait in progress is for, see record/process_state.py."""
@@ -175,31 +228,22 @@ class Messages:
 class Issue:
     """Watches a function that issues operations and returns their handles."""
 
+    of_lists = True
+
     def __init__(self, messages: Messages, operations: Parameter) -> None:
-        self._messages = messages
         self._recorder = messages.recorder
         self._operations = operations
+        self.end = messages.issued
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], int] | None:
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Issued | None:
         """Note the operations, which the function may take out of their list."""
         operations = args[0] if args else self._operations.of(args, kwargs)
-        if not operations or not self._recorder.enabled:
-            return None
-        return tuple(as_sequence(operations)), now_ns()
-
-    def end(self, state: tuple[tuple[Any, ...], int], handles: Any) -> None:
-        """Note the handles."""
-        end_ns = now_ns()
-        operations, start_ns = state
-        self._messages.issued(operations, handles, start_ns, end_ns)
+        if not self._recorder.enabled or not isinstance(operations, (list, tuple)) or not operations:
+            return None  # reading a generator would consume it
+        return tuple(operations), now_ns()
 
     def abandon(self, state: Any) -> None:
         """Leave operations unrecorded that were not issued."""
-
-
-def as_sequence(values: Any) -> Sequence[Any]:
-    """Return a list or tuple as it is, nothing for other objects: reading a generator would consume it."""
-    return values if isinstance(values, (list, tuple)) else ()
 
 
 def assigned(

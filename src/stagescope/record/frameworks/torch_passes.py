@@ -23,13 +23,17 @@ FIRST = 1
 
 
 class Passes(ActionsInProgress):
-    """The actions in progress, those `seen` in a range of this run, and how a stage's methods are identified."""
+    """The actions in progress, those `seen` in a range of this run, and how a stage's methods are identified.
+
+    `last_stages` are those stages of this rank that compute a loss.
+    """
 
     def __init__(self, recorder: Recorder, messages: Messages) -> None:
         super().__init__(recorder, messages.expected)
         self.seen: set[Action] = set()
         self._messages = messages
         self.chunk_of_stage: dict[int, int] = {}
+        self.last_stages: set[int] = set()
 
     def used(self, action: Action, token: Any) -> None:
         """Record the receives that an action uses without a wait."""
@@ -90,4 +94,4 @@ class Passes(ActionsInProgress):
             microbatch = args[number] if len(args) > number else kwargs["mb_index"]
             return LOSS, index, microbatch, passes.chunk_of_stage.get(index, NONE)
 
-        return Timed(self, identify)
+        return Timed(self, identify, possible=self.last_stages)

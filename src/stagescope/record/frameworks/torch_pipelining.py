@@ -251,6 +251,8 @@ class Instrumentation:
             stage.stage_index: chunk
             for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
         }
+        self.passes.last_stages.clear()
+        self.passes.last_stages.update(stage.stage_index for stage in stages if stage.is_last)
         label = self.recorder.step_label = self.pipelines.label_of(schedule, stages)
         for stage in stages:
             self._observe_class(type(stage))

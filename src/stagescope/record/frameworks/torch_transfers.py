@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of, size_of
-from stagescope.record.frameworks.runs import Runs
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
+from stagescope.record.hooks import prepared
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from stagescope.record.calls import Call
+    from stagescope.record.calls import Call, Signature
     from stagescope.record.frameworks.groups import Group
     from stagescope.record.recorder import Recorder
 
@@ -86,7 +86,6 @@ class PlainTransfers:
         self.recorder = recorder
         self.works = works_of(recorder)
         self._collectives = collectives_of(recorder)
-        self._runs = Runs(recorder)
         self._numbers = Numbers()
         self._under_way: dict[int, list[tuple[Transfer, int]]] = {}
         self._batches = itertools.count()
@@ -104,15 +103,20 @@ class PlainTransfers:
     def ignores(self, arguments: tuple[Any, ...]) -> bool:
         """Return whether a transfer is certainly not to be recorded."""
         del arguments
-        return not self.recorder.enabled or self._runs.inside
+        recorder = self.recorder
+        return not recorder.enabled or recorder.is_in_run
+
+    @prepared
+    def watch(self, signature: Signature) -> Transmission:
+        """Observe ``send``, ``recv`` or ``recv_anysource`` of a ProcessGroup, which return a handle."""
+        return Transmission(self, SEND if signature.name == "send" else RECV)
 
     def observe(self, call: Call) -> Observation:
-        """Observe ``send``, ``recv`` or ``recv_anysource`` of a ProcessGroup, which return a handle."""
-        kind = SEND if call.name == "send" else RECV
-        tensors, *peer, tag = (*call.arguments[1:], *call.keywords.values())
-        issue = self.begin(kind, call.owner, tensors, tag)
+        """Observe a function that has the arguments of one of these methods."""
+        transmission = Transmission(self, SEND if call.name == "send" else RECV)
+        state = transmission.begin(tuple(call.arguments), dict(call.keywords))
         work = yield
-        self.end(issue, peer[0] if peer else NONE, work)
+        transmission.end(state, work)
 
     def begin(self, kind: int, owner: Any, tensors: Any, tag: int) -> Transfer:
         """Return a transfer in a process group that is being issued."""
@@ -222,6 +226,34 @@ class PlainTransfers:
             pair=number,
             step=step,
         )
+
+
+class Transmission:
+    """Watches a method of a process group that sends or receives."""
+
+    def __init__(self, transfers: PlainTransfers, kind: int) -> None:
+        self._transfers = transfers
+        self._kind = kind
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Transfer, int]:
+        """Begin a transfer; its peer is the second argument, and its tag the last."""
+        owner, tensors, *peer, tag = (*args, *kwargs.values())
+        return self._transfers.begin(self._kind, owner, tensors, tag), peer[0] if peer else NONE
+
+    def end(self, state: tuple[Transfer, int], work: Any) -> None:
+        """Note the handle of the transfer."""
+        self._transfers.end(*state, work)
+
+    def abandon(self, state: Any) -> None:
+        """Forget a transfer that failed."""
+
+    def describe(self, state: tuple[Transfer, int]) -> dict[str, object]:
+        """Return the transfer that is being issued, see record/process_state.py."""
+        from stagescope.record.process_state import message_facts  # only needed when nothing else happens
+
+        transfer, peer = state
+        rank = None if peer == NONE else transfer.group.rank(peer)
+        return message_facts(transfer.kind, transfer.start_ns, peer=rank, name=transfer.group.text)
 
 
 def plain_transfers_of(recorder: Recorder) -> PlainTransfers:

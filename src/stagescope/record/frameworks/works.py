@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.frameworks.runs import IdentityMap
 from stagescope.record.frameworks.shared import shared
-from stagescope.record.hooks import prepared
+from stagescope.record.hooks import Waits, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
     from stagescope.record.timing import Timer
 
     Observation = Generator[None, Any, None]
-    Waited = Callable[[Any, Any], object]
     Clock = Callable[[], Any]
 
 
 class Works:
-    """The handles whose waits are recorded; `waits` is empty if there are none."""
+    """The handles whose waits are recorded; `waits` is empty if there are none.
+
+    `values` and `classes` are for `Messages.issued`, which cannot afford to call `watch`.
+    """
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._waits = IdentityMap()
         self.waits = self._waits.ids
-        self._classes: set[type] = set()
+        self.values = self._waits.values
+        self.classes: set[type] = set()
         self._observe: Callable[[type], object] = bool
         self._guard: Guard | None = None
 
@@ -51,17 +54,19 @@ class Works:
             return False
         self._guard = guard
         self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard)
-        self._classes.clear()
+        self.classes.clear()
         return True
 
-    def watch(self, work: object, waited: Waited, clock: Clock | None = None) -> None:
+    def watch(
+        self, work: object, waited: Callable[..., object], clock: Clock | None = None, what: object = None
+    ) -> None:
         """Call `waited` after the next wait for `work`, with the moments at which it began and ended.
 
-        They are moments of `clock`, by default of the timer.
+        They are moments of `clock`, by default of the timer. Before them, it receives `what` unless that is None.
         """
-        self._waits.keep(work, (waited, clock))
-        if type(work) not in self._classes:
-            self._observe_overrides(type(work))
+        self._waits.keep(work, (waited, what, clock))
+        if type(work) not in self.classes:
+            self.observe_overrides(type(work))
 
     def forget(self, user: object) -> None:
         """Discard the handles that were never waited for of `user`, whose methods are called after waits.
@@ -75,61 +80,27 @@ class Works:
         self._waits.clear()
 
     @prepared
-    def wait(self, signature: Signature) -> Wait:
+    def wait(self, signature: Signature) -> Waits:
         """Observe a wait for any handle."""
         del signature
-        return Wait(self._waits, self._timer)
+        return Waits(self._waits.values, self._timer)
 
     def observe_wait(self, work: object) -> Observation:
         """Observe a call of another function that waits for a handle, which may be unknown."""
-        wait = Wait(self._waits, self._timer)
-        state = wait.begin((work,), {})
-        if state is None:
+        waited, what, clock = self._waits.take(work, (None, None, None))
+        if waited is None:
             return
+        start = self._timer.begin() if clock is None else clock()
         yield
-        wait.end(state, None)
+        known = () if what is None else (what,)
+        waited(*known, start, self._timer.begin() if clock is None else clock())
 
-    def _observe_overrides(self, work_class: type) -> None:
+    def observe_overrides(self, work_class: type) -> None:
         """Observe the ``wait`` of subclasses of Work, which backends and trainings define in Python."""
-        self._classes.add(work_class)
+        self.classes.add(work_class)
         for owner in work_class.__mro__:
             if "wait" in vars(owner):
                 self._observe(owner)
-
-
-class Wait:
-    """Watches the waits for all handles, and times those for the known ones."""
-
-    may_be_traced = True
-
-    def __init__(self, waits: IdentityMap, timer: Timer) -> None:
-        self._values = waits.values
-        self.watched = waits.ids
-        self._timer = timer
-
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Waited, Clock | None, Any] | None:
-        """Return who receives the moments, the clock, and the first of them; None for any other handle."""
-        del kwargs
-        refer, found = self._values.pop(id(args[0]), (None, None))
-        if refer is None or found is None or refer() is not args[0]:
-            return None
-        waited, clock = found
-        return waited, clock, self._timer.begin() if clock is None else clock()
-
-    def end(self, state: tuple[Waited, Clock | None, Any], result: Any) -> None:
-        """Report a wait that has ended."""
-        del result
-        waited, clock, start = state
-        waited(start, self._timer.begin() if clock is None else clock())
-
-    def abandon(self, state: Any) -> None:
-        """Leave a wait that failed unreported."""
-
-    def describe(self, state: tuple[Waited, Clock | None, Any]) -> dict[str, object] | None:
-        """Return what a wait in progress is for, see record/process_state.py."""
-        from stagescope.record.process_state import wait_facts  # only needed when nothing else happens
-
-        return wait_facts(state[0], state[2])
 
 
 def _user_of(waited: Any) -> object:

@@ -1,0 +1,198 @@
+"""The cost of recording a pipeline of several ranks, whose stages send and receive, with torch and gloo.
+
+    python benchmarks/recorded_ranks.py [--ranks 4] [--schedule 1F1B] [--microbatches 32] [--steps 30] [--functions]
+
+Ranks that wait for each other on a few processors have no step time worth comparing. The CPU clock of the training
+thread is read around each function that the recorder wraps, and inside of it, around the original: the difference is
+what recording costs, without the waits. Steps with the hooks and steps without them alternate; the latter show the cost
+of the readings themselves, which is subtracted. A stage in the middle records a forward, a backward, two sends and two
+receives for each micro-batch. Where there are more ranks than processors, other ranks evict the caches at each wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+import stagescope.record as record
+from stagescope.ingest.recording.frames import read_contents
+from stagescope.record import session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WARM_UP, WIDTH = 5, 64
+KEPT = 0.9
+"""The part of the calls of each function that is counted, without the slowest ones: they were interrupted."""
+METHODS = (
+    "forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk",
+    "get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops",
+)  # fmt: skip
+
+
+class Point:
+    """A function of torch, with readings of the clock around and inside of what the recorder makes of it."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.owner, self.name = owner, name
+        self._inside_ns = 0
+        self._costs: dict[bool, list[list[int]]] = {True: [], False: []}
+        self._inner = self._read_inside(vars(owner)[name])
+        setattr(owner, name, self._inner)
+
+    def _read_inside(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            begun_ns = thread_time_ns()
+            result = original(*args, **kwargs)
+            self._inside_ns = thread_time_ns() - begun_ns
+            return result
+
+        inner.__wrapped__ = original  # type: ignore[attr-defined]  # for its signature
+        inner.__name__ = self.name
+        return inner
+
+    def wrap(self) -> None:
+        """Read the clock around what the recorder has put in place of the function."""
+        wrapper = vars(self.owner)[self.name]
+        self._ways = {
+            on: self._read_around(wrapper if on else self._inner, self._costs[on]) for on in self._costs
+        }
+
+    def _read_around(self, function: Callable[..., Any], steps: list[list[int]]) -> Callable[..., Any]:
+        def outer(*args: Any, **kwargs: Any) -> Any:
+            begun_ns = thread_time_ns()
+            result = function(*args, **kwargs)
+            steps[-1].append(thread_time_ns() - begun_ns - self._inside_ns)
+            return result
+
+        return outer
+
+    def begin_step(self, *, on: bool) -> None:
+        """Call the one or the other in the next step."""
+        self._costs[on].append([])
+        setattr(self.owner, self.name, self._ways[on])
+
+    def cost_us(self) -> tuple[float, float]:
+        """Return what recording adds to a call, and the number of calls in a step."""
+        means = []
+        for steps in self._costs.values():
+            costs = sorted(cost for step in steps[WARM_UP:] for cost in step)
+            kept = costs[: max(1, round(KEPT * len(costs)))] or [0]
+            means.append(sum(kept) / len(kept) / 1e3)
+        steps = self._costs[True][WARM_UP:]
+        return means[0] - means[1], sum(map(len, steps)) / len(steps)
+
+
+def points() -> Iterator[Point]:
+    """Yield the functions of torch that the recorder wraps in each step."""
+    pipelining = "torch.distributed.pipelining"
+    schedules, stage = (importlib.import_module(f"{pipelining}.{name}") for name in ("schedules", "stage"))
+    c10d = importlib.import_module("torch.distributed.distributed_c10d")
+    for name in METHODS:
+        yield Point(stage._PipelineStageBase, name)  # noqa: SLF001  # no public name
+    yield Point(schedules._PipelineSchedule, "_maybe_compute_loss")  # noqa: SLF001  # same
+    yield Point(schedules, "_batch_p2p")
+    yield Point(c10d.Work, "wait")
+    for name in ("send", "recv"):
+        yield Point(c10d.ProcessGroup, name)
+
+
+def training(options: argparse.Namespace) -> Callable[[], object]:
+    """Return a function that trains one step."""
+    torch, schedules = map(importlib.import_module, ("torch", "torch.distributed.pipelining.schedules"))
+    rank, ranks, microbatches = options.rank, options.ranks, options.microbatches
+    cls = getattr(schedules, f"Schedule{options.schedule}")
+    chunks = 1 if issubclass(cls, schedules.PipelineScheduleSingle) else 2
+    stages = [
+        schedules.PipelineStage(
+            torch.nn.Linear(WIDTH, WIDTH), rank + ranks * chunk, ranks * chunks, torch.device("cpu")
+        )
+        for chunk in range(chunks)
+    ]
+    made = cls(stages[0] if chunks == 1 else stages, microbatches, loss_fn=torch.nn.functional.mse_loss)
+    optimizer = torch.optim.SGD([one for stage in stages for one in stage.submod.parameters()], lr=0.01)
+    data, target = torch.ones(microbatches, WIDTH), torch.zeros(microbatches, WIDTH)
+    inputs = [data] if rank == 0 else []
+    targets = {"target": target} if rank == ranks - 1 else {}
+
+    def step() -> None:
+        optimizer.zero_grad()
+        made.step(*inputs, **targets)
+        optimizer.step()
+
+    return step
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    """Train, and leave the number of records of the last step and the cost of each function in a file."""
+    torch, dist = (importlib.import_module(name) for name in ("torch", "torch.distributed"))
+    torch.set_num_threads(1)
+    store = f"file://{options.directory}/store"
+    dist.init_process_group("gloo", init_method=store, rank=options.rank, world_size=options.ranks)
+    observed = list(points())
+    record.start(options.directory / "recording")
+    for point in observed:
+        point.wrap()
+    step, guards = training(options), list(session.recorder.guards.values())
+    for number in range(2 * (WARM_UP + options.steps)):
+        on = number % 2 == 0
+        for guard in guards:
+            guard.is_off = not on
+        for point in observed:
+            point.begin_step(on=on)
+        step()
+    session.recorder.flush()
+    spans = read_contents(Path(session.recorder.path).read_bytes()).spans
+    records = int((spans["step"] == max(spans["step"])).sum())
+    costs = {point.name: point.cost_us() for point in observed}
+    (options.directory / f"{options.rank}.json").write_text(json.dumps([records, costs]), encoding="ascii")
+    dist.barrier()
+    record.stop()
+    dist.destroy_process_group()
+
+
+def report(options: argparse.Namespace, directory: Path) -> None:
+    """Print what recording costs each rank."""
+    size = f"{options.microbatches} micro-batches, {options.ranks} ranks"
+    print(f"{options.schedule}, {size}: CPU us of the training thread in the functions that are wrapped")
+    for rank in range(options.ranks):
+        records, costs = json.loads((directory / f"{rank}.json").read_text(encoding="ascii"))
+        total = sum(cost * calls for cost, calls in costs.values())
+        print(f"  rank {rank}: {total:.0f} us for {records} records, {total / records:.1f} us a record")
+        for name, (cost, calls) in costs.items() if options.functions else ():
+            if calls:
+                print(f"    {name:28}{calls:6.0f} calls a step, {cost:+6.2f} us each")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--ranks", type=int, default=4)
+    options.add_argument("--schedule", default="1F1B")
+    options.add_argument("--microbatches", type=int, default=32)
+    options.add_argument("--steps", type=int, default=30)
+    options.add_argument("--functions", action="store_true", help="print the cost of each function")
+    options.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    options.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    asked = options.parse_args()
+    if asked.rank is not None:
+        run_rank(asked)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, *sys.argv, "--directory", directory, "--rank"]
+        processes = [subprocess.Popen([*command, str(rank)]) for rank in range(asked.ranks)]
+        if sum(process.wait() != 0 for process in processes):
+            raise SystemExit(1)
+        report(asked, Path(directory))
+
+
+if __name__ == "__main__":
+    main()
