@@ -10,6 +10,7 @@ import pytest
 
 from stagescope.record.devices import find_device
 from stagescope.record.devices.device import OtherDeviceError
+from stagescope.record.devices.torch_streams import MOST_STREAMS
 
 
 class Streams:
@@ -111,6 +112,34 @@ def test_events_have_timing_and_use_the_current_stream(monkeypatch):
     assert cuda.calls == [("record", "current stream of 1")]
     assert device.is_done(event) is True
     assert device.elapsed_ms(event, device.new_event()) == 2.5
+
+
+def test_streams_of_cuda_are_found_by_their_numbers_and_made_once(monkeypatch):
+    cuda, asked, current = Streams(), [], "a"
+    cuda.current_stream = lambda index: asked.append(index) or f"stream {current} of {index}"
+    numbers = SimpleNamespace(
+        _cuda_getCurrentStream=lambda index: (current, index, 1),
+        _cuda_isCurrentStreamCapturing=lambda: current == "captured",
+    )
+    torch_with(monkeypatch, cuda=cuda, _C=numbers)
+    device = find_device(None)
+    for current in ("a", "b", "a", "captured"):
+        device.record(device.new_event())
+        assert cuda.calls[-1] == ("record", f"stream {current} of 1")
+        assert device.is_capturing() is (current == "captured")
+    assert asked == [1, 1, 1]
+
+
+def test_kept_streams_are_few(monkeypatch):
+    cuda = Streams()
+    torch_with(
+        monkeypatch, cuda=cuda, _C=SimpleNamespace(_cuda_getCurrentStream=lambda _: (len(cuda.calls), 1, 1))
+    )
+    device = find_device(None)
+    for _ in range(3 * MOST_STREAMS):
+        device.record(device.new_event())
+    assert len(cuda.calls) == 3 * MOST_STREAMS
+    assert len(device._streams) <= MOST_STREAMS
 
 
 def test_anchors_use_a_separate_stream(monkeypatch):

@@ -69,9 +69,11 @@ class DeviceTimer:
                 return self.graphs.mark() or UNMARKED
             if self._anchors.late is not None or now_ns() >= self._anchors.stale_ns:
                 self._refresh()
-            if self._clock.latest is None:
+            latest = self._clock.latest
+            if latest is None:
                 return UNMARKED
-            mark = self._mark(self._clock.latest)
+            mark = self._marks.take(latest)
+            self.device.record(mark.event)
         except OtherDeviceError as error:
             self._warn(error)
             return UNMARKED
@@ -92,15 +94,27 @@ class DeviceTimer:
         pair: int = NONE,
     ) -> None:
         """Record the action from `token` until now, once the device has completed it."""
-        recorder = self._recorder
-        emit = partial(
-            recorder.emit, kind, stage=stage, microbatch=microbatch, chunk=chunk, name=name, pair=pair
-        )
+        recorder, pending = self._recorder, self._pending
         end = self.begin()
         if self.graphs.is_capturing and not isinstance(token, Mark) and not isinstance(end, Mark):
+            emit = partial(
+                recorder.emit, kind, stage=stage, microbatch=microbatch, chunk=chunk, name=name, pair=pair
+            )
             self.graphs.add(emit, token, end)
+        elif (
+            not isinstance(token, Mark)
+            or not isinstance(end, Mark)
+            or len(pending) + len(self._located) >= MAX_WAITING
+        ):
+            recorder.drop(1)
         else:
-            self.resolve(partial(emit, step=recorder.step), token, end)
+            emit = partial(
+                recorder.emit, kind, stage=stage, microbatch=microbatch, chunk=chunk, name=name, pair=pair,
+                step=recorder.step,
+            )  # fmt: skip
+            pending.append((emit, (token, end)))
+            if len(pending) >= self._harvest_at:
+                self.harvest()
 
     def resolve(self, function: Callable[..., None], *marks: Any) -> None:
         """Call `function` with the host times of these marks once they are known."""

@@ -41,8 +41,9 @@ class MarkPool:
 
     def take(self, anchor: Anchor | None) -> Mark:
         """Return a mark that has not been recorded yet."""
+        free = self._free
         try:
-            event = self._free.pop()
+            event = free.pop()
         except IndexError:
             event = self._device.new_event()
-        return Mark(event, anchor, self._free)
+        return Mark(event, anchor, free)

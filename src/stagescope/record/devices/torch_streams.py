@@ -11,6 +11,9 @@ from typing import Any
 
 from stagescope.record.devices.event_device import EventDevice, model_name
 
+MOST_STREAMS = 64
+"""Streams of which an object is kept. Making one costs the host as much as recording an event there."""
+
 
 class TorchStreams(EventDevice):
     """The device `index` of a module such as ``torch.cuda``. It need not be the current one."""
@@ -22,7 +25,10 @@ class TorchStreams(EventDevice):
         self.model = model_name(lambda: self._module.get_device_name(index))
         self.resolution_ns = _resolution_ns(torch, kind)
         self._side_stream = _side_stream(self._module, index)
-        self._asks_capture = getattr(self._module, "is_current_stream_capturing", super().is_capturing)
+        self._streams: dict[Any, Any] = {}
+        self._find_stream = _function_of(torch, kind, "_cuda_getCurrentStream", index)
+        asks = getattr(self._module, "is_current_stream_capturing", super().is_capturing)
+        self._asks_capture = _function_of(torch, kind, "_cuda_isCurrentStreamCapturing") or asks
 
     def new_event(self) -> Any:
         """Return an event with timing enabled."""
@@ -41,7 +47,21 @@ class TorchStreams(EventDevice):
 
     def record(self, event: Any) -> None:
         """Record `event` on the current stream of this device."""
-        event.record(self._module.current_stream(self._index))
+        if self._find_stream is None:
+            event.record(self._module.current_stream(self._index))
+            return
+        key = self._find_stream(self._index)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._keep_stream(key)
+        event.record(stream)
+
+    def _keep_stream(self, key: Any) -> Any:
+        """Return the current stream, and keep it under the numbers that identify it."""
+        if len(self._streams) >= MOST_STREAMS:
+            self._streams.clear()
+        stream = self._streams[key] = self._module.current_stream(self._index)
+        return stream
 
     def memory(self) -> tuple[int, int, int]:
         """Return the bytes that are allocated and reserved now, and the peak of those allocated.
@@ -56,6 +76,18 @@ class TorchStreams(EventDevice):
     def uuid(self) -> str:
         """Return the identifier of the device in NVIDIA's tools. Raises AttributeError for other devices."""
         return f"GPU-{str(self._module.get_device_properties(self._index).uuid).removeprefix('GPU-')}"
+
+
+def _function_of(torch: Any, kind: str, name: str, *arguments: int) -> Any | None:
+    """Return a function of ``torch._C``, which torch.cuda calls after checks that cost more than it does.
+
+    None for other devices, or if this version of torch has no such function with these arguments.
+    """
+    function = getattr(getattr(torch, "_C", None), name, None) if kind == "cuda" else None
+    try:
+        return None if function is None or function(*arguments) is None else function
+    except Exception:  # noqa: BLE001  # torch.cuda knows how to call it
+        return None
 
 
 def _resolution_ns(torch: Any, kind: str) -> int:
