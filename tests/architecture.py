@@ -79,7 +79,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "exporters/pictures/png": frozenset({"resvg_py"}),
     "exporters/stored_run": TABLES | {"filelock", "pyarrow"},
     "ingest": TABLES | {"msgspec", "tomli", "zstandard"},
-    "clocks": TABLES | {"scipy"},
+    "clocks": TABLES | {"scipy", "threadpoolctl"},
     "analysis": TABLES | {"scipy"},
     "analysis/saved": TABLES | {"msgspec"},
     "model": TABLES,

@@ -31,7 +31,8 @@ follow_imports = skip
 ignore_missing_imports = True
 """
 LIBRARIES = (
-    "anywidget click msgspec numpy paddle polars resvg_py rich scipy starlette torch typst uvicorn zstandard"
+    "anywidget click msgspec numpy paddle polars resvg_py rich scipy starlette threadpoolctl torch typst uvicorn "
+    "zstandard"
 )
 
 

@@ -29,14 +29,45 @@ def planted(seed, constant_scale):
     is_constant = np.arange(unknowns) >= KNOTS * CLOCKS
     own = np.where(is_constant, 1 / constant_scale**2, 0.01)
     normal = csc_array(design.T @ design + coo_array((own, (np.arange(unknowns),) * 2)).tocsr())
-    return normal, design.T @ random.normal(size=len(rows)), is_constant
+    clock = np.where(is_constant, np.arange(unknowns), np.arange(unknowns) % CLOCKS)
+    return normal, design.T @ random.normal(size=len(rows)), is_constant, clock
 
 
+@pytest.mark.parametrize("most_banded", [0.0, 1e12])
 @pytest.mark.parametrize("constant_scale", [0.01, 1.0, 30.0])
-def test_iterations_have_the_solution_of_the_factors(constant_scale):
-    normal, right, is_constant = planted(3, constant_scale)
-    found = with_constants(normal, right, is_constant)
+def test_iterations_have_the_solution_of_the_factors(constant_scale, most_banded, monkeypatch):
+    monkeypatch.setattr(normal_equations, "MOST_BANDED", most_banded)
+    normal, right, is_constant, clock = planted(3, constant_scale)
+    found = with_constants(normal, right, is_constant, clock)
     assert found == pytest.approx(factorized(normal, right), abs=1e-5)
+
+
+def test_a_clock_that_was_set_is_one_more_unknown(monkeypatch):
+    """Its jump is in all windows after it; the knots have a band only without it."""
+    monkeypatch.setattr(normal_equations, "MOST_REFINEMENTS", 60)
+    normal, right, is_constant, clock = planted(3, 1.0)
+    later = np.zeros(len(right))
+    later[[knot * CLOCKS + 7 for knot in range(KNOTS // 2, KNOTS)]] = 1.0
+    # The design of the jump is the sum of the columns of its clock after it.
+    column = normal @ later
+    places = np.arange(len(right))
+    entries = normal.tocoo()
+    with_jump = csc_array(
+        coo_array(
+            (
+                np.concatenate([entries.data, column, column, [later @ column + 1e-4]]),
+                (
+                    np.concatenate([entries.row, places, np.full(len(right), len(right)), [len(right)]]),
+                    np.concatenate([entries.col, np.full(len(right), len(right)), places, [len(right)]]),
+                ),
+            )
+        ).tocsr()
+    )
+    both = np.append(right, later @ right)
+    found = with_constants(
+        with_jump, both, np.append(is_constant, False), np.append(clock, len(right) + CLOCKS)
+    )
+    assert found == pytest.approx(factorized(with_jump, both), abs=1e-5)
 
 
 def test_what_does_not_converge_is_left_to_the_factors(monkeypatch):
@@ -45,7 +76,7 @@ def test_what_does_not_converge_is_left_to_the_factors(monkeypatch):
 
 
 def test_systems_without_constants_and_small_ones_are_left_to_the_factors():
-    normal, right, is_constant = planted(3, 1.0)
-    assert with_constants(normal, right, np.zeros_like(is_constant)) is None
+    normal, right, is_constant, clock = planted(3, 1.0)
+    assert with_constants(normal, right, np.zeros_like(is_constant), clock) is None
     some = slice(0, 100)
-    assert with_constants(normal[some][:, some], right[some], is_constant[some]) is None
+    assert with_constants(normal[some][:, some], right[some], is_constant[some], clock[some]) is None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from stagescope.clocks.correction import correction_of
 from stagescope.clocks.grid import MAX_PPM
@@ -135,7 +136,10 @@ def solve_clocks(
     count = len(clocks) + (1 if len(recorded) else 0)
     rate_error_ns = _rate_errors_ns(run.timeline.clocks, clocks)
     prepared = prepare(table, rate_error_ns[:count], max_ppm)
-    solution = solve(prepared.evidence, count, max_ppm, (prepared.zones, prepared.corners))
+    # Threads of the linear algebra would wait actively for each other and for other workers, four times as long as they
+    # compute, and round differently on another number of processors.
+    with threadpool_limits(limits=1, user_api="blas"):
+        solution = solve(prepared.evidence, count, max_ppm, (prepared.zones, prepared.corners))
     ends = _ends_of_clocks(extent, len(clocks))
     adjusted = sorted({each.clock for each in solution.grid.adjustments if each.clock < len(clocks)})
     timestamps = {**dict(enumerate(ends)), **(timestamps_of_clocks(adjusted) if adjusted else {})}

@@ -34,8 +34,6 @@ PER_WINDOW = 8
 MOST_WINDOWS = 64
 MOST_UNKNOWN = 12_000
 """Knots times clocks of the fit, which bounds memory and time of the solver."""
-FEW_KNOTS = 8
-"""With more knots, eliminating the constants of pairs fills the factors of a large system."""
 LARGEST_RATE = 100e-6
 """The typical drift: weak regularization towards constant corrections where nothing was observed."""
 RIDGE = 1e-14
@@ -286,10 +284,11 @@ class System:
             return change, self.is_direct
         own = right[self.free]
         knots, clocks = self.shape
-        found = None if self.is_direct else iterated(self.normal, own, self.free % clocks)
+        clock = np.where(self.free < knots * clocks, self.free % clocks, self.free)
+        found = None if self.is_direct else iterated(self.normal, own, clock)
         is_direct = found is None
-        if found is None and knots > FEW_KNOTS and own.ndim == 1:
-            found = with_constants(self.normal, own, self.is_constant)
+        if found is None and own.ndim == 1:
+            found = with_constants(self.normal, own, self.is_constant, clock)
         change[self.free] = factorized(self.normal, own) if found is None else found
         return change, is_direct
 

@@ -260,8 +260,8 @@ def _usual(pair: Ints, values: Floats, fraction: float) -> Floats:
     """Return for each window this quantile of the finite values of its pair, infinite if there are none."""
     usual = np.full(int(pair.max()) + 1, np.inf)
     known = np.flatnonzero(np.isfinite(values))
-    order = known[np.lexsort((values[known], pair[known]))]
-    found, first, counts = np.unique(pair[order], return_index=True, return_counts=True)
+    order = known[_sorted_within(pair[known], values[known])]
+    found, first, counts = _runs(pair[order])
     usual[found] = values[order[first + (fraction * counts).astype(np.int64)]]
     return np.asarray(usual[pair])
 
@@ -275,9 +275,9 @@ def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats
     hardly any receiver waited have extreme spreads, so the typical spread of the pair is used.
     """
     least, spread_ns, sizes = (np.full(len(pair), np.inf) for _ in range(3))
-    order = np.lexsort((delay_ns, index))
+    order = _sorted_within(index, delay_ns)
     index, delay_ns = index[order], delay_ns[order]
-    found, first, counts = np.unique(index, return_index=True, return_counts=True)
+    found, first, counts = _runs(index)
     # k is an eighth of the observations: few enough to stay in the exponential part of the distribution.
     low = np.where(counts > 1, np.maximum(counts // 8, 1), 0)
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, counts.max(initial=0) + 1))])
@@ -291,3 +291,20 @@ def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats
         usual_ns = np.where(np.isfinite(usual_ns), usual_ns, np.where(np.isfinite(among_ns), among_ns, 0.0))
         excess_ns = usual_ns / sizes
     return least - excess_ns, excess_ns
+
+
+def _sorted_within(group: Ints, values: Floats) -> Ints:
+    """Return the rows in the order of their groups, and of the values in each: as lexsort does, in half of the time.
+
+    Rows with equal values are in any order.
+    """
+    by_value = np.argsort(values)
+    places = group[by_value] * len(values) + np.arange(len(values))
+    places.sort()
+    return np.asarray(by_value[places % max(1, len(values))])
+
+
+def _runs(group: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return each of the sorted groups, its first row, and its number of rows."""
+    first = np.flatnonzero(np.concatenate([group[:1] >= 0, group[1:] != group[:-1]]))
+    return group[first], first, np.diff(first, append=len(group))
