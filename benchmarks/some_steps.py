@@ -16,8 +16,10 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
+from multiprocessing import get_context
 from pathlib import Path
 
 import polars as pl
@@ -77,18 +79,30 @@ def generate(directory: Path, ranks: int, steps: int) -> None:
     starts = range(0, ranks, RANKS_AT_ONCE)
     if all((directory / f"rank-{first:05}{SUFFIX}").exists() for first in (*starts, ranks - 1)):
         return
-    whole = reduce(Ends.latest, (ends_of(_times(first, ranks, steps)) for first in starts))
-    for first in starts:
-        part = run(_times(first, ranks, steps), whole)
-        shifted = part.spans.with_columns(pl.col("rank") + first, pl.col("peer") + first)
-        write_recordings(
-            part.with_spans(shifted),
-            directory,
-            STAGES,
-            ranks_per_machine=RANKS_PER_MACHINE,
-            seed=first,
-            world_size=ranks,
-        )
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        whole = reduce(Ends.latest, pool.map(partial(_ends, ranks=ranks, steps=steps), starts))
+        write = partial(_write, directory=directory, ranks=ranks, steps=steps, whole=whole)
+        for _ in pool.map(write, starts):
+            pass
+
+
+def _ends(first: int, ranks: int, steps: int) -> Ends:
+    """Return when the steps of some pipelines would end without the others."""
+    return ends_of(_times(first, ranks, steps))
+
+
+def _write(first: int, directory: Path, ranks: int, steps: int, whole: Ends) -> None:
+    """Write the recordings of some pipelines."""
+    part = run(_times(first, ranks, steps), whole)
+    shifted = part.spans.with_columns(pl.col("rank") + first, pl.col("peer") + first)
+    write_recordings(
+        part.with_spans(shifted),
+        directory,
+        STAGES,
+        ranks_per_machine=RANKS_PER_MACHINE,
+        seed=first,
+        world_size=ranks,
+    )
 
 
 def _times(first: int, ranks: int, steps: int) -> Times:

@@ -75,6 +75,13 @@ def test_what_does_not_converge_is_left_to_the_factors(monkeypatch):
     assert with_constants(*planted(3, 30.0)) is None
 
 
+def test_what_is_singular_by_rounding_is_left_to_the_factors():
+    normal, right, is_constant, clock = planted(3, 1.0)
+    alone = normal.tolil()
+    alone[:, 0] = alone[0, :] = 0.0
+    assert with_constants(csc_array(alone), right, is_constant, np.where(clock == 0, 1, clock)) is None
+
+
 def test_systems_without_constants_and_small_ones_are_left_to_the_factors():
     normal, right, is_constant, clock = planted(3, 1.0)
     assert with_constants(normal, right, np.zeros_like(is_constant), clock) is None

@@ -50,8 +50,11 @@ def with_constants(normal: csc_array, right: Floats, is_constant: Bools, clock: 
     if len(right) < MOST_DIRECT or not is_constant.any():
         return None
     system = normal.tocsr()
-    offsets = _offsets(system, is_constant, clock)
-    knots = _knots(system, is_constant)
+    try:
+        offsets = _offsets(system, is_constant, clock)
+        knots = _knots(system, is_constant)
+    except RuntimeError:  # a factor is singular, by rounding
+        return None
 
     def nearly_solved(residual: Floats) -> Floats:
         # Symmetric, as conjugate gradients need it: the offsets are solved for before and after the knots.
