@@ -6,7 +6,9 @@ Ranks that wait for each other on a few processors have no step time worth compa
 thread is read around each function that the recorder wraps, and inside of it, around the original: the difference is
 what recording costs, without the waits. Steps with the hooks and steps without them alternate; the latter show the cost
 of the readings themselves, which is subtracted. A stage in the middle records a forward, a backward, two sends and two
-receives for each micro-batch. Where there are more ranks than processors, other ranks evict the caches at each wait.
+receives for each micro-batch. What a step leaves to the writer thread is written before the next one, because steps
+that follow each other without a pause leave more than its queue holds. Where there are more ranks than processors,
+other ranks evict the caches at each wait.
 """
 
 from __future__ import annotations
@@ -147,6 +149,7 @@ def run_rank(options: argparse.Namespace) -> None:
             guard.is_off = not on
         for point in observed:
             point.begin_step(on=on)
+        session.recorder.flush()
         step()
     session.recorder.flush()
     spans = read_contents(Path(session.recorder.path).read_bytes()).spans
@@ -160,7 +163,7 @@ def run_rank(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace, directory: Path) -> None:
     """Print what recording costs each rank."""
-    size = f"{options.microbatches} micro-batches, {options.ranks} ranks"
+    size = f"{options.microbatches} micro-batches, {options.ranks} rank{'s' * (options.ranks > 1)}"
     print(f"{options.schedule}, {size}: CPU us of the training thread in the functions that are wrapped")
     for rank in range(options.ranks):
         records, costs = json.loads((directory / f"{rank}.json").read_text(encoding="ascii"))

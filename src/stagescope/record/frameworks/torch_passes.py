@@ -52,19 +52,18 @@ class Passes(ActionsInProgress):
 
     def methods(self, kind: int, signature: Signature, name: str) -> Timed:
         """Return what sees a method of a stage that receives the micro-batch under `name`."""
-        place, passes = signature.places.get(name, FIRST), self
+        place, chunk_of = signature.places.get(name, FIRST), self.chunk_of_stage.get
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
             stage = args[0].stage_index
-            microbatch = args[place] if len(args) > place else kwargs[name]
-            return kind, stage, microbatch, passes.chunk_of_stage.get(stage, NONE)
+            return kind, stage, args[place] if len(args) > place else kwargs[name], chunk_of(stage, NONE)
 
         return Timed(self, identify)
 
     def backwards(self, signature: Signature) -> Timed:
         """Return what sees ``backward_one_chunk``, which torch also calls in an evaluation, where it does nothing."""
         name = "bwd_chunk_id"
-        place, passes = signature.places.get(name, FIRST), self
+        place, chunk_of = signature.places.get(name, FIRST), self.chunk_of_stage.get
         is_full = signature.parameter("full_backward").place
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
@@ -74,17 +73,14 @@ class Passes(ActionsInProgress):
             microbatch = args[place] if len(args) > place else kwargs[name]
             full = kwargs.get("full_backward", args[is_full] if len(args) > is_full else True)  # its default
             kind = BACKWARD if full else BACKWARD_INPUT
-            return kind, stage, microbatch, passes.chunk_of_stage.get(stage, NONE)
+            return kind, stage, microbatch, chunk_of(stage, NONE)
 
         return Timed(self, identify)
 
     def losses(self, signature: Signature) -> Timed:
         """Return what sees ``_maybe_compute_loss`` of a schedule, which computes a loss on the last stage only."""
-        stage_at, number, passes = (
-            signature.parameter("stage").place,
-            signature.parameter("mb_index").place,
-            self,
-        )
+        stage_at, number = signature.parameter("stage").place, signature.parameter("mb_index").place
+        chunk_of = self.chunk_of_stage.get
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
             stage = args[stage_at] if len(args) > stage_at else kwargs["stage"]
@@ -92,6 +88,6 @@ class Passes(ActionsInProgress):
                 return None
             index = stage.stage_index
             microbatch = args[number] if len(args) > number else kwargs["mb_index"]
-            return LOSS, index, microbatch, passes.chunk_of_stage.get(index, NONE)
+            return LOSS, index, microbatch, chunk_of(index, NONE)
 
         return Timed(self, identify, possible=self.last_stages)

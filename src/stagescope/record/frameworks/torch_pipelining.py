@@ -247,10 +247,11 @@ class Instrumentation:
         stages = local_stages(schedule)
         self._has_first_stage = None
         self.recorder.timer.set_tensor_device(*(str(stage.device) for stage in stages))
-        self.passes.chunk_of_stage = {
-            stage.stage_index: chunk
-            for chunk, stage in enumerate(sorted(stages, key=lambda stage: stage.stage_index))
-        }
+        chunks = self.passes.chunk_of_stage  # always the same object: see Passes.methods
+        chunks.clear()
+        chunks.update(
+            (index, chunk) for chunk, index in enumerate(sorted(stage.stage_index for stage in stages))
+        )
         self.passes.last_stages.clear()
         self.passes.last_stages.update(stage.stage_index for stage in stages if stage.is_last)
         label = self.recorder.step_label = self.pipelines.label_of(schedule, stages)
