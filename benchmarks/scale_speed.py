@@ -33,11 +33,12 @@ if __name__ == "__main__":
     if int(cores):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
     from stagescope import api
+    work = {"store": api.store, "analyze": api.save_report}[what]
     began = time.perf_counter()
     if what == "store":
-        api.store(source, out=place, workers=int(workers))
+        work(source, out=place, workers=int(workers))
     else:
-        api.save_report(place, workers=int(workers))
+        work(place, workers=int(workers))
     wall = time.perf_counter() - began
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(json.dumps({

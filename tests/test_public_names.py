@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import stagescope
+import stagescope.api
 from places import PACKAGE
 from stagescope.api import analyses, reading, serving, simulation, writing
 
@@ -66,6 +67,22 @@ def test_every_public_name_exists_and_is_documented(name):
 def test_every_lazy_name_is_public():
     names = {*stagescope._MODULE_OF, *stagescope._FOLDERS, "__version__"}
     assert names == set(stagescope.__all__)
+
+
+def test_every_lazy_name_of_the_api_is_one_of_its_names():
+    assert stagescope.api._MODULE_OF.keys() == set(stagescope.api.__all__)
+    assert all(name in dir(stagescope.api) for name in stagescope.api.__all__)
+
+
+def test_workers_that_analyze_ranges_do_not_load_readers_and_pages():
+    others = "{'stagescope.api.formats', 'stagescope.viewer', 'stagescope.ingest.kineto', 'starlette'}"
+    code = f"import sys, stagescope.api.range_reports; print({others} & set(sys.modules))"
+    assert in_fresh_process(code) == "set()"
+
+
+def test_results_have_their_notebook_representations_with_the_first_name_of_the_api():
+    code = "from stagescope.api import read\nimport stagescope.model as model\nprint(model.Timeline._repr_html_.__name__)"
+    assert in_fresh_process(code) == "timeline_html"
 
 
 def test_a_star_import_imports_the_public_names():

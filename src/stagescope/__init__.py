@@ -115,8 +115,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULE_OF[name]
     if not module.startswith("stagescope.vocabulary"):
-        # Importing the API sets the notebook representations of results: see api/notebook.py.
-        import_module("stagescope.api")
+        import_module("stagescope.api.notebook")  # sets the notebook representations of results
     return getattr(import_module(module), name)
 
 

@@ -1,7 +1,7 @@
 """Attach the notebook representations to the types of results.
 
 HTML is made by `reports` and `viewer`, which `model` and `analysis` are below and must not import. Therefore the
-methods that IPython calls are set here, when the API is imported, and not in the classes.
+methods that IPython calls are set when this module is imported, with the first name of the API, and not in the classes.
 """
 
 from __future__ import annotations
@@ -39,3 +39,6 @@ def attach() -> None:
     for type_, methods in METHODS.items():
         for name, method in methods.items():
             setattr(type_, name, method)
+
+
+attach()
