@@ -81,7 +81,7 @@ def test_workers_that_analyze_ranges_do_not_load_readers_and_pages():
 
 
 def test_results_have_their_notebook_representations_with_the_first_name_of_the_api():
-    code = "from stagescope.api import read\nimport stagescope.model as model\nprint(model.Timeline._repr_html_.__name__)"
+    code = "from stagescope.api import read; from stagescope import model; print(model.Timeline._repr_html_.__name__)"
     assert in_fresh_process(code) == "timeline_html"
 
 

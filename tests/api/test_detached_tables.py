@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 import polars as pl
+import pytest
 from polars.testing import assert_frame_equal
 
-from stagescope.api.detached_tables import attach, attach_later, detach
+from stagescope.api.detached_tables import attach, attach_later, detach, read_object, write_object
 
 
 class Inner(NamedTuple):
@@ -38,3 +39,14 @@ def test_tables_are_read_when_they_are_used(tmp_path):
     assert (later.inner.count, later.nothing) == (3, None)
     pl.DataFrame({"step": [7]}).write_ipc(next(tmp_path.rglob("table-inner-rows.arrow")))
     assert later.inner.rows["step"].to_list() == [7]
+
+
+def test_an_object_is_read_only_as_it_was_written(tmp_path):
+    written = write_object({"rows": ROWS, "names": ("a", "b")}, tmp_path / "object")
+    found = read_object(written)
+    assert_frame_equal(found["rows"], ROWS)
+    assert found["names"] == ("a", "b")
+    content = written.path.read_bytes()
+    written.path.write_bytes(content.replace(b"names", b"nomes"))
+    with pytest.raises(OSError, match="changed while the run was analyzed"):
+        read_object(written)

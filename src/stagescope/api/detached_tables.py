@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+from errno import EIO
+from hashlib import sha256
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -87,6 +90,40 @@ class _LaterFields:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._result, name)
         return _scan(found) if name in self._scanned else attach_later(found, self._scanned)
+
+
+class DetachedObject(NamedTuple):
+    """Any object that is in a file."""
+
+    path: Path
+    checksum: str
+
+
+def write_object(result: object, path: Path) -> DetachedObject:
+    """Write any object into a file, and return what `read_object` needs. Raises OSError."""
+    with path.open("wb") as file:
+        summed = _Summed(file)
+        pickle.dump(result, summed, pickle.HIGHEST_PROTOCOL)
+    return DetachedObject(path, summed.checksum.hexdigest())
+
+
+class _Summed:
+    """A file to write to, and the checksum of what was written: the content is never in memory as a whole."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.checksum = file, sha256()
+
+    def write(self, content: bytes) -> int:
+        self.checksum.update(content)
+        return self._file.write(content)
+
+
+def read_object(detached: DetachedObject) -> Any:
+    """Return the object in a file. Raises OSError, also if it is not what a worker of this call wrote."""
+    content = detached.path.read_bytes()
+    if sha256(content).hexdigest() != detached.checksum:
+        raise OSError(EIO, "changed while the run was analyzed", str(detached.path))
+    return pickle.loads(content)  # noqa: S301 - loading a pickle runs its code, so it was compared first
 
 
 def write_table(rows: pl.DataFrame, path: Path) -> None:

@@ -8,36 +8,47 @@ run alone. Workers, of this machine or of a cluster, do both, and leave tables i
 
 from __future__ import annotations
 
-import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import polars as pl
 
 from stagescope.analysis.completeness.unaligned import find_unaligned_ranks
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.ranges import (
-    SCANNED,
+    Reference,
     analyze_range,
     build_joined_report,
     choose_steps,
     join_surveys,
+    own_spans,
+    results_of,
     survey_pipelines,
+    with_culprits,
 )
 from stagescope.analysis.windows import Windows
-from stagescope.api.detached_tables import attach, attach_later, detach, read_table, write_table
+from stagescope.api.detached_tables import (
+    attach,
+    detach,
+    read_object,
+    read_table,
+    write_object,
+    write_table,
+)
+from stagescope.api.joined_tables import AnalyzedRun, joined_by_workers
+from stagescope.api.range_files import FOLDER, temporary_folder, timeline_of, write_shared_tables
 from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.step_selection import divide_steps, needed_spans
-from stagescope.ingest.stored_run import read_or_note, read_part, read_small_tables
+from stagescope.ingest.stored_run import read_or_note, read_part
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.stored_run import NONE
-from stagescope.model.tables import COUNTERS, SPANS, STEPS
+from stagescope.model.tables import COUNTERS, SPANS
 from stagescope.model.validate import in_order
 from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.steps import StepRange
@@ -54,15 +65,14 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest, Part
 
+Result = TypeVar("Result")
+
 SPANS_OF_RANGE = 1_000_000
 """Spans that are analyzed at once, with the steps next to them, unless a single step has more."""
 SPANS_OF_UNIT = 1_000_000
 """Spans of pipelines that are surveyed at once, unless a single file has more."""
-SMALL = ("ranks", "clocks", "diagnostics")
 FEWEST_STEPS = 4
 """Of fewer steps, parts of steps are compared, which need all their actions at once."""
-FOLDER = "unfinished-analysis"
-"""In the directory of the run, only while it is analyzed."""
 
 
 class Unit(NamedTuple):
@@ -87,17 +97,25 @@ class SurveyedUnit(NamedTuple):
 
 
 class RangeOfSteps(NamedTuple):
-    """A range of steps to analyze."""
+    """A range of steps to analyze; `is_reference`: it answers for the run what is asked about single actions."""
 
     directory: Path
     number: int
     steps: StepRange
     chosen: ChosenSteps
+    is_reference: bool
 
     @property
     def name(self) -> str:
         """How messages name it."""
         return f"steps {self.steps}"
+
+
+class AnalyzedRange(NamedTuple):
+    """What was measured of a range of steps, and what it answers for the run."""
+
+    analysis: RangeAnalysis
+    reference: Reference | None
 
 
 def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange, ...]:
@@ -128,7 +146,7 @@ def analyzed_in_ranges(
     with the number of tasks that are done, and of all. The caller holds the lock of the run. Raises InputError if a
     file is damaged, and OSError.
     """
-    with _folder(directory):
+    with temporary_folder(directory):
         yield _analyze(directory, manifest, executor, on_progress)
 
 
@@ -140,7 +158,7 @@ def _analyze(
 ) -> Report | None:
     """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder."""
     folder = directory / FOLDER
-    shared = _shared_tables(directory, manifest, folder)
+    shared = write_shared_tables(directory, manifest, folder)
     of_ranks = read_table(folder / "steps.arrow")
     steps = _steps_of(of_ranks, manifest)
     if len(steps) < FEWEST_STEPS:
@@ -155,14 +173,23 @@ def _analyze(
     if surveyed is None:
         return None
     chosen, unusual = choose_steps(surveyed)
-    items = [RangeOfSteps(directory, number, each, chosen) for number, each in enumerate(ranges)]
-    analyses: list[RangeAnalysis] = [
-        attach_later(each, SCANNED) for each in progress.of(executor.map(_analyze_range, items))
-    ]
     middle = len(ranges) // 2
-    timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
-    reference = partial(_intermediates, folder, middle, ranges[middle])
-    return build_joined_report(timeline, surveyed, reference, analyses, unusual)
+    items = [
+        RangeOfSteps(directory, number, each, chosen, number == middle) for number, each in enumerate(ranges)
+    ]
+    items.sort(
+        key=lambda item: not item.is_reference
+    )  # which takes longest: no worker waits for it at the end
+    done: list[AnalyzedRange] = list(progress.of(executor.map(_analyze_range, items)))
+    numbered = sorted(zip((item.number for item in items), done, strict=True))
+    run = AnalyzedRun(
+        folder, tuple(each.analysis for _, each in numbered), done[0].reference, tuple(chosen.counted)
+    )
+    with joined_by_workers(executor, run) as causes:
+        timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
+        reference: Reference = attach(run.reference)
+        report = build_joined_report(timeline, surveyed, reference, run.attached(), unusual)
+        return with_culprits(report, causes())
 
 
 def _join_units(units: Sequence[SurveyedUnit], shared: Timeline, folder: Path) -> Intermediates | None:
@@ -196,40 +223,12 @@ class _Progress:
         self._report = report or (lambda _done, _total: None)
         self._report(0, total)
 
-    def of(self, results: Iterator[object]) -> Iterator[object]:
+    def of(self, results: Iterator[Result]) -> Iterator[Result]:
         """Yield results, and report each."""
         for result in results:
             self._done += 1
             self._report(self._done, self._total)
             yield result
-
-
-@contextmanager
-def _folder(directory: Path) -> Iterator[Path]:
-    """Yield an empty folder for tables between the two passes, which is removed afterwards."""
-    folder = directory / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    make_directory(folder)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _shared_tables(directory: Path, manifest: Manifest, folder: Path) -> Timeline:
-    """Return the small tables of a run, and write those that workers need."""
-    steps = [read_part(directory, part) for part in manifest.parts if part.table == STEPS.name]
-    write_table(pl.concat([STEPS.empty(), *steps]), folder / "steps.arrow")
-    shared = read_small_tables(directory, manifest)
-    for name in SMALL:
-        write_table(getattr(shared, name), folder / f"{name}.arrow")
-    return shared
-
-
-def _timeline(spans: pl.DataFrame, folder: Path) -> Timeline:
-    """Return the timeline of some spans."""
-    small = {name: read_table(folder / f"{name}.arrow") for name in SMALL}
-    return replace(empty_timeline(), spans=spans, **small)  # type: ignore[arg-type]  # names of tables
 
 
 def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...]) -> list[Unit]:
@@ -288,12 +287,16 @@ def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
             write_table(rows, place / f"unit-{unit.number}.arrow")
 
 
-def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
+def _analyze_range(item: RangeOfSteps) -> AnalyzedRange:
     """Return what is measured of a range of steps, with its tables in files."""
     folder = item.directory / FOLDER
-    found = analyze_range(_intermediates(folder, item.number, item.steps), item.chosen)
-    analysis: RangeAnalysis = detach(found, folder / f"result-{item.number}")
-    return analysis
+    known = _intermediates(folder, item.number, item.steps)
+    analysis: RangeAnalysis = detach(analyze_range(known, item.chosen), folder / f"result-{item.number}")
+    if not item.is_reference:
+        return AnalyzedRange(analysis, None)
+    results = write_object(results_of(known), folder / "reference.pickle")
+    reference = Reference(own_spans(known), known.missing, partial(read_object, results))
+    return AnalyzedRange(analysis, detach(reference, folder / "reference"))
 
 
 def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates:
@@ -307,7 +310,7 @@ def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates
     windows = Windows(read_table(folder / "pipelines.arrow"), bubbles, [])
     # The windows and what was recorded of the steps next to the range are known from all their spans.
     recorded = read_table(folder / "recorded.arrow").filter(around)
-    return Intermediates(_timeline(spans, folder), windows, None, steps).with_results(recorded=recorded)
+    return Intermediates(timeline_of(spans, folder), windows, None, steps).with_results(recorded=recorded)
 
 
 def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:

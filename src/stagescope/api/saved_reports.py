@@ -21,6 +21,7 @@ from stagescope.analysis.saved import (
     saved_pieces,
     saved_tables,
 )
+from stagescope.api.joined_tables import joined_files
 from stagescope.api.range_reports import analyzed_in_ranges
 from stagescope.api.reading import inputs_of, read_options
 from stagescope.api.stored_runs import alignment_of, open_stored_run, stated, stored_run_of
@@ -112,7 +113,9 @@ def save_report(
 def _save(directory: Path, manifest: Manifest, report: Report, steps: str | None = None) -> None:
     """Save a report of some steps of a run, None for all."""
     of = (code_version(), manifest_checksum(asdict(manifest)), steps)
-    write_results(directory, of, facts_json(report).decode(), saved_pieces(report))
+    files = joined_files(directory)
+    tables = ((name, files.get(name, rows)) for name, rows in saved_pieces(report))
+    write_results(directory, of, facts_json(report).decode(), tables)
 
 
 @contextmanager

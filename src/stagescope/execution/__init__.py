@@ -5,7 +5,8 @@ modules, and write what is large themselves: results go through one process. Not
 results are the same.
 """
 
+from stagescope.execution.background import in_background
 from stagescope.execution.choice import executor_for
 from stagescope.execution.executor import Executor, InThisProcess
 
-__all__ = ["Executor", "InThisProcess", "executor_for"]
+__all__ = ["Executor", "InThisProcess", "executor_for", "in_background"]

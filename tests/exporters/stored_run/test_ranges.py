@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,13 +20,14 @@ from stagescope.analysis.idle.origins import ORIGINS
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.saved import facts_json, saved_pieces, saved_tables
 from stagescope.api import export, load_report, range_reports, read, save_report, saved_reports, store
+from stagescope.api.joined_tables import joined_files
 from stagescope.cli import main
 from stagescope.execution import executor_for
 from stagescope.execution.executor import InThisProcess
 from stagescope.exporters.stored_run import WriteOptions, write_stored_run
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.implied import implied_steps
-from stagescope.model.stored_run import FORMAT, VERSION, Manifest
+from stagescope.model.stored_run import FORMAT, RESULTS, VERSION, Manifest
 from stagescope.model.tables import COUNTERS
 from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import ALL_SENDS
@@ -153,8 +155,25 @@ def test_results_do_not_depend_on_who_computes_them(stored, how):
     with executor_for(**how) as executor, report_in_ranges(stored, 4, executor) as there:
         found = tables_of(there)
         assert facts_of(there) == facts
+        files = {name: pl.read_parquet(file) for name, file in joined_files(stored).items()}
     for name, rows in tables.items():
         assert_frame_equal(found[name], rows)
+    assert files.keys() == {"slowdowns", *here.pieces}
+    for name, rows in files.items():
+        assert_frame_equal(rows.drop(each for each in NOT_IN_RANGES if each in rows.columns), tables[name])
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_saved_files_do_not_depend_on_the_number_of_workers(stored, tmp_path):
+    files = []
+    for workers in (1, 2):
+        place = shutil.copytree(stored, tmp_path / str(workers))
+        save_report(place, workers=workers)
+        files.append({file.name: pl.read_parquet(file) for file in (place / RESULTS).glob("*.parquet")})
+    one, two = files
+    assert one.keys() == two.keys()
+    for name, rows in one.items():
+        assert_frame_equal(two[name], rows)
 
 
 @pytest.fixture

@@ -102,6 +102,13 @@ KEYS_OF = {
 """What the sums of _Sums are per; their other columns are added."""
 
 
+class CauseSums(NamedTuple):
+    """What find_culprits needs of all parts: sums over their steps, None without parts, and the number of steps."""
+
+    sums: _Sums | None
+    steps: int
+
+
 def find_culprits(
     parts: Iterable[CausesOfSteps],
     members: pl.DataFrame,
@@ -114,6 +121,11 @@ def find_culprits(
     `members` are the ranks of each pipeline (pipeline and rank), `outside` is from find_outside_culprits for all
     iterations. The parts of a victim and cause sum to its column of ITERATIONS, as the mean over the iterations.
     """
+    return name_culprits(sum_causes(parts, members), outside, steps_per_iteration)
+
+
+def sum_causes(parts: Iterable[CausesOfSteps], members: pl.DataFrame) -> CauseSums:
+    """Return what find_culprits needs of its `parts`."""
     places = members.with_columns(place=pl.col("rank").rank("dense").over("pipeline"))
     sums: _Sums | None = None
     steps = 0
@@ -121,6 +133,12 @@ def find_culprits(
         found = _sums_of(part, places)
         steps += part.iterations["step"].n_unique()
         sums = found if sums is None else _added(sums, found)
+    return CauseSums(sums, steps)
+
+
+def name_culprits(causes: CauseSums, outside: pl.DataFrame, steps_per_iteration: int = 1) -> pl.DataFrame:
+    """Return the table of find_culprits, given sums over its parts."""
+    sums, steps = causes
     if sums is None or not steps:
         return CULPRITS.empty()
     inside = [_inside(sums), _by_themselves(sums.own), _unequal_stages(sums), _waits(sums)]

@@ -18,10 +18,16 @@ from stagescope.analysis.idle.phases import STEP_PHASES
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.iteration.activities import ActivityUnions
 from stagescope.analysis.iteration.between_steps import BetweenSteps
-from stagescope.analysis.iteration.culprits import CausesOfSteps, find_culprits
+from stagescope.analysis.iteration.culprits import (
+    CULPRITS,
+    CausesOfSteps,
+    name_culprits,
+    sum_causes,
+)
 from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
+from stagescope.analysis.ranges.reference import OF_REFERENCE, RESULTS
 from stagescope.analysis.ranges.surveyed import PipelineSurvey
 from stagescope.analysis.report import explained, report_of
 from stagescope.analysis.statistics.action_samples import StepSamples
@@ -29,24 +35,20 @@ from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import StepResults
 from stagescope.model.lazy import lazily, with_known, with_later
-from stagescope.model.step_ranges import is_in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from stagescope.analysis.completeness.missing_ranks import MissingRanks
-    from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.iteration.culprits import CauseSums
     from stagescope.analysis.ranges.measured import RangeAnalysis
+    from stagescope.analysis.ranges.reference import Reference
     from stagescope.analysis.report import Report
     from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
-    from stagescope.vocabulary.steps import StepRange
 
-OF_REFERENCE = ("basis", "ideal")
-"""Results of Intermediates that one range answers for the run."""
 OF_ACTIONS = ("table", "needs", "partners", "reductions", "inside")
-"""Likewise, of Actions."""
+"""Results of Actions that the reference answers for the run."""
 NOTHING_BETWEEN = (pl.DataFrame(), ActivityUnions(pl.DataFrame()))
 NO_ROW = {"row": pl.lit(None, pl.UInt32)}
 NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
@@ -62,44 +64,62 @@ LONG_PARTS = ("ranks", "origins")
 def build_joined_report(
     timeline: Timeline,
     surveyed: Intermediates,
-    reference: Callable[[], Intermediates],
+    reference: Reference,
     ranges: Sequence[RangeAnalysis],
     unusual: OutlierWindows,
 ) -> Report:
     """Return the report of a run with explanation and verdict, given what was measured of all its ranges of steps.
 
-    `surveyed` is from join_surveys, `unusual` from choose_steps. `reference` returns the intermediate results of one
-    range, which are computed after the samples of the whole run have been compared, because both take much memory. What
-    the run as a whole is asked about single actions is answered by them: which schedule ran, the distribution of the
-    times of actions, the predictions of improvements, and what ranks did at single moments. `timeline` has the ranks,
-    clocks, counters and diagnostics of the whole run; it gets the spans of that range.
+    `surveyed` is from join_surveys, `unusual` from choose_steps. The results of the `reference` are loaded after the
+    samples of the whole run have been compared, because both take much memory. `timeline` has the ranks, clocks,
+    counters and diagnostics of the whole run; it gets the spans of that range.
 
     Tables in the fields SCANNED of `ranges` may be LazyFrames. Those with a row per rank and step are collected
     whenever they are used, and saved in pieces.
     """
     long = _long_tables(ranges)
-    first = reference()
-    # The steps next to the range are there in part only.
-    timeline = _only_steps(timeline.with_spans(first.timeline.spans), first.steps)
-    known = _joined(with_known(surveyed, timeline=timeline), first.missing, reference, ranges, long)
-    del first
+    timeline = timeline.with_spans(reference.spans)
+    known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
     report = report_of(timeline, known)
     explanation = explain(known, report.bubble.steps, results=_join_results(ranges), unusual=unusual)
     tables = {name: long[name].rows for name in ("phases", "overlap")}
-    joined = explained(report, with_later(explanation, tables))
-    chosen = pl.col("step").is_in(list(report.bubble.steps))
-    saved = {"culprits": partial(_culprits, explanation, long, chosen)}
-    return replace(joined, pieces=_pieces(long, chosen), saved=saved)
+    return replace(
+        explained(report, with_later(explanation, tables)),
+        pieces=_pieces(long, _is_in(report.bubble.steps)),
+    )
 
 
-def _culprits(explanation: Explanation, long: Mapping[str, LongTable], chosen: pl.Expr) -> pl.DataFrame:
-    """Return the table CULPRITS of the chosen steps, one range of steps after the other."""
+def with_culprits(report: Report, causes: Callable[[], CauseSums]) -> Report:
+    """Return a report with the table CULPRITS; `causes` returns the sums over its ranges, from sum_causes_of."""
+
+    def culprits() -> pl.DataFrame:
+        explanation = report.explanation
+        if explanation is None:
+            return CULPRITS.empty()
+        return name_culprits(causes(), explanation.outside_culprits, explanation.steps_per_iteration)
+
+    return replace(report, saved={**report.saved, "culprits": culprits})
+
+
+def sum_causes_of(ranges: Sequence[RangeAnalysis], counted: Collection[int]) -> CauseSums:
+    """Return what the culprits of the steps in the totals need of all ranges, one after the other."""
+    long = _long_tables(ranges)
     names = ("iterations", "ledger_steps", "ledger_ranks", "ledger_origins")
-    tables = [long[name].changed(lambda rows: rows.filter(chosen)) for name in names]
+    tables = [long[name].changed(lambda rows: rows.filter(_is_in(counted))) for name in names]
     members = [rows.select("pipeline", "rank").unique() for rows in tables[0].parts()]
     parts = map(CausesOfSteps, *(each.parts() for each in tables))
-    known = pl.concat(members).unique()
-    return find_culprits(parts, known, explanation.outside_culprits, explanation.steps_per_iteration)
+    return sum_causes(parts, pl.concat(members).unique())
+
+
+def joined_pieces(
+    ranges: Sequence[RangeAnalysis], counted: Collection[int]
+) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
+    """Return `pieces` of the report of all ranges, of which `counted` are the steps in the totals."""
+    return _pieces(_long_tables(ranges), _is_in(counted))
+
+
+def _is_in(steps: Collection[int]) -> pl.Expr:
+    return pl.col("step").is_in(list(steps))
 
 
 def _long_tables(ranges: Sequence[RangeAnalysis]) -> dict[str, LongTable]:
@@ -137,14 +157,13 @@ def _pieces(
 
 def _joined(
     surveyed: Intermediates,
-    missing: MissingRanks,
-    reference: Callable[[], Intermediates],
+    reference: Reference,
     ranges: Sequence[RangeAnalysis],
     long: Mapping[str, LongTable],
 ) -> Intermediates:
     """Return the intermediate results of the run."""
     measured = {name: getattr(surveyed, name) for name in PipelineSurvey._fields[2:]}
-    later = _of_reference(reference)
+    later = _of_reference(reference.results)
     actions = lazily(
         Actions,
         {
@@ -171,7 +190,7 @@ def _joined(
     known = Intermediates(surveyed.timeline, surveyed.windows).with_results(
         **{name: long[name].rows() for name in KEPT},
         **measured,
-        missing=missing,
+        missing=reference.missing,
         actions=actions,
         ledger=ledger,
         between_steps=between,
@@ -188,19 +207,10 @@ def _joined(
     )
 
 
-def _of_reference(reference: Callable[[], Intermediates]) -> dict[str, Callable[[], object]]:
-    """Return functions that return results of the reference, all of which are computed when the first one is used.
-
-    What else was computed for them is not kept.
-    """
-    names = ("actions", "ledger", *OF_REFERENCE, "step_chain")
-
-    @cache
-    def results() -> dict[str, object]:
-        known = reference()
-        return {name: getattr(known, name) for name in names}
-
-    return {name: partial(_item, results, name) for name in names}
+def _of_reference(load: Callable[[], Mapping[str, object]]) -> dict[str, Callable[[], object]]:
+    """Return functions that return results of the reference, all of which are loaded when the first one is used."""
+    results = cache(load)
+    return {name: partial(_item, results, name) for name in RESULTS}
 
 
 def _item(results: Callable[[], Mapping[str, object]], name: str) -> object:
@@ -209,11 +219,6 @@ def _item(results: Callable[[], Mapping[str, object]], name: str) -> object:
 
 def _field(of: Callable[[], object], name: str) -> object:
     return getattr(of(), name)
-
-
-def _only_steps(timeline: Timeline, steps: StepRange | None) -> Timeline:
-    """Return a timeline with the spans of some steps, and those without a step."""
-    return timeline.with_spans(timeline.spans.filter(pl.col("step").is_null() | is_in_steps(steps)))
 
 
 def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
@@ -246,14 +251,18 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
 
 def _with_known_zeros(overlap: LongTable) -> LongTable:
     """Return overlaps in which a time is null only if it was recorded nowhere in the run: elsewhere there was none."""
-    recorded = {
-        name
-        for rows in overlap.pieces()
-        for name in rows.columns
-        if name.endswith("_ns") and rows[name].null_count() < rows.height
-    }
+
+    @cache
+    def recorded() -> set[str]:
+        return {
+            name
+            for rows in overlap.parts()
+            for name in rows.columns
+            if name.endswith("_ns") and rows[name].null_count() < rows.height
+        }
+
     return overlap.changed(
-        lambda rows: rows.with_columns(pl.col(*recorded).fill_null(0)) if recorded else rows
+        lambda rows: rows.with_columns(pl.col(*recorded()).fill_null(0)) if recorded() else rows
     )
 
 

@@ -93,7 +93,11 @@ def _tables(report: Report) -> Iterator[tuple[str, Callable[[], pl.DataFrame]]]:
 def saved_pieces(report: Report) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
     """Yield the same tables in pieces, at least one each; tables that are larger than memory are never there whole."""
     for name, load in _tables(report):
-        yield name, report.pieces[name]() if name in report.pieces else iter([load()])
+        yield name, report.pieces[name]() if name in report.pieces else _whole(load)
+
+
+def _whole(load: Callable[[], pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    yield load()
 
 
 def restore_report(parts: SavedParts) -> Report:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
 from polars.io.plugins import register_io_source
 
 from stagescope.exporters.new_files import make_directory
@@ -17,29 +19,26 @@ from stagescope.vocabulary.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
     from typing import Any
-
-    import polars as pl
 
 
 def write_results(
     directory: Path,
     of: tuple[str, str, str | None],
     report: str,
-    tables: Iterable[tuple[str, Iterator[pl.DataFrame]]],
+    tables: Iterable[tuple[str, Iterator[pl.DataFrame] | Path]],
 ) -> Results:
     """Write facts and tables of a report into a stored run, whose lock the caller holds, and return what was written.
 
     `of` is what the results belong to: version of the code, checksum of the manifest, and steps. Tables come in pieces,
-    at least one each. Earlier results are
-    removed. Raises OutputError if the operating system refuses to write.
+    at least one each, or as files that `write_table` wrote, which are moved. Earlier results are removed. Raises
+    OutputError if the operating system refuses to write.
     """
     place = directory / RESULTS
     try:
         shutil.rmtree(place, ignore_errors=True)
         make_directory(place)
-        written = {name: _write_table(rows, place, f"{name}.parquet") for name, rows in tables}
+        written = {name: _added(rows, place / f"{name}.parquet") for name, rows in tables}
         results = Results(RESULTS_FORMAT, *of, report, written)
         facts: dict[str, Any] = asdict(results)
         with complete_file(place / RESULTS_INDEX) as unfinished:
@@ -49,15 +48,25 @@ def write_results(
     return results
 
 
-def _write_table(pieces: Iterator[pl.DataFrame], place: Path, name: str) -> Result:
+def _added(table: Iterator[pl.DataFrame] | Path, path: Path) -> Result:
+    """Return the entry of a table, whose file is there then."""
+    if isinstance(table, Path):
+        table.replace(path)
+        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+    else:
+        rows = write_table(table, path)
+    return Result(path.name, rows, checksum_of(path))
+
+
+def write_table(pieces: Iterator[pl.DataFrame], path: Path) -> int:
+    """Write a table in pieces, at least one, and return the number of its rows. Raises OSError."""
     first = next(pieces)
     second = next(pieces, None)
-    with complete_file(place / name) as unfinished:
+    with complete_file(path) as unfinished:
         if second is None:
             first.write_parquet(unfinished)
-            return Result(name, first.height, checksum_of(unfinished))
-        rows = _write_pieces(chain([first, second], pieces), first.schema, unfinished)
-        return Result(name, rows, checksum_of(unfinished))
+            return first.height
+        return _write_pieces(chain([first, second], pieces), first.schema, unfinished)
 
 
 def _write_pieces(pieces: Iterator[pl.DataFrame], schema: pl.Schema, path: Path) -> int:

@@ -1,0 +1,100 @@
+"""Tables of the report of a run in ranges of steps that workers make while the first process explains the run."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagescope.analysis.iteration.culprits import CULPRITS
+from stagescope.analysis.ranges import SCANNED, RangeAnalysis, Reference, joined_pieces, sum_causes_of
+from stagescope.analysis.slowdown.slowdowns import SLOWDOWNS, measure_slowdowns
+from stagescope.api.detached_tables import attach, attach_later, detach, read_table
+from stagescope.api.range_files import FOLDER, timeline_of
+from stagescope.execution import InThisProcess, in_background
+from stagescope.exporters.new_files import make_directory
+from stagescope.exporters.stored_run import write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import polars as pl
+
+    from stagescope.analysis.iteration.culprits import CauseSums
+    from stagescope.execution import Executor
+
+JOINED = "joined"
+"""In the folder of the analysis, for these tables."""
+
+
+class AnalyzedRun(NamedTuple):
+    """What was measured of all ranges and of the reference, with tables in files, and the steps in the totals."""
+
+    folder: Path
+    ranges: tuple[RangeAnalysis, ...]
+    reference: Reference | None
+    counted: tuple[int, ...]
+
+    def attached(self) -> list[RangeAnalysis]:
+        """Return what was measured of all ranges, whose tables are read when they are used."""
+        return [attach_later(each, SCANNED) for each in self.ranges]
+
+    def causes(self) -> CauseSums:
+        """Return the sums that culprits need."""
+        return sum_causes_of(self.attached(), self.counted)
+
+
+class _Table(NamedTuple):
+    """A table to make."""
+
+    table: str
+    run: AnalyzedRun
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"the table {self.table}"
+
+
+@contextmanager
+def joined_by_workers(
+    executor: Executor, run: AnalyzedRun
+) -> Iterator[Callable[[], Callable[[], CauseSums]]]:
+    """Let workers make tables during the block, and yield what waits for them: it returns a function for the causes.
+
+    Without workers, this process makes these tables when it saves the report.
+    """
+    if isinstance(executor, InThisProcess):
+        yield lambda: run.causes
+        return
+    make_directory(run.folder / JOINED)
+    names = (CULPRITS.name, SLOWDOWNS.name, *joined_pieces(run.attached(), run.counted))
+    with in_background(executor, _join, [_Table(name, run) for name in names]) as results:
+        yield lambda: partial(attach, results()[0])
+
+
+def joined_files(directory: Path) -> dict[str, Path]:
+    """Return the files that workers have written for a run that is analyzed, by the names of tables to save."""
+    return {file.stem: file for file in (directory / FOLDER / JOINED).glob("*.parquet")}
+
+
+def _join(item: _Table) -> CauseSums | None:
+    """Write a table of the report; for culprits, return sums with tables in files."""
+    folder = item.run.folder / JOINED
+    if item.table == CULPRITS.name:
+        sums: CauseSums = detach(item.run.causes(), folder / item.table)
+        return sums
+    if item.table == SLOWDOWNS.name:
+        pieces = _slowdowns(item.run)
+    else:
+        pieces = joined_pieces(item.run.attached(), item.run.counted)[item.table]()
+    write_table(pieces, folder / f"{item.table}.parquet")
+    return None
+
+
+def _slowdowns(run: AnalyzedRun) -> Iterator[pl.DataFrame]:
+    """Yield the table SLOWDOWNS of the reference."""
+    reference: Reference = attach(run.reference)
+    pipelines = read_table(run.folder / "pipelines.arrow")
+    yield measure_slowdowns(timeline_of(reference.spans, run.folder), pipelines, run.counted)
