@@ -21,7 +21,7 @@ def in_background(
     """Run a function on items during the block, and yield a function that waits for the results, in their order.
 
     That function raises what `map` of the executor raises. The executor must have workers, and do nothing else in the
-    block. What nobody has waited for at its end is given up as soon as the next result is there.
+    block. Results that are not waited for by then are given up as soon as the next result is there.
     """
     given_up = Event()
 
