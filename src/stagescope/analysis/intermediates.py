@@ -58,6 +58,7 @@ from stagescope.model.messages import match_messages
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE
 
 if TYPE_CHECKING:
+    from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
     from stagescope.model import Timeline
     from stagescope.vocabulary.steps import StepRange
 
@@ -253,6 +254,11 @@ class Intermediates:
         recognized = laid.schedule if laid.source == "recognized" else None
         suspect = suspect_missing_last_stage(self.actions, recognized)
         return unknown_ideal(suspect.message, suspect) if suspect else laid
+
+    @cached_property
+    def predictions(self) -> SchedulePredictions | None:
+        """The result of predict_other_schedules for the steps in the totals, None where it is not known yet."""
+        return None
 
     @cached_property
     def missing(self) -> MissingRanks:

@@ -49,6 +49,11 @@ def write_shared_tables(directory: Path, manifest: Manifest, folder: Path) -> Ti
     return shared
 
 
+def place_of_range(folder: Path, number: int) -> Path:
+    """Return where the spans that are needed to analyze a range are."""
+    return folder / f"range-{number}"
+
+
 def timeline_of(spans: pl.DataFrame, folder: Path) -> Timeline:
     """Return the timeline of some spans."""
     small = {name: read_table(folder / f"{name}.arrow") for name in SMALL}

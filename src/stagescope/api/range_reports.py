@@ -8,6 +8,7 @@ run alone. Workers, of this machine or of a cluster, do both, and leave tables i
 
 from __future__ import annotations
 
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,10 +22,10 @@ from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.ranges import (
     Reference,
     analyze_range,
+    as_reference,
     build_joined_report,
     choose_steps,
     join_surveys,
-    own_spans,
     results_of,
     survey_pipelines,
     with_culprits,
@@ -39,7 +40,13 @@ from stagescope.api.detached_tables import (
     write_table,
 )
 from stagescope.api.joined_tables import AnalyzedRun, joined_by_workers
-from stagescope.api.range_files import FOLDER, temporary_folder, timeline_of, write_shared_tables
+from stagescope.api.range_files import (
+    FOLDER,
+    place_of_range,
+    temporary_folder,
+    timeline_of,
+    write_shared_tables,
+)
 from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.step_selection import divide_steps, needed_spans
 from stagescope.ingest.stored_run import read_or_note, read_part
@@ -180,7 +187,10 @@ def _analyze(
     items.sort(
         key=lambda item: not item.is_reference
     )  # which takes longest: no worker waits for it at the end
-    done: list[AnalyzedRange] = list(progress.of(executor.map(_analyze_range, items)))
+    done: list[AnalyzedRange] = []
+    for item, each in zip(items, progress.of(executor.map(_analyze_range, items)), strict=True):
+        done.append(each)
+        shutil.rmtree(place_of_range(folder, item.number), ignore_errors=True)  # while workers go on
     numbered = sorted(zip((item.number for item in items), done, strict=True))
     run = AnalyzedRun(
         folder, tuple(each.analysis for _, each in numbered), done[0].reference, tuple(chosen.counted)
@@ -282,7 +292,7 @@ def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
     divided = divide_steps(spans.select(valued), unit.needed, lambda: read_table(folder / "steps.arrow"))
     for number, rows in enumerate(divided):
         if rows.height:
-            place = folder / f"range-{number}"
+            place = place_of_range(folder, number)
             make_directory(place)
             write_table(rows, place / f"unit-{unit.number}.arrow")
 
@@ -294,14 +304,15 @@ def _analyze_range(item: RangeOfSteps) -> AnalyzedRange:
     analysis: RangeAnalysis = detach(analyze_range(known, item.chosen), folder / f"result-{item.number}")
     if not item.is_reference:
         return AnalyzedRange(analysis, None)
-    results = write_object(results_of(known), folder / "reference.pickle")
-    reference = Reference(own_spans(known), known.missing, partial(read_object, results))
+    known = as_reference(known)
+    results = write_object(results_of(known, item.chosen.counted), folder / "reference.pickle")
+    reference = Reference(known.timeline.spans, known.missing, partial(read_object, results))
     return AnalyzedRange(analysis, detach(reference, folder / "reference"))
 
 
 def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates:
     """Return the intermediate results of a range of steps, with what is needed of the steps next to it."""
-    files = sorted((folder / f"range-{number}").glob("*.arrow"))
+    files = sorted(place_of_range(folder, number).glob("*.arrow"))
     rows = [read_table(file) for file in files]
     spans = in_order(pl.concat([SPANS.empty(), *rows], how="diagonal"), SPANS)
     del rows

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.idle.ledger import Ledger
     from stagescope.analysis.iteration.chained_losses import StepChain
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
+    from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
 
     Floats = NDArray[np.float64]
 
@@ -77,7 +78,8 @@ class Evidence:
     times per step, `iterations` from measure_iterations; `spans` are the spans of the steps in the totals.
     `unrecorded_place` is where most of the unattributed time is and what it may be, empty if that is not known.
     `layers` are the layers of every stage or their total, empty if not known. `is_incomplete` is whether ranks of a
-    pipeline are or seem to be missing. `chain` is from find_step_chain.
+    pipeline are or seem to be missing. `chain` is from find_step_chain, `predictions` from predict_other_schedules;
+    None: predicted when they are needed.
     """
 
     stragglers: pl.DataFrame
@@ -90,6 +92,7 @@ class Evidence:
     layers: tuple[int, ...] = ()
     is_incomplete: bool = False
     chain: StepChain | None = None
+    predictions: SchedulePredictions | None = None
 
     @property
     def unusual(self) -> Unusual:

@@ -10,6 +10,7 @@ import polars.selectors as cs
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.prediction.fixes import find_fixes
 from stagescope.analysis.prediction.redesigns import find_redesigns
+from stagescope.analysis.prediction.schedule_ranges import predict_schedules
 from stagescope.analysis.prediction.tried_changes import INCOMPLETE, NOTHING_TRIED, TriedChanges
 from stagescope.analysis.prediction.what_if import WHAT_IF, measure_replays
 from stagescope.model.diagnostics import Diagnostic
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.prediction.fix_candidates import Evidence
+    from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
 
 FIX, REDESIGN = KINDS = ("fix", "redesign")
 KindOfChange = pl.Enum(list(KINDS))
@@ -129,6 +131,18 @@ def find_improvements(
         (*untested, *omitted),
         tested._replace(fixes=fixes.height),
     )
+
+
+def predict_other_schedules(
+    actions: Actions, basis: ReplayBasis, schedule: str | None, steps: Collection[int]
+) -> SchedulePredictions | None:
+    """Return what other schedules would take, which depends on actions alone; None if there are none to start from.
+
+    The arguments are those of find_improvements.
+    """
+    if actions.is_contradictory or not actions.table["step"].is_in(list(steps)).any():
+        return None
+    return predict_schedules(measure_replays(actions, basis, steps), schedule)
 
 
 def _impossible(count: int) -> Iterator[Diagnostic]:

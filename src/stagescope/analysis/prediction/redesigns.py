@@ -35,7 +35,7 @@ def find_redesigns(measured: Measured, schedule: str | None, evidence: Evidence)
     `schedule` is the one that ran. Costs of a change, such as the memory of another schedule, are not part of the gain.
     """
     step_ns = measured.step_ns(measured.groups.window_ns(measured.actions.table))
-    predictions = predict_schedules(measured, schedule)
+    predictions = evidence.predictions or predict_schedules(measured, schedule)
     layout = predict_layout(measured, evidence.layers, evidence.unusual)
     rows = [_row(step_ns, each) for each in predictions.found]
     if layout is not None:

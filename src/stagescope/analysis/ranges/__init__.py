@@ -8,7 +8,7 @@ from stagescope.analysis.ranges.joined import (
     with_culprits,
 )
 from stagescope.analysis.ranges.measured import RangeAnalysis, analyze_range
-from stagescope.analysis.ranges.reference import Reference, own_spans, results_of
+from stagescope.analysis.ranges.reference import Reference, as_reference, results_of
 from stagescope.analysis.ranges.surveyed import PipelineSurvey, choose_steps, join_surveys, survey_pipelines
 
 __all__ = [
@@ -17,11 +17,11 @@ __all__ = [
     "RangeAnalysis",
     "Reference",
     "analyze_range",
+    "as_reference",
     "build_joined_report",
     "choose_steps",
     "join_surveys",
     "joined_pieces",
-    "own_spans",
     "results_of",
     "sum_causes_of",
     "survey_pipelines",

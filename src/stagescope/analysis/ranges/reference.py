@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.intermediates import Intermediates
+from stagescope.analysis.prediction.improvements import predict_other_schedules
 from stagescope.model.step_ranges import is_in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from stagescope.analysis.completeness.missing_ranks import MissingRanks
-    from stagescope.analysis.intermediates import Intermediates
 
-OF_REFERENCE = ("basis", "ideal")
+OF_REFERENCE = ("basis", "ideal", "predictions")
 """Results of Intermediates that one range answers for the run."""
 RESULTS = ("actions", "ledger", *OF_REFERENCE, "step_chain")
 """Results of Intermediates of which at least a part is used."""
@@ -36,11 +37,19 @@ class Reference(NamedTuple):
     results: Callable[[], Mapping[str, object]]
 
 
-def results_of(known: Intermediates) -> dict[str, object]:
-    """Return the RESULTS of a range of steps."""
+def as_reference(known: Intermediates) -> Intermediates:
+    """Return of a range of steps what the run asks it for; the rest takes much memory.
+
+    The spans of the steps next to the range, of which only a part is there, are left out.
+    """
+    spans = known.timeline.spans.filter(pl.col("step").is_null() | is_in_steps(known.steps))
+    results = {name: getattr(known, name) for name in (*RESULTS, "missing") if name != "predictions"}
+    reduced = Intermediates(known.timeline.with_spans(spans), known.windows, None, known.steps)
+    return reduced.with_results(**results)
+
+
+def results_of(known: Intermediates, counted: Collection[int]) -> dict[str, object]:
+    """Return the RESULTS of what as_reference returned; `counted` are the steps in the totals."""
+    predictions = predict_other_schedules(known.actions, known.basis, known.ideal.schedule, counted)
+    known = known.with_results(predictions=predictions)
     return {name: getattr(known, name) for name in RESULTS}
-
-
-def own_spans(known: Intermediates) -> pl.DataFrame:
-    """Return the spans of a range of steps without those of the steps next to it, of which only a part is there."""
-    return known.timeline.spans.filter(pl.col("step").is_null() | is_in_steps(known.steps))
