@@ -74,12 +74,9 @@ def measure_iterations(iterations: pl.DataFrame, ranks: pl.DataFrame) -> Measure
 class Evidence:
     """What candidates are made of.
 
-    `stragglers` is the table STRAGGLERS, `outliers` the table OUTLIER_ACTIONS, `late_ranks` the table LATE_RANKS, with
-    times per step, `iterations` from measure_iterations; `spans` are the spans of the steps in the totals.
-    `unrecorded_place` is where most of the unattributed time is and what it may be, empty if that is not known.
-    `layers` are the layers of every stage or their total, empty if not known. `is_incomplete` is whether ranks of a
-    pipeline are or seem to be missing. `chain` is from find_step_chain, `predictions` from predict_other_schedules;
-    None: predicted when they are needed.
+    Tables are STRAGGLERS, OUTLIER_ACTIONS, and LATE_RANKS with times per step; `spans` are of steps in the totals.
+    `unrecorded_place` is where most unattributed time is and what it may be, `layers` those of each stage or their
+    total, `is_incomplete` whether ranks may be missing, and `predictions` from predict_other_schedules, if known.
     """
 
     stragglers: pl.DataFrame
