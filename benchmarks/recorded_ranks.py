@@ -108,12 +108,15 @@ def points() -> Iterator[Point]:
 
 def training(options: argparse.Namespace) -> Callable[[], object]:
     """Return a function that trains one step."""
-    torch, schedules = map(importlib.import_module, ("torch", "torch.distributed.pipelining.schedules"))
+    torch, pipelining, schedules = map(
+        importlib.import_module,
+        ("torch", "torch.distributed.pipelining", "torch.distributed.pipelining.schedules"),
+    )
     rank, ranks, microbatches = options.rank, options.ranks, options.microbatches
     cls = getattr(schedules, f"Schedule{options.schedule}")
     chunks = 1 if issubclass(cls, schedules.PipelineScheduleSingle) else 2
     stages = [
-        schedules.PipelineStage(
+        pipelining.PipelineStage(
             torch.nn.Linear(WIDTH, WIDTH), rank + ranks * chunk, ranks * chunks, torch.device("cpu")
         )
         for chunk in range(chunks)
