@@ -46,7 +46,7 @@ from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -103,18 +103,24 @@ def save_report(
             return SavedReport(is_new=False, steps=found.steps)
         with _report_of_ranges(place, manifest, (workers, cluster, on_notice), on_progress) as report:
             if report is not None:
-                _save(place, manifest, report)
+                _save(place, manifest, report, files=joined_files(place))
                 return SavedReport(is_new=True, steps=None)
         report, text = _report_at_once(place, manifest)
         _save(place, manifest, report, text)
     return SavedReport(is_new=True, steps=text)
 
 
-def _save(directory: Path, manifest: Manifest, report: Report, steps: str | None = None) -> None:
-    """Save a report of some steps of a run, None for all."""
+def _save(
+    directory: Path,
+    manifest: Manifest,
+    report: Report,
+    steps: str | None = None,
+    files: Mapping[str, Path] | None = None,
+) -> None:
+    """Save a report of some steps of a run, None for all; `files` have tables that workers have written, by name."""
     of = (code_version(), manifest_checksum(asdict(manifest)), steps)
-    files = joined_files(directory)
-    tables = ((name, files.get(name, rows)) for name, rows in saved_pieces(report))
+    written = files or {}
+    tables = ((name, written.get(name, rows)) for name, rows in saved_pieces(report))
     write_results(directory, of, facts_json(report).decode(), tables)
 
 

@@ -34,7 +34,7 @@ MOST_CHARACTERS = 200
 MOST_MESSAGES = 16
 """That one wait is for."""
 
-_HOOKS = wrappers.__file__
+_WRAPPERS = wrappers.__file__
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -85,7 +85,7 @@ def _name(thread: int) -> str:
 def _calls(frame: FrameType) -> Iterator[Facts]:
     """Yield the hooked calls in progress, the innermost first."""
     for each in _outwards(frame):
-        if each.f_code.co_filename != _HOOKS or each.f_code.co_name != "wrapper":
+        if each.f_code.co_filename != _WRAPPERS or each.f_code.co_name != "wrapper":
             continue
         try:
             found = _call(each.f_locals)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
 
 UNKNOWN: tuple[Any, Any] = (None, None)
+"""The reference and the value of an object that has none; see `IdentityMap`."""
 
 
 def _never() -> bool:

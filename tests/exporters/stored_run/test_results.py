@@ -13,6 +13,8 @@ from polars.testing import assert_frame_equal
 
 from places import DATA
 from stagescope.api import analyze, load_report, read, report_json, save_report, saved_reports, store
+from stagescope.api.joined_tables import JOINED
+from stagescope.api.range_files import FOLDER
 from stagescope.cli import main
 from stagescope.ingest import memory_need
 from stagescope.ingest.stored_run import reader
@@ -87,6 +89,17 @@ def test_it_is_saved_once(run):
     (run / "analysis" / "losses.parquet").write_bytes(b"")
     assert save_report(run).is_new
     assert not save_report(run).is_new
+
+
+def test_tables_of_a_killed_analysis_are_not_used(run):
+    """They may be those of a run that was in the same directory before."""
+    expected = load_report(run).culprits
+    left = run / FOLDER / JOINED
+    left.mkdir(parents=True)
+    shutil.copy(run / "analysis" / "steps.parquet", left / "culprits.parquet")
+    shutil.rmtree(run / "analysis")
+    assert save_report(run).is_new
+    assert_frame_equal(load_report(run).culprits, expected)
 
 
 @pytest.mark.parametrize("name", ["culprits", "explanation.stage_work", "steps"])

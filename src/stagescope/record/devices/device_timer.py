@@ -93,7 +93,10 @@ class DeviceTimer:
         name: int = 0,
         pair: int = NONE,
     ) -> None:
-        """Record the action from `token` until now, once the device has completed it."""
+        """Record the action from `token` until now, once the device has completed it.
+
+        Does what `resolve` does, without a call.
+        """
         recorder, pending = self._recorder, self._pending
         end = self.begin()
         if self.graphs.is_capturing and not isinstance(token, Mark) and not isinstance(end, Mark):

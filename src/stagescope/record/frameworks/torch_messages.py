@@ -27,6 +27,7 @@ from stagescope.record.frameworks.runs import BACKWARD, BACKWARD_INPUT, FORWARD,
 from stagescope.record.frameworks.torch_passes import FIRST
 from stagescope.record.frameworks.works import works_of
 from stagescope.record.waiting import MOST_WAITING
+from stagescope.record.wrappers import UNKNOWN
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ because several are made for each action.
 
 Issued = tuple[tuple[Any, ...], int]
 """Operations that are being issued, and when that began."""
-
-UNKNOWN: tuple[Any, Any] = (None, None)
 
 
 class Messages:
