@@ -314,28 +314,37 @@ def _clock_rows(timeline: Timeline, found: AlignmentResult, report: ClockReport)
     """Return the clocks table: one row per piece; its start is on the common clock, like every time of the timeline."""
     before = dict(timeline.clocks.select("clock", "offset_ns").iter_rows())
     rate_errors_ns = dict(timeline.clocks.select("clock", "rate_error_ns").iter_rows())
-    parts = []
-    for machine, correction, method in zip(
-        report.machines, found.corrections, methods_of(found), strict=True
-    ):
-        columns = {
-            "start_ns": correction.start_ns + correction.offset_ns,
-            "offset_ns": correction.offset_ns + before.get(machine.clock, 0),
+    machines, corrections = report.machines, found.corrections
+    methods = methods_of(found)
+    pieces = [len(each.start_ns) for each in corrections]
+
+    def of_pieces(column: str) -> np.ndarray:
+        return np.concatenate([getattr(each, column) for each in corrections])
+
+    def of_clocks(values: list[object], dtype: type[pl.DataType]) -> pl.Series:
+        return pl.Series(values, dtype=dtype).gather(np.repeat(np.arange(len(pieces)), pieces))
+
+    offset_ns = of_pieces("offset_ns")
+    earlier_ns = np.repeat([before.get(each.clock, 0) for each in machines], pieces)
+    rows = pl.DataFrame(
+        {
+            "clock": of_clocks([each.clock for each in machines], pl.String),
+            "machine": of_clocks([each.machine for each in machines], pl.String),
+            "start_ns": of_pieces("start_ns") + offset_ns,
+            "offset_ns": offset_ns + earlier_ns,
             # The slope of the piece. It is not a measurement of the oscillator: only `max_ppm` is guaranteed.
-            "drift_ppm": correction.rate * 1e6,
-            "error_lo_ns": _whole(correction.lower_ns, np.floor),
-            "error_hi_ns": _whole(correction.upper_ns, np.ceil),
-            "estimated_error_ns": _whole(correction.estimated_ns, np.ceil),
+            "drift_ppm": of_pieces("rate") * 1e6,
+            "error_lo_ns": _whole(of_pieces("lower_ns"), np.floor),
+            "error_hi_ns": _whole(of_pieces("upper_ns"), np.ceil),
+            "estimated_error_ns": _whole(of_pieces("estimated_ns"), np.ceil),
+            "observation_count": of_clocks([each.observation_count for each in machines], pl.Int64),
+            "rate_error_ns": of_clocks([rate_errors_ns.get(each.clock) for each in machines], pl.Int64),
+            "method": of_clocks(
+                [f"{method}: {each.state}" for each, method in zip(machines, methods, strict=True)], pl.String
+            ),
         }
-        own = pl.DataFrame(columns).with_columns(
-            clock=pl.lit(machine.clock),
-            machine=pl.lit(machine.machine, pl.String),
-            observation_count=pl.lit(machine.observation_count),
-            rate_error_ns=pl.lit(rate_errors_ns.get(machine.clock), pl.Int64),
-            method=pl.lit(f"{method}: {machine.state}"),
-        )
-        parts.append(conform(own, CLOCKS))
-    return conform(pl.concat(parts), CLOCKS)
+    )
+    return conform(rows, CLOCKS)
 
 
 def _whole(values: np.ndarray, rounding: np.ufunc) -> pl.Series:

@@ -46,6 +46,9 @@ ABRUPT = 500e-6
 """What a rate may change by at a moment at which the delays of a pair change their course abruptly."""
 FINER, NEAR = 4, 2
 """How many times as many knots the fit has then, and how many of them on either side of the moment are part of it."""
+CONVERGED = 1e-10
+"""Residual, relative to the right side of the first round, below which later rounds need not solve their systems: what
+that changes is less than the rounding of corrections to 1 ns, also with 2,500 clocks, whose systems converge slowly."""
 MISFIT = 0.5
 """Steadier rates are accepted if the mean squared residual of the windows, in units of their variance, is no larger."""
 
@@ -79,7 +82,8 @@ class Fit:
     """Corrections at `times_ns`, linear in between, and the size of the break at each clock adjustment.
 
     `constants_ns` are those of windows.py: how much longer the delays of a pair are than expected, where receivers did
-    not wait in both directions. `is_direct` states that conjugate gradients do not converge soon. `shape_error_ns` are
+    not wait in both directions. `is_direct` states that conjugate gradients do not converge soon, and `tolerance` is the
+    residual at which they may end. `shape_error_ns` are
     the standard errors of `smooth_ns`, and `offset_error_ns` those of a constant offset of each clock; both are empty
     without observations.
     """
@@ -89,6 +93,7 @@ class Fit:
     jumps_ns: Floats
     constants_ns: Floats = field(default_factory=lambda: np.zeros(0))
     is_direct: bool = False
+    tolerance: float = 0.0
     shape_error_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     offset_error_ns: Floats = field(default_factory=lambda: np.zeros(0))
 
@@ -246,7 +251,8 @@ def _solve(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothnes
     )
     current[len(current) - len(fitted.constants_ns) :] = fitted.constants_ns
     right = system.weighted.T @ windows.change_ns - system.prior.T @ (system.prior @ current)
-    change, is_direct = system.solved(right)
+    tolerance = fitted.tolerance or CONVERGED * float(np.linalg.norm(right[system.free]))
+    change, is_direct = system.solved(right, tolerance)
     new = current + change
     jumps = count * clocks + len(fitted.jumps_ns)
     return Fit(
@@ -255,6 +261,7 @@ def _solve(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothnes
         new[count * clocks : jumps],
         new[jumps:],
         is_direct,
+        tolerance,
     )
 
 
@@ -274,10 +281,10 @@ class System:
     shape: tuple[int, int]
     is_direct: bool
 
-    def solved(self, right: Floats) -> tuple[Floats, bool]:
+    def solved(self, right: Floats, tolerance: float = 0.0) -> tuple[Floats, bool]:
         """Return the solution, for one or several columns, and whether it had to be a direct one.
 
-        Unknowns that are not free stay 0.
+        Unknowns that are not free stay 0. `tolerance` is that of `with_constants`.
         """
         change = np.zeros(right.shape)
         if not len(self.free):
@@ -288,7 +295,7 @@ class System:
         found = None if self.is_direct else iterated(self.normal, own, clock)
         is_direct = found is None
         if found is None and own.ndim == 1:
-            found = with_constants(self.normal, own, self.is_constant, clock)
+            found = with_constants(self.normal, own, self.is_constant, clock, tolerance)
         change[self.free] = factorized(self.normal, own) if found is None else found
         return change, is_direct
 

@@ -40,8 +40,12 @@ def _by_factors(normal: csc_array) -> Solver:
     return factors.solve  # type: ignore[no-any-return]  # scipy has no types
 
 
-def with_constants(normal: csc_array, right: Floats, is_constant: Bools, clock: Ints) -> Floats | None:
+def with_constants(
+    normal: csc_array, right: Floats, is_constant: Bools, clock: Ints, tolerance: float = 0.0
+) -> Floats | None:
     """Return the solution of a large system with constants by conjugate gradients; None if they do not converge soon.
+
+    They end at a residual of `CLOSE` times the right side, or of `tolerance` if that is larger.
 
     The constant of a pair is in all of its windows, so that eliminating it connects all knots of both clocks: with 250
     clocks, 48 knots and 6,914 pairs, factors took 12 s. The preconditioner solves two systems instead, one after the
@@ -55,7 +59,7 @@ def with_constants(normal: csc_array, right: Floats, is_constant: Bools, clock: 
     try:
         offsets = _offsets(system, is_constant, clock)
         for knots in _ways_to_solve_for_knots(system, is_constant, clock):
-            found = _improved(system, right, offsets, knots)
+            found = _improved(system, right, (offsets, knots), tolerance)
             if found is not None:
                 return found
     except RuntimeError:  # a factor is singular, by rounding
@@ -63,8 +67,11 @@ def with_constants(normal: csc_array, right: Floats, is_constant: Bools, clock: 
     return None
 
 
-def _improved(system: csc_array, right: Floats, offsets: Solver, knots: Solver) -> Floats | None:
-    """Return the solution by conjugate gradients, preconditioned with both; None if they do not converge soon."""
+def _improved(
+    system: csc_array, right: Floats, parts: tuple[Solver, Solver], tolerance: float
+) -> Floats | None:
+    """Return the solution by conjugate gradients, preconditioned with both parts; None if they do not converge soon."""
+    offsets, knots = parts
 
     def nearly_solved(residual: Floats) -> Floats:
         # Symmetric, as conjugate gradients need it: the offsets are solved for before and after the knots.
@@ -72,9 +79,8 @@ def _improved(system: csc_array, right: Floats, offsets: Solver, knots: Solver) 
         second = knots(residual - system @ first)
         return np.asarray(first + second - offsets(system @ second))
 
-    found, failed = cg(
-        system, right, rtol=CLOSE, maxiter=MOST_REFINEMENTS, M=LinearOperator(system.shape, nearly_solved)
-    )
+    preconditioner = LinearOperator(system.shape, nearly_solved)
+    found, failed = cg(system, right, rtol=CLOSE, atol=tolerance, maxiter=MOST_REFINEMENTS, M=preconditioner)
     return None if failed else np.asarray(found)
 
 
