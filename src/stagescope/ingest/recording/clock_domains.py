@@ -43,10 +43,9 @@ class _Domain:
     offset_ns: npt.NDArray[np.int64]
     width_ns: npt.NDArray[np.int64]
 
-    def add(self, process: Process) -> None:
+    def add(self, own: _Domain) -> None:
         """Add a recording that shares the clock."""
-        own = _domain(process)
-        self.processes.append(process)
+        self.processes += own.processes
         at_ns = np.concatenate([self.at_ns, own.at_ns])
         order = np.argsort(at_ns, kind="stable")
         self.at_ns = at_ns[order]
@@ -59,12 +58,12 @@ def assign_clocks(processes: Sequence[Process]) -> tuple[list[Process], list[Dia
     of_boot: dict[str, list[_Domain]] = {}
     for process in processes:
         domains = of_boot.setdefault(_name(process), [])
-        fitting = (domain for domain in domains if _share_clock(domain, process))
-        domain = next(fitting, None)
+        own = _domain(process)
+        domain = next((domain for domain in domains if _share_clock(domain, own)), None)
         if domain is None:
-            domains.append(_domain(process))
+            domains.append(own)
         else:
-            domain.add(process)
+            domain.add(own)
     named: list[Process] = []
     notes: list[Diagnostic] = []
     for name, domains in of_boot.items():
@@ -109,15 +108,14 @@ def _domain(process: Process) -> _Domain:
     return _Domain([process], at_ns, anchors["realtime_ns"] - at_ns, anchors["width_ns"].astype(np.int64))
 
 
-def _share_clock(domain: _Domain, process: Process) -> bool:
-    """Return whether nothing shows that a recording is on another clock than those of a domain."""
-    own = _domain(process)
+def _share_clock(domain: _Domain, own: _Domain) -> bool:
+    """Return whether nothing shows that one recording, `own`, is on another clock than those of a domain."""
     if not len(own.at_ns) or not len(domain.at_ns):
         return True
     outside = np.concatenate([_outside(domain, own), _outside(own, domain)])
     if len(outside):
         return bool(2 * outside.sum() <= len(outside))  # a single anchor may be read while the clock is set
-    return not _are_apart(domain, process, own)
+    return not _are_apart(domain, own)
 
 
 def _outside(domain: _Domain, other: _Domain) -> npt.NDArray[np.bool_]:
@@ -136,7 +134,7 @@ def _outside(domain: _Domain, other: _Domain) -> npt.NDArray[np.bool_]:
     return result
 
 
-def _are_apart(domain: _Domain, process: Process, own: _Domain) -> bool:
+def _are_apart(domain: _Domain, own: _Domain) -> bool:
     """Return whether anchors at different times show different clocks.
 
     The wall clock may have been set in between, unless the recordings are simultaneous on the one clock and not on the
@@ -149,6 +147,7 @@ def _are_apart(domain: _Domain, process: Process, own: _Domain) -> bool:
     margin_ns = TOLERANCE_NS + int(domain.width_ns[one]) + int(own.width_ns[other]) + MAX_SLEW * gap_ns
     if abs(int(domain.offset_ns[one]) - int(own.offset_ns[other])) <= margin_ns:
         return False
+    [process] = own.processes
     return any(
         _overlap(process.extent_ns, member.extent_ns)
         or _overlap(process.wall_extent_ns, member.wall_extent_ns)
@@ -183,10 +182,13 @@ def rows_of_clocks(processes: Sequence[Process], machines: dict[str, str | None]
     Within one clock the error is that of the devices' clocks, 0 if all times are host times.
     """
     rows = []
-    clocks = list(dict.fromkeys(process.clock for process in processes))
+    of_clock: dict[str, list[npt.NDArray[np.void]]] = {}
+    for process in processes:
+        of_clock.setdefault(process.clock, []).append(process.contents.anchors)
+    is_alone = len(of_clock) == 1
     error_ns = max(int(p.contents.device_anchors["error_ns"].max(initial=0)) for p in processes)
-    for clock in clocks:
-        anchors = np.concatenate([p.contents.anchors for p in processes if p.clock == clock])
+    for clock, of_processes in of_clock.items():
+        anchors = np.concatenate(of_processes)
         # The reading between the closest two readings has the smallest error.
         best = anchors[anchors["width_ns"].argmin()] if len(anchors) else None
         rows.append(
@@ -194,10 +196,10 @@ def rows_of_clocks(processes: Sequence[Process], machines: dict[str, str | None]
                 "clock": clock,
                 "machine": machines.get(clock),
                 "offset_ns": int(best["realtime_ns"] - best["monotonic_ns"]) if best is not None else 0,
-                "error_lo_ns": -error_ns if len(clocks) == 1 else None,
-                "error_hi_ns": error_ns if len(clocks) == 1 else None,
+                "error_lo_ns": -error_ns if is_alone else None,
+                "error_hi_ns": error_ns if is_alone else None,
                 "observation_count": len(anchors),
-                "method": "one clock" if len(clocks) == 1 else "wall clock",
+                "method": "one clock" if is_alone else "wall clock",
             }
         )
     return rows
