@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import polars as pl
 
@@ -27,7 +28,6 @@ from stagescope.api.run_parts import (
     store_part,
 )
 from stagescope.clocks import MAX_PPM, ClockReport
-from stagescope.exporters.stored_run.parquet import checksum_of
 from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for
@@ -71,6 +71,7 @@ FILES_AT_ONCE = 32
 """Recordings that one task surveys."""
 SPANS_OF_PART = 750_000
 """A part of this many spans takes about half a gigabyte of memory while it is stored. One pipeline may have more."""
+CHUNK_BYTES = 1 << 20
 SHARES = (0.15, 0.35, 0.5)
 """Of the time: survey, observation and storing."""
 NOTE_ORDER = ("values.impossible", "timestamps.implausible", "spans.reversed", "waits.reversed")
@@ -109,9 +110,21 @@ def source_of(file: Path) -> Source:
     """Return what a manifest states about a file that a run is stored from. Raises InputError."""
     try:
         facts = file.stat()
-        return Source(str(file.resolve()), facts.st_size, facts.st_mtime_ns, checksum_of(file))
+        return Source(str(file.resolve()), facts.st_size, facts.st_mtime_ns, _checksum(file))
     except OSError as reason:
         raise InputError.cannot_read(file, reason) from reason
+
+
+def _checksum(file: Path) -> str:
+    """Return the CRC-32 of a file, which is enough to notice that it has changed and takes a quarter of BLAKE2b's time.
+
+    Raises OSError.
+    """
+    found = 0
+    with file.open("rb", buffering=0) as content:
+        while chunk := content.read(CHUNK_BYTES):
+            found = crc32(chunk, found)
+    return f"crc32:{found:08x}"
 
 
 def _surveyed_files(files: Files) -> tuple[Survey, list[Source]]:

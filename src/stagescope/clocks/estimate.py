@@ -82,10 +82,9 @@ class Fit:
     """Corrections at `times_ns`, linear in between, and the size of the break at each clock adjustment.
 
     `constants_ns` are those of windows.py: how much longer the delays of a pair are than expected, where receivers did
-    not wait in both directions. `is_direct` states that conjugate gradients do not converge soon, and `tolerance` is the
-    residual at which they may end. `shape_error_ns` are
-    the standard errors of `smooth_ns`, and `offset_error_ns` those of a constant offset of each clock; both are empty
-    without observations.
+    not wait in both directions. `is_direct` states that conjugate gradients do not converge soon, and `tolerance` is
+    the residual at which they may end. `shape_error_ns` are the standard errors of `smooth_ns`, and `offset_error_ns`
+    those of a constant offset of each clock; both are empty without observations.
     """
 
     times_ns: Floats

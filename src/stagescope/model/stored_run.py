@@ -33,7 +33,7 @@ SUFFIX = ".stagescope"
 MANIFEST, JOURNAL, LOCK = "stored-run.json", "unfinished.jsonl", "lock"
 RESULTS, RESULTS_INDEX = "analysis", "report.json"
 CHECKSUM_BYTES = 16
-"""Of the BLAKE2b checksums of sources and parts."""
+"""Of the BLAKE2b checksums of parts and results; sources have a CRC-32."""
 NONE = -1
 """The pipeline of ranks without one, and the range of rows without a step."""
 
