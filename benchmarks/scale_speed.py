@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,7 @@ def main() -> None:
     recordings, place = options.directory / "recordings", options.directory / "run.stagescope"
     began = time.perf_counter()
     generate(recordings, options.ranks, options.steps)
+    os.sync()  # files that are synchronized later would wait for these
     spans = options.ranks * options.steps * SPANS_PER_STEP
     made = f"generated in {time.perf_counter() - began:.0f} s"
     print(f"{options.ranks} ranks x {options.steps} steps, {spans:,} spans, {made}")
