@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from stagescope.record.buffers import ThreadBuffer
     from stagescope.record.mirrors import Mirrors
     from stagescope.record.timing import Timer
-    from stagescope.record.waiting import Ended
+    from stagescope.record.waiting import Ended, Plain
+
+    Action = tuple[int, int, int, int]
 
 MAX_TAILS = 2**10
 """Kinds, chunks and names whose constant bytes each thread keeps."""
@@ -44,8 +46,8 @@ class ActionInProgress:
     """What is read and written at each action, in two or three lines of the caches; see `Emitter`."""
 
     __slots__ = (
-        "chunk", "computed", "counts_collectives", "enabled", "has_actions", "is_detailed", "mirror", "pair",
-        "plain_middle", "stage", "thread_index", "timer", "waiting_thread",
+        "_computed", "action", "enabled", "has_actions", "is_detailed", "is_in_range", "is_one_by_one", "mirror",
+        "pair", "plain", "plain_middle", "thread_index", "timer", "waiting_thread",
     )  # fmt: skip
 
 
@@ -53,12 +55,15 @@ class Emitter(ActionInProgress):
     """Records spans of the current step.
 
     * `enabled`: whether it is recording. `on_change` is called when that or the step has changed.
-    * `stage`, `chunk`: those of the action in progress.
-    * `computed`: the moment of the timer at which that action had computed everything and began to wait for the
-      reduction of its gradients, None if it did not.
-    * `counts_collectives`: set within an action unless the recording `is_detailed`: collectives are then not recorded
-      one by one.
+    * `action`: the kind, stage, micro-batch and chunk of the action in progress, None outside of actions.
+    * `is_in_range`: set in a range in which a schedule computes an action.
+    * `is_one_by_one`: set while collectives are recorded one by one also within an action, as they are everywhere if
+      the recording `is_detailed`.
     * `pair`: the number of the overlapping actions in progress.
+    * `plain`: what all actions of this step have in common, while nothing needs to be done for an action but to record
+      it: the bytes of `plain_middle` and `thread_index`. None otherwise: what is done for an action then depends on
+      all the other attributes. Whoever changes one of those in a way that matters sets it to None afterwards; the next
+      action that ends looks at all of them again, see `settle`.
     * `has_actions`: whether a framework has computed an action, so that a step without any can be reported.
     * `is_in_run`, `is_in_marked_step`: set during a run of a schedule, and in a step that the training itself marks.
     * `waiting`: spans that the writer has yet to pack (waiting.py), which are those of the thread `waiting_thread`,
@@ -78,9 +83,10 @@ class Emitter(ActionInProgress):
         self._step = NONE
         self.plain_middle = plain_middle(NONE)
         self.mirror: Mirrors | None = None
-        self.stage = self.chunk = NONE
-        self.computed: Any = None
-        self.is_detailed = self.counts_collectives = False
+        self.action: Action | None = None
+        self.is_detailed = self.is_one_by_one = self.is_in_range = False
+        self._computed: Any = None
+        self.plain: Plain | None = None
         self.pair = NONE
         self.last_pair = 0
         self.has_actions = False
@@ -96,10 +102,50 @@ class Emitter(ActionInProgress):
         self.seen.spans = False
         self.waiting.clear()
         self.waiting_thread = self.thread_index = 0
+        self.plain = None
+
+    def settle(self) -> None:
+        """Set `plain` if nothing needs to be done for an action but to record it."""
+        usual = self.enabled and self.action is None and not self.is_in_range and self.pair == NONE
+        if usual and self.mirror is None and self._computed is None and self.timer.is_plain:
+            self.plain = middle, _ = self.plain_middle, self.thread_index
+            if self.plain_middle is not middle or not self.enabled:
+                self.plain = None  # meanwhile another thread has begun a step
+
+    @property
+    def stage(self) -> int:
+        """Stage of the action in progress."""
+        action = self.action
+        return NONE if action is None else action[1]
+
+    @property
+    def chunk(self) -> int:
+        """Chunk of the action in progress."""
+        action = self.action
+        return NONE if action is None else action[3]
+
+    @property
+    def counts_collectives(self) -> bool:
+        """Whether collectives are not recorded one by one, because an action is in progress."""
+        is_inside = self.action is not None or self.is_in_range
+        return is_inside and not (self.is_detailed or self.is_one_by_one)
+
+    def _set_computed(self, moment: Any) -> None:
+        if moment is None:
+            self._computed = None
+        elif self.action is not None or self.is_in_range:
+            self._computed = moment
+            self.plain = None
+
+    computed = property(attrgetter("_computed"), _set_computed)
+    """The moment of the timer at which the action in progress had computed everything and began to wait for the
+    reduction of its gradients, None if it did not. What ends an action sets it to None; outside of actions it stays so.
+    """
 
     def _set_step(self, step: int) -> None:
         self._step = step
         self.plain_middle = plain_middle(step)
+        self.plain = None
         self.on_change()
 
     step = property(
@@ -115,11 +161,13 @@ class Emitter(ActionInProgress):
             self.enabled = start <= step < stop
         except (struct.error, TypeError):
             self.plain_middle, self.enabled = None, False
+        self.plain = None
         self.on_change()
 
     def switch(self, *, on: bool) -> None:
         """Turn recording on or off."""
         self.enabled = on
+        self.plain = None
         self.on_change()
 
     @property

@@ -34,7 +34,7 @@ from stagescope.record.patching import GUARDS, MARK
 from stagescope.record.signal_handlers import is_of_signal_handler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
+    from collections.abc import Callable, Collection, Generator, Mapping
 
     from stagescope.record.calls import Call
     from stagescope.record.recorder import Recorder
@@ -60,14 +60,9 @@ Prepared = TypeVar("Prepared", bound="Callable[..., Any]")
 
 
 class Actions(Protocol):
-    """The actions of one framework that are in progress; see frameworks/actions_in_progress.py.
-
-    `current` is the last of them that has begun. Each that has been recorded is passed to `note`, if there is one.
-    """
+    """The actions of one framework that are in progress; see frameworks/actions_in_progress.py."""
 
     recorder: Recorder
-    current: Action | None
-    note: Callable[[Action], object] | None
     expected: Collection[Any]
 
     def enters(self, action: Action, outer: Action) -> bool:
@@ -79,8 +74,8 @@ class Actions(Protocol):
     def used(self, action: Action, token: Any) -> None:
         """Note that an action begins at `token`, whose data is `expected`."""
 
-    def end(self, action: Action, token: Any) -> None:
-        """Record an action from `token` until now in any case, such as that of an overlapped pair."""
+    def end(self, action: Action, token: Any, outer: Action | None) -> None:
+        """Record an action from `token` until now, and end it in any case, such as in an overlapped pair."""
 
     def open(self, action: Action) -> None:
         """Show the beginning of an action in other profilers."""
@@ -89,12 +84,27 @@ class Actions(Protocol):
         """Leave an action that has failed; None if it is unknown which."""
 
 
+class StageMethod(NamedTuple):
+    """How the wrapper finds the action of a usual call without asking `identify`, which it asks for all other calls.
+
+    The argument at `stage_at` has a `stage_index`, that at `microbatch_at` is the micro-batch. `chunks` has the chunk
+    of each stage, None for stages of which `identify` must be asked. If there are `kinds`, the function is called with
+    two arguments by position, and its keyword ``full_backward`` states which kind the action has; True is the default.
+    """
+
+    kind: int
+    stage_at: int
+    microbatch_at: int
+    chunks: Mapping[int, int | None]
+    kinds: Mapping[Any, int] | None = None
+
+
 class Timed(NamedTuple):
     """What sees the calls of a function that computes one action.
 
     `identify` returns the action of a call, None if it is none. `after` receives an action that has ended and its
     result. With `always`, `identify` is asked outside of the recorded steps, too, where it returns None. While
-    `possible` is empty, no call is an action.
+    `possible` is empty, no call is an action. With a `method`, there is no `after`.
     """
 
     actions: Actions
@@ -102,6 +112,7 @@ class Timed(NamedTuple):
     after: Callable[[Action, Any], None] | None = None
     always: bool = False
     possible: Collection[int] = (0,)
+    method: StageMethod | None = None
 
 
 class Waits(NamedTuple):
@@ -219,6 +230,8 @@ def observed(
         watch: Any = observer(signature)  # type: ignore[arg-type]  # marked: a preparation
         if isinstance(watch, Timed):
             wrapper = wrappers.timed_wrapper(original, watch, guard)
+            if watch.method is not None:
+                wrapper = wrappers.stage_wrapper(original, watch, watch.method, wrapper, guard)
         elif isinstance(watch, Waits):
             wrapper = wrappers.waits_wrapper(original, watch, guard)
         elif callable(watch):

@@ -49,10 +49,10 @@ class MarkedAction:
         place = self._place
         if recorder.mirror is not None:
             recorder.mirror.open(self._code, place.stage, place.microbatch, self._name)
-        self._before = recorder.stage, recorder.chunk, recorder.counts_collectives
+        self._before = recorder.action
         if self._code in ACTIONS:
             recorder.has_actions = True
-            begin_action(recorder, place.stage, place.chunk)
+            begin_action(recorder, self._code, place)
         self._token = recorder.timer.begin()
 
     def __exit__(
@@ -61,7 +61,7 @@ class MarkedAction:
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
-        recorder.stage, recorder.chunk, recorder.counts_collectives = self._before
+        recorder.action = self._before
         if self._code in ACTIONS:
             end_action(recorder, self._token, self._code, self._place)
         else:

@@ -185,6 +185,7 @@ class Recorder(Emitter):
         """Let the calling thread leave its actions to the writer."""
         buffer = getattr(self.local, "buffer", None) or self._new_buffer()
         if self.thread_index != buffer.index or self.waiting_thread != self.training_thread:
+            self.plain = None
             self.waiting_thread = 0  # in this order: a signal handler may record an action on any line
             self.thread_index = buffer.index
             self.waiting_thread = self.training_thread
@@ -232,6 +233,7 @@ class Recorder(Emitter):
         # A guard such as `profile_range` needs to know about spans before the previous one, too.
         self._had_spans = self.has_recorded
         self.seen.spans = False
+        self.plain = None
         self.has_actions = self.has_actions and self.is_in_run  # the next action states both again
         return self._had_spans
 

@@ -118,6 +118,11 @@ class Timer:
             self.device.harvest()
             self._recorder.flush_soon()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a moment is a reading of the host clock, and stays one in this step."""
+        return self.begin is now_ns
+
     def harvest(self) -> None:
         """Record the actions that the device has finished, and at most once a second its memory."""
         if self.device is not None:
@@ -156,6 +161,7 @@ class Timer:
         self._use_host()
         self.begin = self._begin_first
         self.end = self._end_first
+        self._recorder.plain = None
 
     def _use_host(self) -> None:
         self.device = None
@@ -176,6 +182,7 @@ class Timer:
         self.begin = device.begin
         self.follow_details()
         self.resolve = device.resolve
+        self._recorder.plain = None
         self._recorder.expect_spans()
         self._recorder.describe(device=device.name, device_model=device.model)
 

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Iterable
 
+Plain = tuple[bytes | None, int]
+"""What the actions of one step have in common: the bytes of `records.plain_middle`, and the index of the thread."""
+
 Ended = tuple[Any, ...]
-"""An action that has ended: start, end, the bytes of `records.plain_middle`, stage, micro-batch, index of the thread,
-kind, chunk, name. Or any other span: the fields of a record in order, without the lane.
+"""An action that has ended: start, end, a `Plain`, and a tuple of kind, stage, micro-batch and chunk, which both exist
+already. Or a span of few names: start, end, the bytes of `records.plain_middle`, stage, micro-batch, index of the
+thread, kind, chunk, name. Or any other span: the fields of a record in order, without the lane.
 """
-FIELDS_OF_ACTION = 9
+FIELDS_OF_ACTION, FIELDS_WITH_NAME = 4, 9
 
 MOST_WAITING = 1024
 """With as many that the writer has taken, they have at most 1 MiB."""
@@ -55,6 +59,11 @@ class Waiting:
         for each in ended:
             try:
                 if len(each) == FIELDS_OF_ACTION:
+                    start_ns, end_ns, (middle, thread), (kind, stage, microbatch, chunk) = each
+                    rest = thread, kind, chunk, 0
+                    tail = self._tails.get(rest) or self._tail(*rest)
+                    records.append(pack_plain_bytes(start_ns, end_ns, middle, stage, microbatch, tail))
+                elif len(each) == FIELDS_WITH_NAME:
                     rest = each[5:]
                     records.append(pack_plain_bytes(*each[:5], self._tails.get(rest) or self._tail(*rest)))
                 else:

@@ -2,8 +2,9 @@
 
 Each calls the original once, and whatever the recorder does before and after that, its errors end in the `Guard`. They
 are written out instead of sharing functions, because they are called when the training has evicted them from the
-caches: another function would cost 1 us, which is 0.05 us in a loop. `stagescope hang` reads their variables; see
-process_state.py.
+caches: another function would cost 1 us, which is 0.05 us in a loop, and each bytecode costs 10 ns. Where nothing is
+unusual, which `Emitter.plain` states, an action costs two readings of the clock, two tuples and a few comparisons.
+`stagescope hang` reads their variables; see process_state.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.calls import Call
 from stagescope.record.clock import now_ns
-from stagescope.record.format import NONE
+from stagescope.record.signal_handlers import is_of_signal_handler
 from stagescope.record.waiting import MOST_WAITING
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         Observer,
         Predicate,
         Result,
+        StageMethod,
         Timed,
         Waits,
         Watch,
@@ -65,26 +67,23 @@ def seen_wrapper(original: Function, see: Result, guard: Guard) -> Function:
     return wrapper
 
 
-def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:  # noqa: PLR0915  # see above
+def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:
     """Return a wrapper of a function that computes one action."""
-    actions, identify, after, always, possible = timed
+    actions, identify, after, always, possible, _ = timed
     recorder, expected, leave = actions.recorder, actions.expected, guard.leave
-    waiting, seen = recorder.waiting, recorder.seen
+    waiting = recorder.waiting
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:  # noqa: PLR0912  # same
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         if guard.is_off or not possible or not (recorder.enabled or always):
             return original(*args, **kwargs)
         action = token = None
         try:
             action = identify(args, kwargs)
-            outer = actions.current
+            outer = recorder.action
             if action is not None and (outer is None or actions.enters(action, outer)):
-                actions.current = action
+                recorder.action = action
                 if recorder.mirror is not None:
                     actions.open(action)
-                kind, stage, microbatch, chunk = action
-                recorder.stage, recorder.chunk, recorder.computed = stage, chunk, None
-                recorder.counts_collectives = not recorder.is_detailed
                 token = recorder.timer.begin()
                 if expected:
                     actions.used(action, token)
@@ -99,28 +98,67 @@ def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:  
             leave(actions, action)
             raise
         try:
-            if recorder.timer.device is None and recorder.computed is None and recorder.pair == NONE:
-                if recorder.waiting_thread == get_ident() and len(waiting) < MOST_WAITING:
-                    waiting.append((token, now_ns(), recorder.plain_middle, stage, microbatch,
-                                    recorder.thread_index, kind, chunk, 0))  # fmt: skip
-                else:
-                    recorder.emit_action(kind, token, now_ns(), stage, microbatch, chunk)
+            plain = recorder.plain
+            if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < MOST_WAITING:
+                waiting.append((token, now_ns(), plain, action))
+                recorder.action = None
             else:
-                actions.end(action, token)
-            if not recorder.has_actions:
-                recorder.has_actions = seen.spans = True
-            if actions.note is not None:
-                actions.note(action)
-            if outer is None and actions.current is action:
-                actions.current = None
-            else:
-                actions.leave(action, outer)
-            recorder.stage = recorder.chunk = NONE
-            recorder.counts_collectives = False
-            if recorder.mirror is not None:
-                recorder.mirror.close()
+                actions.end(action, token, outer)
             if after is not None:
                 after(action, result)
+        except BaseException as error:  # noqa: BLE001  # as above
+            leave(actions, action, error)
+        return result
+
+    return wrapper
+
+
+def stage_wrapper(
+    original: Function, timed: Timed, method: StageMethod, unusual: Function, guard: Guard
+) -> Function:
+    """Return a wrapper that does what `timed_wrapper` does, for calls that only need to be recorded.
+
+    It calls nothing of the recorder for them. All other calls go to `unusual`, the wrapper that is able to do all.
+    """
+    actions, possible = timed.actions, timed.possible
+    kind_of_all, stage_at, microbatch_at, chunks, kinds = method
+    recorder, expected, leave = actions.recorder, actions.expected, guard.leave
+    waiting = recorder.waiting
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not possible:
+            return original(*args, **kwargs)
+        action = None
+        try:
+            if recorder.plain is not None and recorder.action is None and not expected and not guard.is_off:
+                stage = args[stage_at].stage_index
+                chunk = chunks[stage]
+                if chunk is None:
+                    pass
+                elif kinds is None:
+                    action = kind_of_all, stage, args[microbatch_at], chunk
+                else:
+                    _, microbatch = args
+                    action = kinds[kwargs.get("full_backward", True)], stage, microbatch, chunk
+        except Exception as error:
+            if is_of_signal_handler(error):
+                raise
+        if action is None:
+            return unusual(*args, **kwargs)
+        token = now_ns()
+        recorder.action = action
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:  # re-raised
+            leave(actions, action)
+            raise
+        try:
+            plain = recorder.plain
+            if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < MOST_WAITING:
+                waiting.append((token, now_ns(), plain, action))
+                recorder.action = None
+            else:
+                actions.end(action, token, None)
         except BaseException as error:  # noqa: BLE001  # as above
             leave(actions, action, error)
         return result

@@ -14,16 +14,16 @@ def actions(recorder):
 
 def begin(actions, action):
     """Begin an action as the wrapper does; return the action around it, and whether it is entered."""
-    outer = actions.current
+    outer = actions.recorder.action
     is_entered = outer is None or actions.enters(action, outer)
     if is_entered:
-        actions.current = action
+        actions.recorder.action = action
     return outer, is_entered
 
 
 def end(actions, action, outer):
-    if outer is None and actions.current is action:
-        actions.current = None
+    if outer is None and actions.recorder.action is action:
+        actions.recorder.action = None
     else:
         actions.leave(action, outer)
 
@@ -36,7 +36,7 @@ def test_an_action_inside_of_itself_is_not_entered_at_any_depth(actions):
     assert not begin(actions, A)[1]
     assert not begin(actions, B)[1]
     end(actions, B, outer)
-    assert actions.current == A
+    assert actions.recorder.action == A
     assert not begin(actions, A)[1]
     end(actions, A, None)
     assert begin(actions, A) == (None, True)
@@ -48,7 +48,7 @@ def test_actions_of_two_threads_may_end_in_any_order(actions):
     end(actions, A, None)
     assert not begin(actions, B)[1]
     end(actions, B, outer)
-    assert actions.current is None
+    assert actions.recorder.action is None
     assert begin(actions, A) == (None, True)
 
 

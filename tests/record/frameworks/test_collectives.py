@@ -55,11 +55,11 @@ def test_counted_collectives_have_numbers_whether_their_group_was_known_or_not(
 ):
     known, new = ProcessGroup("known"), ProcessGroup("new")
     issue(collectives, known)
-    recorder.counts_collectives = True
+    recorder.action = (1, 0, 0, 0)
     for _ in range(3):
         issue(collectives, known)
         issue(collectives, new)
-    recorder.counts_collectives = False
+    recorder.action = None
     issue(collectives, known)
     issue(collectives, new)
     assert {group.text: group.counted for group in collectives._groups_by_text.values()} == {
@@ -95,10 +95,10 @@ def test_collectives_of_another_thread_are_recorded_without_a_place_also_in_acti
 ):
     groups = ProcessGroup("steps"), ProcessGroup("checkpoint")
     issue(collectives, groups[1])
-    recorder.stage, recorder.counts_collectives = 3, True
+    recorder.action = (1, 3, 0, 0)
     issue(collectives, groups[0])
     with collectives.reducing():
-        recorder.counts_collectives = True
+        recorder.is_one_by_one = False
         saving = Thread(target=issue, args=(collectives, groups[1]))
         saving.start()
         saving.join()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record.frameworks.runs import end_action, leave_action
+from stagescope.record.frameworks.runs import end_action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -20,21 +20,20 @@ if TYPE_CHECKING:
 class ActionsInProgress:
     """Actions as (kind, stage, micro-batch, chunk).
 
-    `current` is the last that has begun; those around it are in a set, which is usually empty.
+    The last that has begun is `recorder.action`; those around it are in a set, which is usually empty.
     """
 
-    __slots__ = ("_around", "current", "expected", "note", "recorder")
+    __slots__ = ("_around", "expected", "note", "recorder")
 
     def __init__(self, recorder: Recorder, expected: Collection[Any] = ()) -> None:
         self.recorder = recorder
         self.expected = expected
         self.note: Callable[[Action], object] | None = None
-        self.current: Action | None = None
         self._around: set[Action] = set()
 
     def forget(self) -> None:
         """Forget all actions in progress."""
-        self.current = None
+        self.recorder.action = None
         self._around.clear()
 
     def enters(self, action: Action, outer: Action) -> bool:
@@ -42,26 +41,43 @@ class ActionsInProgress:
         if action == outer or action in self._around:
             return False
         self._around.add(outer)
+        self.recorder.plain = None
         return True
 
     def leave(self, action: Action, outer: Action | None) -> None:
         """End an action that began inside of `outer`, or while another thread began or ended one."""
         self._around.discard(action)
-        if self.current == action:
+        if self.recorder.action == action:
             around = self._around
             if outer is not None and outer in around:
                 around.discard(outer)
-                self.current = outer
+                self.recorder.action = outer
             else:  # it failed, or the action around it has ended in another thread
-                self.current = around.pop() if around else None
+                self.recorder.action = around.pop() if around else None
 
     def used(self, action: Action, token: Any) -> None:
         """Note that an action begins at `token`, while there is `expected` data."""
 
-    def end(self, action: Action, token: Any) -> None:
-        """Record the action from `token` until now."""
+    def end(self, action: Action, token: Any, outer: Action | None) -> None:
+        """Record the action from `token` until now, and end it."""
+        recorder = self.recorder
         kind, stage, microbatch, chunk = action
-        end_action(self.recorder, token, kind, (stage, microbatch, chunk), self.recorder.pair)
+        if recorder.computed is None:
+            recorder.timer.end(token, kind, stage, microbatch, chunk, 0, recorder.pair)
+        else:
+            end_action(recorder, token, kind, (stage, microbatch, chunk), recorder.pair)
+        if not recorder.has_actions:
+            recorder.has_actions = recorder.seen.spans = True
+        if self.note is not None:
+            self.note(action)
+        if outer is None and recorder.action is action:
+            recorder.action = None
+        else:
+            self.leave(action, outer)
+        if recorder.mirror is not None:
+            recorder.mirror.close()
+        if recorder.action is None:
+            recorder.settle()
 
     def open(self, action: Action) -> None:
         """Show the beginning of an action in other profilers."""
@@ -70,10 +86,11 @@ class ActionsInProgress:
 
     def abandon(self, state: Action | None) -> None:
         """Leave an action that has failed, all of them if it is unknown which."""
-        leave_action(self.recorder)
+        recorder = self.recorder
+        recorder.computed = None
         if state is None:
             self.forget()
-        elif state == self.current or state in self._around:
+        elif state == recorder.action or state in self._around:
             self.leave(state, None)
-            if self.recorder.mirror is not None:
-                self.recorder.mirror.close()
+            if recorder.mirror is not None:
+                recorder.mirror.close()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     Observation = Generator[None, Any, Any]
 
+NO_ACTION = (NONE, NONE, NONE, NONE)
 COLLECTIVE, GRAD_REDUCE = BY_NAME["collective"].code, BY_NAME["grad_reduce"].code
 ASYNCHRONOUS = " (async)"
 """What follows the operation if the call returned a handle to the training."""
@@ -89,11 +90,11 @@ class Collectives:
     def recording(self) -> Iterator[None]:
         """Record the collectives that are issued in the ``with`` block one by one, also in an action."""
         recorder = self.recorder
-        counts, recorder.counts_collectives = recorder.counts_collectives, False
+        before, recorder.is_one_by_one = recorder.is_one_by_one, True
         try:
             yield
         finally:
-            recorder.counts_collectives = counts
+            recorder.is_one_by_one = before
 
     @contextmanager
     def reducing(self) -> Iterator[None]:
@@ -108,13 +109,12 @@ class Collectives:
     def observe_reduction(self, stage: int, chunk: int = NONE) -> Observation:
         """Observe a call whose collectives reduce the gradients of a stage."""
         recorder = self.recorder
-        before = recorder.stage, recorder.chunk
-        recorder.stage, recorder.chunk = stage, chunk
+        before, recorder.action = recorder.action, (GRAD_REDUCE, stage, NONE, chunk)
         try:
             with self.reducing():
                 return (yield)
         finally:
-            recorder.stage, recorder.chunk = before
+            recorder.action = before
 
     def observe_one_by_one(self) -> Observation:
         """Observe a call whose collectives are recorded one by one, also in an action."""
@@ -141,7 +141,9 @@ class Collectives:
             return False
         if group.size <= 1:
             return True
-        if not recorder.counts_collectives:
+        if recorder.action is None and not recorder.is_in_range:  # `counts_collectives`, without a call
+            return False
+        if recorder.is_detailed or recorder.is_one_by_one:
             return False
         if recorder.training_thread != get_ident() and self._is_of_other_thread():
             return False
@@ -190,7 +192,8 @@ class Collectives:
         if is_apart:
             kind, place = COLLECTIVE, (recorder.step, NONE, NONE, to)
         else:
-            place = (recorder.step, recorder.stage, recorder.chunk, to)
+            action = recorder.action or NO_ACTION
+            place = (recorder.step, action[1], action[3], to)
         timer = recorder.timer
         start = timer.begin() if timer.device else None
         return kind, name, sequence, size_bytes, place, now_ns(), start, is_apart

@@ -94,7 +94,7 @@ class Overlap:
         pair = self.recorder.new_pair() if len(parts) > 1 else NONE
         self.halves = {part.kind: Half(self.recorder, part, pair) for part in parts}
         if parts:
-            begin_action(self.recorder, parts[-1].place.stage, parts[-1].place.chunk)
+            begin_action(self.recorder, parts[-1].kind, parts[-1].place)
         try:
             result = yield
             for half in self.halves.values():

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stagescope.record.frameworks.groups import Group
     from stagescope.record.recorder import Recorder
 
+    Action = tuple[int, int, int, int]
+
 
 class Reduction:
     """Watches a function whose collectives reduce the gradients of a stage.
@@ -29,24 +31,23 @@ class Reduction:
         self._recorder = collectives.recorder
         self._place = place
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int, bool]:
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Action | None, bool]:
         """Record the collectives of the call one by one, as reductions."""
         recorder = self._recorder
         stage, chunk = self._place(args, kwargs)
-        before = recorder.stage, recorder.chunk, recorder.counts_collectives
-        recorder.stage, recorder.chunk = stage, chunk
-        recorder.counts_collectives = False
+        before = recorder.action, recorder.is_one_by_one
+        recorder.action, recorder.is_one_by_one = (GRAD_REDUCE, stage, NONE, chunk), True
         self._collectives.reductions += 1
         return before
 
-    def end(self, state: tuple[int, int, bool], result: Any) -> None:
+    def end(self, state: tuple[Action | None, bool], result: Any) -> None:
         """Continue as before the call."""
         del result
         recorder = self._recorder
-        recorder.stage, recorder.chunk, recorder.counts_collectives = state
+        recorder.action, recorder.is_one_by_one = state
         self._collectives.reductions -= 1
 
-    def abandon(self, state: tuple[int, int, bool] | None) -> None:
+    def abandon(self, state: tuple[Action | None, bool] | None) -> None:
         """Continue as before a call that failed."""
         if state is not None:
             self.end(state, None)

@@ -167,6 +167,7 @@ class Runs:
         else:
             start_ns = recorder.begin_step()
             recorder.has_actions = False
+            recorder.plain = None
             run = Run(start_ns, recorder.enabled)
         recorder.is_in_run = True
         return run
@@ -246,7 +247,7 @@ class Runs:
         mirror = recorder.mirror
         if mirror is not None:
             mirror.open(kind, place.stage, place.microbatch)
-        begin_action(recorder, place.stage, place.chunk)
+        begin_action(recorder, kind, place)
         try:
             token = recorder.timer.begin()
             result = yield
@@ -269,7 +270,7 @@ class Runs:
                 mirror.open(kind, place.stage, place.microbatch)  # type: ignore[union-attr]  # the loop has no turns
                 opened += 1
             number = recorder.new_pair()
-            begin_action(recorder, backward.stage, backward.chunk)
+            begin_action(recorder, kind_of_backward, backward)
             token = recorder.timer.begin()
             result = yield
             recorder.timer.end(token, FORWARD, *forward, 0, number)
@@ -310,18 +311,14 @@ class RunWatch:
             self._runs.fail(state)
 
 
-def begin_action(recorder: Recorder, stage: int, chunk: int) -> None:
+def begin_action(recorder: Recorder, kind: int, place: Place) -> None:
     """Note the action in progress, for the collectives that it contains."""
-    recorder.stage = stage
-    recorder.chunk = chunk
-    recorder.computed = None
-    recorder.counts_collectives = not recorder.is_detailed
+    recorder.action = kind, *place
 
 
 def leave_action(recorder: Recorder) -> None:
     """Note that no action is in progress."""
-    recorder.stage = recorder.chunk = NONE
-    recorder.counts_collectives = False
+    recorder.action = recorder.computed = None
 
 
 def end_action(

@@ -108,8 +108,8 @@ class ActionRanges:
                 self.brief[opened.name] = action
         elif parts and not action.reduces:
             begun = recorder.timer.begin()
-            if recorder.enabled:
-                recorder.counts_collectives = not recorder.is_detailed
+            recorder.is_in_range = recorder.enabled
+            recorder.plain = None
             passes = self._instrumentation.passes
             passes.note = passes.seen.add  # asked for at the end of this range, and only there
             if len(parts) > 1:
@@ -132,7 +132,7 @@ class ActionRanges:
             return
         setattr(opened, OPENED, None)
         recorder, (action, receives, reduced, begun) = self._recorder, facts
-        recorder.counts_collectives = False
+        recorder.is_in_range = False
         if action.reduces:
             self._collectives.reductions -= 1
         if recorder.enabled and error is None:
@@ -142,7 +142,7 @@ class ActionRanges:
             elif not action.reduces or (self.customized and self._reduces_itself(reduced)):
                 has_received = self._messages.receives > receives
                 self._record_unseen(action, self._messages.last_receive if has_received else begun)
-        self._instrumentation.passes.note = None
+        self._instrumentation.passes.note = recorder.computed = None
         recorder.pair = NONE
 
     def _reduces_itself(self, reduced: int) -> bool:

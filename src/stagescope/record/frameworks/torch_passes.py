@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.actions_in_progress import ActionsInProgress
-from stagescope.record.frameworks.runs import ACTIONS, BACKWARD, BACKWARD_INPUT, LOSS
-from stagescope.record.hooks import Timed
+from stagescope.record.frameworks.runs import ACTIONS, BACKWARD, BACKWARD_INPUT, LOSS, end_action
+from stagescope.record.hooks import StageMethod, Timed
 
 if TYPE_CHECKING:
     from stagescope.record.calls import Signature
@@ -22,10 +22,15 @@ FIRST = 1
 """Place of the micro-batch of a stage's method: a subclass of the training may take ``*args`` or use another name."""
 
 
+KINDS_OF_BACKWARD = {True: BACKWARD, False: BACKWARD_INPUT}
+"""The kind of a backward, by the argument ``full_backward``, which is True by default."""
+
+
 class Passes(ActionsInProgress):
     """The actions in progress, those `seen` in a range of this run, and how a stage's methods are identified.
 
-    `last_stages` are those stages of this rank that compute a loss.
+    `last_stages` are those stages of this rank that compute a loss. The chunks of the stages that compute a backward or
+    a loss in this run are found without a call, None for the others; see `Timed`.
     """
 
     def __init__(self, recorder: Recorder, messages: Messages) -> None:
@@ -34,6 +39,18 @@ class Passes(ActionsInProgress):
         self._messages = messages
         self.chunk_of_stage: dict[int, int] = {}
         self.last_stages: set[int] = set()
+        self._chunk_of_backward: dict[int, int | None] = {}
+        self._chunk_of_loss: dict[int, int | None] = {}
+
+    def expect(self, schedule: Any, stages: list[Any]) -> None:
+        """Note which of these stages compute a backward and a loss in a run of their schedule."""
+        has_loss = schedule._loss_fn is not None  # noqa: SLF001  # no public name
+        has_backward = schedule._has_backward  # noqa: SLF001  # same; of a stage it may only be set later in the run
+        for stage in stages:
+            index = stage.stage_index
+            chunk = self.chunk_of_stage.get(index)
+            self._chunk_of_backward[index] = chunk if has_backward and stage.has_backward else None
+            self._chunk_of_loss[index] = chunk if has_loss and stage.is_last else None
 
     def used(self, action: Action, token: Any) -> None:
         """Record the receives that an action uses without a wait."""
@@ -46,7 +63,7 @@ class Passes(ActionsInProgress):
     def record(self, token: Any, kind: int, stage: int, microbatch: int) -> None:
         """Record the action from `token` until now that no method of a stage has performed."""
         action = (kind, stage, microbatch, self.chunk_of_stage.get(stage, NONE))
-        self.end(action, token)
+        end_action(self.recorder, token, kind, (stage, microbatch, action[3]), self.recorder.pair)
         self.recorder.has_actions |= kind in ACTIONS
         self.seen.add(action)
 
@@ -58,7 +75,7 @@ class Passes(ActionsInProgress):
             stage = args[0].stage_index
             return kind, stage, args[place] if len(args) > place else kwargs[name], chunk_of(stage, NONE)
 
-        return Timed(self, identify)
+        return Timed(self, identify, method=StageMethod(kind, 0, place, self.chunk_of_stage))
 
     def backwards(self, signature: Signature) -> Timed:
         """Return what sees ``backward_one_chunk``, which torch also calls in an evaluation, where it does nothing."""
@@ -75,7 +92,8 @@ class Passes(ActionsInProgress):
             kind = BACKWARD if full else BACKWARD_INPUT
             return kind, stage, microbatch, chunk_of(stage, NONE)
 
-        return Timed(self, identify)
+        method = StageMethod(BACKWARD, 0, place, self._chunk_of_backward, KINDS_OF_BACKWARD)
+        return Timed(self, identify, method=method)
 
     def losses(self, signature: Signature) -> Timed:
         """Return what sees ``_maybe_compute_loss`` of a schedule, which computes a loss on the last stage only."""
@@ -90,4 +108,5 @@ class Passes(ActionsInProgress):
             microbatch = args[number] if len(args) > number else kwargs["mb_index"]
             return LOSS, index, microbatch, chunk_of(index, NONE)
 
-        return Timed(self, identify, possible=self.last_stages)
+        method = StageMethod(LOSS, stage_at, number, self._chunk_of_loss)
+        return Timed(self, identify, possible=self.last_stages, method=method)

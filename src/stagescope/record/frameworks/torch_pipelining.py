@@ -231,7 +231,7 @@ class Instrumentation:
         messages = self.messages
         if messages.under_way or messages.created:
             messages.close()
-        self.recorder.pair = NONE
+        self.recorder.pair, self.recorder.is_in_range = NONE, False
         functions = getattr(schedule, "_comp_type_to_function_map", None)
         if functions is not self._functions or self._are_functions is not bool(functions) or functions:
             self._functions, self._are_functions = functions, bool(functions)
@@ -241,6 +241,7 @@ class Instrumentation:
             self._describe(schedule)
         self.trains |= schedule._loss_fn is not None  # noqa: SLF001  # no public name
         self.evaluates = self.trains and not schedule._has_backward  # noqa: SLF001  # same
+        self.passes.expect(schedule, local_stages(schedule))
 
     @never_raises()
     def _describe(self, schedule: Any) -> None:
