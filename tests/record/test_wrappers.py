@@ -191,7 +191,7 @@ def test_an_action_ends_where_it_began_to_wait_for_a_reduction(recorder, stages,
     moments = []
     stages[0].inside = reduce
     stages[0].backward(1)
-    reduce()  # of a model that is no stage: outside of actions nobody asks for it
+    reduce()  # of a model that is no stage: outside of actions it is not asked for
     assert moments.pop() is None
     stages[0].inside = bool
     stages[0].backward(2)

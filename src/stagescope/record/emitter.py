@@ -62,7 +62,7 @@ class Emitter(ActionInProgress):
     * `pair`: the number of the overlapping actions in progress.
     * `plain`: what all actions of this step have in common, while nothing needs to be done for an action but to record
       it: the bytes of `plain_middle` and `thread_index`. None otherwise: what is done for an action then depends on
-      all the other attributes. Whoever changes one of those in a way that matters sets it to None afterwards; the next
+      all the other attributes. What changes one of those in a way that matters sets it to None afterwards; the next
       action that ends looks at all of them again, see `settle`.
     * `has_actions`: whether a framework has computed an action, so that a step without any can be reported.
     * `is_in_run`, `is_in_marked_step`: set during a run of a schedule, and in a step that the training itself marks.

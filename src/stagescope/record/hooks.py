@@ -15,8 +15,8 @@ before its ``yield`` ignores the call. An exception of the observer never reache
 reports the first one, and turns the hooks of that framework off after `MAX_ERRORS`.
 
 A generator and the object of a call cost 3 us. Functions that are called for each action or message are therefore seen
-by a `Timed`, a `Watch`, `Waits` or a `Result`, made once for each function by a method marked with `prepared`. The
-wrappers themselves are in wrappers.py.
+by a `Timed`, a `Watch`, `Waits`, `Issues` or a `Result`, made once for each function by a method marked with
+`prepared`. The wrappers themselves are in wrappers.py.
 
 While torch.compile traces a function, these wrappers are not there: a call that is compiled runs later, and often.
 What an observer does cannot be traced either, so ``fullgraph=True`` would fail.
@@ -36,7 +36,7 @@ from stagescope.record.signal_handlers import is_of_signal_handler
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping
 
-    from stagescope.record.calls import Call
+    from stagescope.record.calls import Call, Parameter
     from stagescope.record.recorder import Recorder
     from stagescope.record.timing import Timer
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Observer = Callable[[Call], Observation]
     Action = tuple[int, int, int, int]  # kind, stage, micro-batch, chunk
     Result = Callable[[Arguments, Keywords, Any], None]
-    Preparation = Callable[[Signature], "Watch | Timed | Waits | Result"]
+    Preparation = Callable[[Signature], "Watch | Timed | Waits | Issues | Result"]
     Predicate = Callable[[Arguments], bool]
 
 MAX_ERRORS = 10
@@ -127,10 +127,21 @@ class Waits(NamedTuple):
     timer: Timer
 
 
+class Issues(NamedTuple):
+    """What sees the calls of a function that issues a list of operations, its parameter `operations`.
+
+    `issued` receives these, when the call began, and its result.
+    """
+
+    recorder: Recorder
+    operations: Parameter
+    issued: Callable[[Arguments, int, Any], None]
+
+
 class Watch(Protocol):
     """Sees the calls of one function, without an object for each call.
 
-    With an attribute `of_lists` that is true, calls are not seen whose first argument is an empty list.
+    With an attribute `outside_runs`, a recorder, calls are seen only while it is recording and outside of a run.
     `abandon` must have no effect where `begin` or `end` has already ended what it ends.
     """
 
@@ -147,8 +158,8 @@ class Watch(Protocol):
 def prepared(method: Prepared) -> Prepared:
     """Mark a method that prepares for the calls of a function, whose `Signature` it receives, once.
 
-    It returns a `Watch`, a `Timed`, `Waits`, or a function that receives arguments and result of each call with a
-    result that is not empty.
+    It returns a `Watch`, a `Timed`, `Waits`, `Issues`, or a function that receives arguments and result of each call
+    with a result that is not empty.
     """
     setattr(method, PREPARED, True)
     return method
@@ -234,6 +245,8 @@ def observed(
                 wrapper = wrappers.stage_wrapper(original, watch, watch.method, wrapper, guard)
         elif isinstance(watch, Waits):
             wrapper = wrappers.waits_wrapper(original, watch, guard)
+        elif isinstance(watch, Issues):
+            wrapper = wrappers.issues_wrapper(original, watch, guard)
         elif callable(watch):
             wrapper = wrappers.seen_wrapper(original, watch, guard)
         else:

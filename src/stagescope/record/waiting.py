@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.format import NONE
 from stagescope.record.records import LANE_OF_CODE, action_tail, pack_plain_bytes, pack_span_bytes
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ Plain = tuple[bytes | None, int]
 Ended = tuple[Any, ...]
 """An action that has ended: start, end, a `Plain`, and a tuple of kind, stage, micro-batch and chunk, which both exist
 already. Or a span of few names: start, end, the bytes of `records.plain_middle`, stage, micro-batch, index of the
-thread, kind, chunk, name. Or any other span: the fields of a record in order, without the lane.
+thread, kind, chunk, name. Or a message that was waited for: start, end, start and end of the wait, step, a `Plain`,
+and a tuple of kind, stage, micro-batch, rank at the other end and bytes. Or any other span: the fields of a record in
+order, without the lane.
 """
-FIELDS_OF_ACTION, FIELDS_WITH_NAME = 4, 9
+FIELDS_OF_ACTION, FIELDS_OF_MESSAGE, FIELDS_WITH_NAME = 4, 7, 9
 
 MOST_WAITING = 1024
 """With as many that the writer has taken, they have at most 1 MiB."""
@@ -66,6 +69,10 @@ class Waiting:
                 elif len(each) == FIELDS_WITH_NAME:
                     rest = each[5:]
                     records.append(pack_plain_bytes(*each[:5], self._tails.get(rest) or self._tail(*rest)))
+                elif len(each) == FIELDS_OF_MESSAGE:
+                    *times, step, (_, thread), (kind, stage, microbatch, peer, size_bytes) = each
+                    records.append(pack_span_bytes(*times, size_bytes, step, stage, microbatch, peer, NONE, 0, NONE,
+                                                   thread, kind, LANE_OF_CODE[kind]))  # fmt: skip
                 else:
                     records.append(pack_span_bytes(*each, LANE_OF_CODE[each[-1]]))
             except Exception:  # noqa: BLE001, PERF203  # the numbers are those of a framework, of any type

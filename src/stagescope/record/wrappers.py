@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stagescope.record.hooks import (
         Function,
         Guard,
+        Issues,
         Observation,
         Observer,
         Predicate,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         Waits,
         Watch,
     )
+    from stagescope.record.recorder import Recorder
 
 UNKNOWN: tuple[Any, Any] = (None, None)
 """The reference and the value of an object that has none; see `IdentityMap`."""
@@ -198,13 +200,38 @@ def waits_wrapper(original: Function, waits: Waits, guard: Guard) -> Function:
     return wrapper
 
 
+def issues_wrapper(original: Function, issues: Issues, guard: Guard) -> Function:
+    """Return a wrapper of a function that issues operations. Most of its calls are of no operation."""
+    recorder, operations, issued = issues
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        found = start_ns = None
+        try:
+            given = args[0] if args else operations.of(args, kwargs)
+            if given and recorder.enabled and not guard.is_off and isinstance(given, (list, tuple)):
+                found = tuple(given)  # the function may take them out of their list
+                start_ns = now_ns()
+        except Exception as error:  # noqa: BLE001  # the training must go on
+            guard.caught(error)
+        if found is None or start_ns is None:
+            return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        try:
+            issued(found, start_ns, result)
+        except Exception as error:  # noqa: BLE001  # as above
+            guard.caught(error)
+        return result
+
+    return wrapper
+
+
 def watched_wrapper(original: Function, watch: Watch, guard: Guard, ignores: Predicate | None) -> Function:
     """Return a wrapper that lets `watch` see each call."""
     begin, end, leave = watch.begin, watch.end, guard.leave
-    of_lists = getattr(watch, "of_lists", False)
+    outside: Recorder | None = getattr(watch, "outside_runs", None)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if guard.is_off or (of_lists and args and args[0].__class__ is list and not args[0]):
+        if guard.is_off or (outside is not None and (outside.is_in_run or not outside.enabled)):
             return original(*args, **kwargs)
         state = None
         try:

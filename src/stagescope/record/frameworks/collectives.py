@@ -175,7 +175,9 @@ class Collectives:
             return None
         sequence = group.number()
         is_apart = recorder.training_thread != get_ident() and self._is_of_other_thread()
-        is_counted = recorder.counts_collectives and not is_apart
+        action = recorder.action
+        is_counted = action is not None or recorder.is_in_range  # `counts_collectives`, without a call
+        is_counted = is_counted and not (recorder.is_detailed or recorder.is_one_by_one or is_apart)
         if is_counted or not (recorder.enabled and (recorder.seen.spans or recorder.is_training)):
             group.counted += is_counted
             return None
@@ -192,8 +194,8 @@ class Collectives:
         if is_apart:
             kind, place = COLLECTIVE, (recorder.step, NONE, NONE, to)
         else:
-            action = recorder.action or NO_ACTION
-            place = (recorder.step, action[1], action[3], to)
+            _, stage, _, chunk = action or NO_ACTION
+            place = (recorder.step, stage, chunk, to)
         timer = recorder.timer
         start = timer.begin() if timer.device else None
         return kind, name, sequence, size_bytes, place, now_ns(), start, is_apart

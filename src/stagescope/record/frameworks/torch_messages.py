@@ -33,7 +33,7 @@ from stagescope.vocabulary.kinds import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stagescope.record.calls import Parameter, Signature
+    from stagescope.record.calls import Signature
     from stagescope.record.hooks import Result
     from stagescope.record.recorder import Recorder
 
@@ -52,15 +52,14 @@ Batch = tuple[list[Message], int, int, int]
 because several are made for each action.
 """
 
-
-Issued = tuple[tuple[Any, ...], int]
-"""Operations that are being issued, and when that began."""
+NO_BATCH: Batch = ([], NONE, 0, 0)
 
 
 class Messages:
     """Follows each message from the stage method that creates it to the wait that ends it.
 
-    `under_way` and `created` are empty if there is nothing to `close`.
+    `under_way` and `created` are empty if there is nothing to `close`. `expected` has the numbers of the batches with a
+    receive.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -73,7 +72,7 @@ class Messages:
         self._created = IdentityMap()
         self.created = self._created.ids
         self.under_way: dict[int, Batch] = {}
-        self.expected: dict[tuple[int, int, int], int] = {}
+        self.expected: set[int] = set()
         self._batches = 0
         recorder.in_child.append(self._begin_in_child)
 
@@ -83,14 +82,12 @@ class Messages:
         recorder, created, keep = self.recorder, self._created.values, self._created.keep
 
         def see(args: tuple[Any, ...], kwargs: dict[str, Any], operations: Any) -> None:
-            if not recorder.enabled or not isinstance(operations, (list, tuple)):
+            if not recorder.enabled or (type(operations) is not list and not isinstance(operations, tuple)):
                 return
             stage = args[0].stage_index
             number = args[place] if len(args) > place else kwargs[microbatch]
             for operation in operations:
-                tensor = operation.tensor
-                size_bytes = tensor.numel() * tensor.element_size()
-                message = (kind, stage, number, operation.peer, size_bytes)
+                message = (kind, stage, number, operation.peer, operation.tensor.nbytes)
                 try:
                     created[id(operation)] = (ref(operation), message)
                 except TypeError:  # it has no weak references
@@ -98,13 +95,12 @@ class Messages:
 
         return see
 
-    def issued(self, state: Issued, handles: Any) -> None:
+    def issued(self, operations: tuple[Any, ...], start_ns: int, handles: Any) -> None:
         """Note a call that has issued operations and returned their handles.
 
         Where each has its own handle, this does what `_expect` does, without a call for each message.
         """
         end_ns = now_ns()
-        operations, start_ns = state
         created, under_way, step = self._created.values, self.under_way, self.recorder.step
         waits, classes, waited = self._waits, self.works.classes, self._when_waited
         if handles.__class__ is not list or len(handles) != len(operations):
@@ -117,7 +113,7 @@ class Messages:
             number = self._batches = self._batches + 1
             under_way[number] = ([message], step, start_ns, end_ns)
             if message[0] in _RECEIVES:
-                self.expected[message[:3]] = number
+                self.expected.add(number)
             try:
                 waits[id(handle)] = (ref(handle), (waited, number, None))
             except TypeError:  # it has no weak references
@@ -137,14 +133,17 @@ class Messages:
     def used(self, kind: int, stage: int, microbatch: int, begun: Any) -> None:
         """Record the receives that an action uses without a wait: their data has arrived when it begins."""
         receive = (_RECEIVE_OF_ACTION.get(kind, NONE), stage, microbatch)
-        batch = self.under_way.get(self.expected.pop(receive, NONE))
-        if batch is not None:
-            messages, step, start_ns, end_ns = batch
+        for number in list(self.expected):
+            messages, step, start_ns, end_ns = self.under_way.get(number, NO_BATCH)
             arrived = [message for message in messages if message[:3] == receive]
-            messages[:] = [message for message in messages if message[:3] != receive]
-            self.recorder.timer.resolve(
-                partial(self._emit, (arrived, step, start_ns, end_ns), NONE, NONE), begun
-            )
+            if arrived:
+                messages[:] = [message for message in messages if message[:3] != receive]
+            if not any(message[0] in _RECEIVES for message in messages):
+                self.expected.discard(number)
+            if arrived:
+                self.recorder.timer.resolve(
+                    partial(self._emit, (arrived, step, start_ns, end_ns), NONE, NONE), begun
+                )
 
     def close(self, *, is_done: bool = True) -> None:
         """Record the sends without a wait. Receives whose data was never used are counted as dropped.
@@ -168,9 +167,8 @@ class Messages:
         """Record a batch at the end of the wait for `handle`."""
         self._batches += 1
         self.under_way[self._batches] = batch
-        for message in batch[0]:
-            if message[0] in _RECEIVES:
-                self.expected[message[:3]] = self._batches
+        if any(message[0] in _RECEIVES for message in batch[0]):
+            self.expected.add(self._batches)
         if handle is not None:
             self.works.watch(handle, self._when_waited, what=self._batches)
 
@@ -185,31 +183,25 @@ class Messages:
             return
         messages, step, start_ns, end_ns = batch
         recorder = self.recorder
-        is_on_host = recorder.timer.device is None
+        waiting, plain = recorder.waiting, recorder.plain
+        if plain is None or recorder.waiting_thread != get_ident() or len(waiting) >= MOST_WAITING:
+            plain = None
+            recorder.timer.resolve(partial(self._emit, batch), start, end)
         for message in messages:
             ended_ns = end_ns
             if message[0] in _RECEIVES:
                 ended_ns = end
                 self.receives += 1
                 self.last_receive = end
-                self.expected.pop(message[:3], None)
-            if is_on_host:  # what `_emit` does, without a call
-                kind, stage, microbatch, peer, size_bytes = message
-                if recorder.waiting_thread == get_ident() and len(recorder.waiting) < MOST_WAITING:
-                    recorder.seen.spans = True
-                    recorder.waiting.append((start_ns, ended_ns, start, end, size_bytes, step, stage, microbatch, peer,
-                                             NONE, 0, NONE, recorder.thread_index, kind))  # fmt: skip
-                else:
-                    recorder.emit(kind, start_ns, ended_ns, stage, microbatch, NONE, peer, size_bytes, start, end,
-                                  0, NONE, step)  # fmt: skip
-        if not is_on_host:
-            recorder.timer.resolve(partial(self._emit, batch), start, end)
+                self.expected.discard(number)
+            if plain is not None:  # what `_emit` does, without a call
+                waiting.append((start_ns, ended_ns, start, end, step, plain, message))
 
     def describe_wait(self, number: int) -> Iterator[dict[str, object]]:
         """Yield the messages that a wait in progress is for, see record/process_state.py."""
         from stagescope.record.process_state import message_facts  # only needed when nothing else happens
 
-        messages, _, start_ns, _ = self.under_way.get(number, ((), NONE, 0, 0))
+        messages, _, start_ns, _ = self.under_way.get(number, NO_BATCH)
         for kind, stage, microbatch, peer, _ in messages:
             yield message_facts(kind, start_ns, stage=stage, microbatch=microbatch, peer=peer)
 
@@ -222,27 +214,6 @@ class Messages:
             ended_ns = received_ns if kind in _RECEIVES else end_ns
             self.recorder.emit(kind, start_ns, ended_ns, stage, microbatch, NONE, peer, size_bytes,
                                wait_start_ns, wait_end_ns, 0, NONE, step)  # fmt: skip
-
-
-class Issue:
-    """Watches a function that issues operations and returns their handles."""
-
-    of_lists = True
-
-    def __init__(self, messages: Messages, operations: Parameter) -> None:
-        self._recorder = messages.recorder
-        self._operations = operations
-        self.end = messages.issued
-
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Issued | None:
-        """Note the operations, which the function may take out of their list."""
-        operations = args[0] if args else self._operations.of(args, kwargs)
-        if not self._recorder.enabled or not isinstance(operations, (list, tuple)) or not operations:
-            return None  # reading a generator would consume it
-        return tuple(operations), now_ns()
-
-    def abandon(self, state: Any) -> None:
-        """Leave operations unrecorded that were not issued."""
 
 
 def assigned(

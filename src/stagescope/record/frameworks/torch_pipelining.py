@@ -39,12 +39,11 @@ from stagescope.record.frameworks.torch_messages import (
     RECV_FORWARD,
     SEND_BACKWARD,
     SEND_FORWARD,
-    Issue,
     Messages,
 )
 from stagescope.record.frameworks.torch_passes import Passes
 from stagescope.record.frameworks.torch_schedules import Pipelines
-from stagescope.record.hooks import prepared
+from stagescope.record.hooks import Issues, prepared
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_pipelining import FRAMEWORK, OF_STAGES, PARTS
 
@@ -170,14 +169,14 @@ class Instrumentation:
         return self.messages.creation(SEND_BACKWARD, signature, "bwd_chunk_id")
 
     @prepared
-    def issue(self, signature: Signature) -> Watch:
+    def issue(self, signature: Signature) -> Issues:
         """Observe ``_batch_p2p``."""
-        return Issue(self.messages, signature.parameter("p2p_ops"))
+        return Issues(self.recorder, signature.parameter("p2p_ops"), self.messages.issued)
 
     @prepared
-    def issue_batch(self, signature: Signature) -> Watch:
+    def issue_batch(self, signature: Signature) -> Issues:
         """Observe ``dist.batch_isend_irecv``, in which only the operations of stages are of interest."""
-        return Issue(self.messages, signature.parameter("p2p_op_list"))
+        return Issues(self.recorder, signature.parameter("p2p_op_list"), self.messages.issued)
 
     @prepared
     def enter_range(self, signature: Signature) -> Result:

@@ -234,6 +234,7 @@ class Transmission:
     def __init__(self, transfers: PlainTransfers, kind: int) -> None:
         self._transfers = transfers
         self._kind = kind
+        self.outside_runs = transfers.recorder
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Transfer, int]:
         """Begin a transfer; its peer is the second argument, and its tag the last."""

@@ -73,7 +73,6 @@ PARTS = (
                     "transfer",
                     required=False,
                     shows="transfers outside of schedules",
-                    ignores="ignores_transfer",
                 )
                 for name in TRANSFERS
             ),
