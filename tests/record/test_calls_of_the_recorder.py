@@ -46,11 +46,16 @@ def calls_of(function, *args, **kwargs):
 
 
 def calls_per_microbatch(train):
-    """Return the calls that each further micro-batch adds to a step; the first steps prepare for it."""
-    for _ in range(2):
-        train(2)
-        train(6)
-    return (calls_of(train, 6) - calls_of(train, 2)) / 4
+    """Return the calls that each further micro-batch adds to a step.
+
+    The first steps prepare for it, and one with another number of micro-batches describes that.
+    """
+    found = []
+    for microbatches in (2, 6):
+        for _ in range(3):
+            train(microbatches)
+        found.append(calls_of(train, microbatches))
+    return (found[1] - found[0]) / 4
 
 
 @pytest.fixture
@@ -132,8 +137,8 @@ def test_a_message_that_does_not_exist_takes_one_call_where_it_would_be_created(
     assert last <= 2 + 1 + 2 * 4 + 2 + 2 + 2 + 1
 
 
-def test_an_action_of_megatron_takes_at_most_five_calls(of_megatron):
-    assert calls_per_microbatch(of_megatron) <= 9
+def test_an_action_of_megatron_takes_at_most_four_calls(of_megatron):
+    assert calls_per_microbatch(of_megatron) <= 2 * 4
 
 
 def test_an_action_of_deepspeed_takes_at_most_two_calls(of_deepspeed):
@@ -178,5 +183,5 @@ def test_a_collective_inside_an_action_takes_three_calls(all_reduce, recorder):
     assert calls_of(all_reduce) == 3
 
 
-def test_a_recorded_collective_takes_at_most_fifteen_calls(all_reduce):
-    assert calls_of(all_reduce) <= 15
+def test_a_recorded_collective_takes_at_most_eleven_calls(all_reduce):
+    assert calls_of(all_reduce) <= 11

@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.buffers import LAST_RECORD, RECORD_BYTES, Seen
+from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.records import (
     LANE_OF_CODE,
@@ -107,7 +108,7 @@ class Emitter(ActionInProgress):
     def settle(self) -> None:
         """Set `plain` if nothing needs to be done for an action but to record it."""
         usual = self.enabled and self.action is None and not self.is_in_range and self.pair == NONE
-        if usual and self.mirror is None and self._computed is None and self.timer.is_plain:
+        if usual and self.mirror is None and self._computed is None and self.timer.begin is now_ns:
             self.plain = middle, _ = self.plain_middle, self.thread_index
             if self.plain_middle is not middle or not self.enabled:
                 self.plain = None  # meanwhile another thread has begun a step

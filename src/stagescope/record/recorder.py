@@ -185,9 +185,9 @@ class Recorder(Emitter):
         """Let the calling thread leave its actions to the writer."""
         buffer = getattr(self.local, "buffer", None) or self._new_buffer()
         if self.thread_index != buffer.index or self.waiting_thread != self.training_thread:
-            self.plain = None
             self.waiting_thread = 0  # in this order: a signal handler may record an action on any line
             self.thread_index = buffer.index
+            self.plain = None
             self.waiting_thread = self.training_thread
 
     def apply(self, request: Request, step: int = NONE) -> None:

@@ -118,11 +118,6 @@ class Timer:
             self.device.harvest()
             self._recorder.flush_soon()
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether a moment is a reading of the host clock, and stays one in this step."""
-        return self.begin is now_ns
-
     def harvest(self) -> None:
         """Record the actions that the device has finished, and at most once a second its memory."""
         if self.device is not None:

@@ -142,7 +142,7 @@ def stage_wrapper(
                 else:
                     _, microbatch = args
                     action = kinds[kwargs.get("full_backward", True)], stage, microbatch, chunk
-        except Exception as error:
+        except Exception as error:  # a call of an unusual form, which `identify` understands
             if is_of_signal_handler(error):
                 raise
         if action is None:

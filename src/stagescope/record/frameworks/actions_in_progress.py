@@ -76,7 +76,7 @@ class ActionsInProgress:
             self.leave(action, outer)
         if recorder.mirror is not None:
             recorder.mirror.close()
-        if recorder.action is None:
+        if recorder.action is None and recorder.timer.device is None:
             recorder.settle()
 
     def open(self, action: Action) -> None:

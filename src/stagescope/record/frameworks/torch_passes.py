@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.calls import never_raises
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.actions_in_progress import ActionsInProgress
 from stagescope.record.frameworks.runs import ACTIONS, BACKWARD, BACKWARD_INPUT, LOSS, end_action
@@ -42,10 +43,13 @@ class Passes(ActionsInProgress):
         self._chunk_of_backward: dict[int, int | None] = {}
         self._chunk_of_loss: dict[int, int | None] = {}
 
+    @never_raises()
     def expect(self, schedule: Any, stages: list[Any]) -> None:
         """Note which of these stages compute a backward and a loss in a run of their schedule."""
         has_loss = schedule._loss_fn is not None  # noqa: SLF001  # no public name
         has_backward = schedule._has_backward  # noqa: SLF001  # same; of a stage it may only be set later in the run
+        self._chunk_of_backward.clear()
+        self._chunk_of_loss.clear()
         for stage in stages:
             index = stage.stage_index
             chunk = self.chunk_of_stage.get(index)
