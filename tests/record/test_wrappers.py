@@ -35,6 +35,9 @@ class Stage:
         del microbatch, data, keep
         return self.inside()
 
+    def evaluate(self, microbatch):
+        return microbatch
+
     def backward(self, microbatch, loss=None, full_backward=True, last_backward=False):  # noqa: FBT002  # as torch has it
         del microbatch, loss, full_backward, last_backward
         return self.inside()
@@ -67,7 +70,9 @@ def stages(recorder, actions, asked, monkeypatch):
 
     guard = Guard(recorder, "a framework")
     recorder.guards["a framework"] = guard
+    certain = StageMethod(FORWARD, 0, 1, CHUNKS, is_certain=True)
     for name, find, method in (
+        ("evaluate", identify, certain),
         ("forward", identify, StageMethod(FORWARD, 0, 1, CHUNKS)),
         ("backward", identify_backward, StageMethod(BACKWARD, 0, 1, CHUNKS, KINDS)),
     ):
@@ -108,6 +113,13 @@ def test_calls_of_an_unusual_form_are_asked_about(recorder, stages, asked):
     assert asked == [0, 0, 5]
     assert recorded(recorder)[1:] == [(FORWARD, 0, 1, 0), (BACKWARD_INPUT, 0, 2, 0), (FORWARD, 5, 3, 0)]
     assert all(guard.errors == 0 for guard in recorder.guards.values())
+
+
+def test_calls_that_are_certainly_no_action_are_not_asked_about(recorder, stages, asked):
+    assert Stage(5).evaluate(3) == 3
+    stages[0].evaluate(4)
+    assert not asked
+    assert recorded(recorder)[1:] == [(FORWARD, 0, 4, 0)]
 
 
 def test_error_of_a_call_of_an_unusual_form_has_no_other_in_its_context(stages):

@@ -88,8 +88,9 @@ class StageMethod(NamedTuple):
     """How the wrapper finds the action of a usual call without asking `identify`, which it asks for all other calls.
 
     The argument at `stage_at` has a `stage_index`, that at `microbatch_at` is the micro-batch. `chunks` has the chunk
-    of each stage, None for stages of which `identify` must be asked. If there are `kinds`, the function is called with
-    two arguments by position, and its keyword ``full_backward`` states which kind the action has; True is the default.
+    of each stage, None for stages of which `identify` must be asked, or, if it `is_certain`, that compute nothing. If
+    there are `kinds`, the function is called with two arguments by position, and its keyword ``full_backward`` states
+    which kind the action has; True is the default.
     """
 
     kind: int
@@ -97,6 +98,7 @@ class StageMethod(NamedTuple):
     microbatch_at: int
     chunks: Mapping[int, int | None]
     kinds: Mapping[Any, int] | None = None
+    is_certain: bool = False
 
 
 class Timed(NamedTuple):

@@ -120,10 +120,12 @@ def stage_wrapper(
 ) -> Function:
     """Return a wrapper that does what `timed_wrapper` does, for calls that only need to be recorded.
 
-    It calls nothing of the recorder for them. All other calls go to `unusual`, the wrapper that is able to do all.
+    It calls nothing of the recorder for them, nor for those that are certainly no action. All other calls go to
+    `unusual`, the wrapper that is able to do all.
     """
     actions, possible = timed.actions, timed.possible
-    kind_of_all, stage_at, microbatch_at, chunks, kinds = method
+    kind_of_all, stage_at, microbatch_at, chunks, kinds, is_certain = method
+    nothing: tuple[Any, ...] | None = () if is_certain else None
     recorder, expected, leave = actions.recorder, actions.expected, guard.leave
     waiting = recorder.waiting
 
@@ -136,7 +138,7 @@ def stage_wrapper(
                 stage = args[stage_at].stage_index
                 chunk = chunks[stage]
                 if chunk is None:
-                    pass
+                    action = nothing
                 elif kinds is None:
                     action = kind_of_all, stage, args[microbatch_at], chunk
                 else:
@@ -145,8 +147,8 @@ def stage_wrapper(
         except Exception as error:  # a call of an unusual form, which `identify` understands
             if is_of_signal_handler(error):
                 raise
-        if action is None:
-            return unusual(*args, **kwargs)
+        if not action:
+            return unusual(*args, **kwargs) if action is None else original(*args, **kwargs)
         token = now_ns()
         recorder.action = action
         try:

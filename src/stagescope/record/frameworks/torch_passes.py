@@ -112,5 +112,5 @@ class Passes(ActionsInProgress):
             microbatch = args[number] if len(args) > number else kwargs["mb_index"]
             return LOSS, index, microbatch, chunk_of(index, NONE)
 
-        method = StageMethod(LOSS, stage_at, number, self._chunk_of_loss)
+        method = StageMethod(LOSS, stage_at, number, self._chunk_of_loss, is_certain=True)
         return Timed(self, identify, possible=self.last_stages, method=method)
