@@ -9,7 +9,6 @@ other direction. The constant is a further unknown of the fit, near its most pla
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -123,12 +122,7 @@ def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
     """
     cells, pair = problem.cells, problem.cells.pair
     delay_ns = _residual_delays(problem, fitted)
-    with ThreadPoolExecutor(2) as threads:  # numpy sorts without the lock of the interpreter
-        ways = list(
-            threads.map(
-                lambda way: _shortest(cells.index[way], delay_ns[way], pair), (cells.ahead, ~cells.ahead)
-            )
-        )
+    ways = [_shortest(cells.index[way], delay_ns[way], pair) for way in (cells.ahead, ~cells.ahead)]
     least, noise = np.stack(ways, axis=1)
     trip_ns = least.sum(axis=0)
     usual_ns = _usual(pair, trip_ns, problem.low_quantile)
