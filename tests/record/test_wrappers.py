@@ -14,6 +14,7 @@ from framework_trainings import only_contents
 from stagescope.record import wrappers
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.actions_in_progress import ActionsInProgress
+from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.hooks import MAX_ERRORS, Guard, StageMethod, Timed, observed, prepared
 from stagescope.record.timing import Timer
 from stagescope.record.waiting import FIELDS_OF_ACTION, MOST_WAITING
@@ -212,6 +213,17 @@ def test_an_action_ends_where_it_began_to_wait_for_a_reduction(recorder, stages,
     spans = only_contents(Path(recorder.directory)).spans
     assert spans["end_ns"].tolist()[1] == moments[0]
     assert spans["end_ns"].tolist()[2] > moments[0]
+
+
+def test_an_action_after_a_reduction_outside_of_actions_has_its_own_end(recorder, stages):
+    reducing = collectives_of(recorder).observe_reduction(3)
+    next(reducing)
+    recorder.computed = recorder.timer.begin()
+    reducing.close()
+    stages[1].backward(1)
+    recorder.stop("test")
+    spans = only_contents(Path(recorder.directory)).spans
+    assert spans["end_ns"].tolist()[1] > spans["start_ns"].tolist()[1]
 
 
 def test_actions_beyond_the_most_that_may_wait_are_packed_at_once(recorder, stages, monkeypatch):

@@ -143,6 +143,15 @@ class Emitter(ActionInProgress):
     reduction of its gradients, None if it did not. What ends an action sets it to None; outside of actions it stays so.
     """
 
+    def end_reduction(self, before: Action | None) -> None:
+        """Continue with the action that was in progress before a reduction of gradients, None if there was none.
+
+        A reduction outside of actions is nothing that the next action waited for.
+        """
+        self.action = before
+        if before is None and not self.is_in_range:
+            self._computed = None
+
     def _set_step(self, step: int) -> None:
         self._step = step
         self.plain_middle = plain_middle(step)

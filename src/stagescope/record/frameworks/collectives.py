@@ -114,7 +114,7 @@ class Collectives:
             with self.reducing():
                 return (yield)
         finally:
-            recorder.action = before
+            recorder.end_reduction(before)
 
     def observe_one_by_one(self) -> Observation:
         """Observe a call whose collectives are recorded one by one, also in an action."""

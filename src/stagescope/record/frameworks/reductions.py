@@ -44,7 +44,8 @@ class Reduction:
         """Continue as before the call."""
         del result
         recorder = self._recorder
-        recorder.action, recorder.is_one_by_one = state
+        before, recorder.is_one_by_one = state
+        recorder.end_reduction(before)
         self._collectives.reductions -= 1
 
     def abandon(self, state: tuple[Action | None, bool] | None) -> None:

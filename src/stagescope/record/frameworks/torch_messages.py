@@ -82,7 +82,7 @@ class Messages:
         recorder, created, keep = self.recorder, self._created.values, self._created.keep
 
         def see(args: tuple[Any, ...], kwargs: dict[str, Any], operations: Any) -> None:
-            if not recorder.enabled or (type(operations) is not list and not isinstance(operations, tuple)):
+            if not recorder.enabled or not isinstance(operations, (list, tuple)):
                 return
             stage = args[0].stage_index
             number = args[place] if len(args) > place else kwargs[microbatch]
