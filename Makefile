@@ -18,9 +18,11 @@ help: ## list the targets
 ifeq ($(origin BIN),command line)
 DEMO_READY :=
 DEV_READY :=
+EXTENSION :=
 else
 DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
+EXTENSION := build/.extension-ready
 endif
 
 # The marker files are written last, so an interrupted installation is never mistaken for a finished one.
@@ -32,10 +34,16 @@ $(VENV)/.dev-ready: pyproject.toml constraints.txt
 	@tools/install.sh '$(VENV)' '$(PYTHON)' demo,dev
 	@touch $@ $(VENV)/.demo-ready
 
-demo: $(DEMO_READY) ## train a small 4-rank pipeline on this machine, record it, and explain its bubble (writes demo/)
+# The installation builds the extension, this builds it again when its sources have changed. Without a compiler there is
+# none, and everything works without it.
+build/.extension-ready: $(wildcard native/*) tools/build_hook.py | $(DEMO_READY)
+	@$(BIN)/python tools/build_hook.py || true
+	@mkdir -p build && touch $@
+
+demo: $(DEMO_READY) $(EXTENSION) ## train a small 4-rank pipeline on this machine, record it, and explain its bubble (writes demo/)
 	@$(BIN)/stagescope demo --force -o demo
 
-demo-live: $(DEMO_READY) ## follow a real training: slow a rank, pause recording, hang a rank, each named (writes demo-live/)
+demo-live: $(DEMO_READY) $(EXTENSION) ## follow a real training: slow a rank, pause recording, hang a rank, each named (writes demo-live/)
 	@$(BIN)/python -m tools.demo_live demo-live
 
 # loadfile keeps the tests of a file in one process, because some files share a training run.
@@ -43,7 +51,7 @@ demo-live: $(DEMO_READY) ## follow a real training: slow a rank, pause recording
 # One worker more than there are cores: a third of the time, tests wait for a training or a browser. Polars gets one
 # thread in each, because threads that wait for each other cost a tenth of the CPU time; test-exhaustive has all.
 WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
-test: $(DEV_READY) ## run the tests, without the exhaustive sweeps, and list what was skipped and why
+test: $(DEV_READY) $(EXTENSION) ## run the tests, without the exhaustive sweeps, and list what was skipped and why
 	@POLARS_MAX_THREADS=1 $(BIN)/python tools/run_tests.py -n $(WORKERS) --dist loadfile -m "not exhaustive"
 
 # In an environment of its own. What starts browsers, trainings or builds does not depend on these versions. The package
@@ -70,7 +78,7 @@ test-lowest: $(LOWEST)/.ready ## run most tests with the lowest versions that py
 
 # Without -W error, whose filters python -X dev would come before. pip itself warns, so the tests run it without.
 TESTS ?= tests
-test-dev: $(DEV_READY) ## run tests with Python's development mode and warnings as errors: TESTS=tests/ingest BIN=...
+test-dev: $(DEV_READY) $(EXTENSION) ## run tests with Python's development mode and warnings as errors: TESTS=tests/ingest BIN=...
 	@PYTHONWARNINGS=error PYTHONPATH=src $(BIN)/python -X dev -m pytest -q -n 2 --dist loadfile -m "not exhaustive" $(TESTS)
 
 audit: $(DEV_READY) ## look up known vulnerabilities of the required packages; skipped without the network
@@ -78,7 +86,7 @@ audit: $(DEV_READY) ## look up known vulnerabilities of the required packages; s
 		--no-input --retries 1 --timeout 10 pip-audit 2> build/audit/install.log || true
 	@$(BIN)/python tools/audit.py build/audit/bin/pip-audit
 
-test-exhaustive: $(DEV_READY) ## run what `make test` leaves out: sweeps and long tests
+test-exhaustive: $(DEV_READY) $(EXTENSION) ## run what `make test` leaves out: sweeps and long tests
 	@$(BIN)/python tools/run_tests.py -n auto --dist loadfile -m exhaustive
 
 # make fuzz SECONDS=600 SEED=7 FORMAT=nsight; the mutated files of failures are kept in fuzz-failures/.
@@ -111,7 +119,7 @@ docs: $(DEV_READY) ## regenerate the generated parts of the documents, and the b
 	@$(BIN)/python tools/write_docs.py
 	@$(BIN)/python tools/write_sbom.py
 
-bench: $(DEV_READY) ## run every benchmark and print its results
+bench: $(DEV_READY) $(EXTENSION) ## run every benchmark and print its results
 	@tools/each.sh $(BIN)/python benchmark benchmarks/*_speed.py benchmarks/overhead.py benchmarks/recorded_steps.py benchmarks/recorded_ranks.py
 
 # Uses the Python whose torch supports the GPU and installs nothing into it: make gpu-check PYTHON=...

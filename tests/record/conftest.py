@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from stagescope import record
-from stagescope.record import session
+from stagescope.record import compiled, session
 from stagescope.record.patching import Patches
 from stagescope.record.recorder import Recorder
 from stagescope.record.run_identity import RUN_VARIABLE
@@ -28,6 +28,18 @@ def small_disk(tmp_path):
         pytest.skip("needs the right to mount a file system")
     yield directory
     subprocess.run(["umount", str(directory)], check=True, timeout=30)
+
+
+@pytest.fixture(params=["in Python", "compiled"])
+def way(request, monkeypatch):
+    """How calls are wrapped: in Python, or by the extension where nothing is unusual."""
+    if request.param == "in Python":
+        monkeypatch.setattr(compiled, "extension", lambda: None)
+    elif compiled.extension() is None:
+        pytest.skip(
+            "the extension has not been built here: tests/record/test_compiled.py states whether it could be"
+        )
+    return request.param
 
 
 @pytest.fixture

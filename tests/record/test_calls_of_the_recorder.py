@@ -27,6 +27,8 @@ from stagescope.record.hooks import Guard, observed, prepared
 
 OWN = os.path.dirname(record.__file__) + os.sep
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 def calls_of(function, *args, **kwargs):
     """Return how many functions of the recorder a call of `function` calls."""
@@ -123,11 +125,11 @@ def of_torch(recorder, patches, monkeypatch):
     assert all(guard.errors == 0 for guard in recorder.guards.values())
 
 
-def test_a_micro_batch_of_torch_takes_the_calls_of_its_two_actions_and_four_messages(of_torch):
+def test_a_micro_batch_of_torch_takes_the_calls_of_its_two_actions_and_four_messages(of_torch, way):
     """One call for each action, one for the loss that is computed elsewhere, and for each message two where it is
-    created and two where it is waited for, besides two for each of three batches.
+    created and two where it is waited for, besides two for each of three batches. The extension takes none.
     """
-    assert calls_per_microbatch(of_torch(1)) <= 2 + 1 + 4 * 4 + 3 * 2
+    assert calls_per_microbatch(of_torch(1)) <= (0 if way == "compiled" else 2 + 1 + 4 * 4 + 3 * 2)
 
 
 def test_a_message_that_does_not_exist_takes_one_call_where_it_would_be_created(of_torch):
@@ -177,10 +179,10 @@ def all_reduce(recorder, monkeypatch):
     assert guard.errors == 0
 
 
-def test_a_collective_inside_an_action_takes_three_calls(all_reduce, recorder):
-    """The wrappers of its issue and of the wait for it, and the function that counts it."""
+def test_a_collective_inside_an_action_takes_at_most_three_calls(all_reduce, recorder, way):
+    """The wrappers of its issue and of the wait for it, which the extension leaves out, and what counts it."""
     recorder.action = (1, 0, 0, 0)
-    assert calls_of(all_reduce) == 3
+    assert calls_of(all_reduce) == (2 if way == "compiled" else 3)
 
 
 def test_a_recorded_collective_takes_at_most_eleven_calls(all_reduce):

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from stagescope.record.hooks import MAX_ERRORS, Guard, can_be_observed, observed
 from stagescope.record.patching import Patches
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 class Recorder:
     """What a guard needs of a recorder."""

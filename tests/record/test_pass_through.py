@@ -11,6 +11,8 @@ from stagescope.record.hooks import Guard, observed
 from stagescope.record.patching import Patches
 from stagescope.record.points import all_parts
 
+pytestmark = pytest.mark.usefixtures("way")
+
 HOOKED = [(part, point) for part in all_parts() for point in part.points if point.hook]
 
 

@@ -3,15 +3,19 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+import pytest
+
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import waiting
 from stagescope.record.buffers import ChunkPool
 from stagescope.record.format import NONE
 from stagescope.record.recording import Recording
 from stagescope.record.records import plain_middle
-from stagescope.record.waiting import MOST_WAITING, Waiting
+from stagescope.record.waiting import Waiting
 from stagescope.record.writer import Writer
 from stagescope.vocabulary.kinds import BY_NAME, STEP_CODE
+
+pytestmark = pytest.mark.usefixtures("way")
 
 SPAN_COLUMNS = (
     "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "bytes", "step", "microbatch", "peer", "pair", "name",
@@ -69,12 +73,12 @@ def test_spans_beyond_the_most_that_may_wait_are_packed_at_once(recorder, monkey
     recorder.begin_step(0)
     assert recorder.flush()
     monkeypatch.setattr(recorder._writer, "_store", lambda: None)  # held up by a disk
-    for number in range(MOST_WAITING + 10):
+    for number in range(recorder.most_waiting + 10):
         recorder.emit_action(FORWARD, number, number + 1, 0, number, 0)
-    assert len(recorder.waiting) == MOST_WAITING
+    assert len(recorder.waiting) == recorder.most_waiting
     monkeypatch.undo()
     found = stored(recorder)
-    assert sorted(found.spans["microbatch"].tolist()) == list(range(MOST_WAITING + 10))
+    assert sorted(found.spans["microbatch"].tolist()) == list(range(recorder.most_waiting + 10))
     assert found.dropped_spans == 0
 
 

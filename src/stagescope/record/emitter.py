@@ -15,6 +15,7 @@ from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record import compiled
 from stagescope.record.buffers import LAST_RECORD, RECORD_BYTES, Seen
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagescope.record.buffers import ThreadBuffer
+    from stagescope.record.compiled import Ring
     from stagescope.record.mirrors import Mirrors
     from stagescope.record.timing import Timer
     from stagescope.record.waiting import Ended, Plain
@@ -68,12 +70,14 @@ class Emitter(ActionInProgress):
     * `has_actions`: whether a framework has computed an action, so that a step without any can be reported.
     * `is_in_run`, `is_in_marked_step`: set during a run of a schedule, and in a step that the training itself marks.
     * `waiting`: spans that the writer has yet to pack (waiting.py), which are those of the thread `waiting_thread`,
-      whose buffer has the index `thread_index`. 0 if no thread leaves its actions there.
+      whose buffer has the index `thread_index`. 0 if no thread leaves its actions there. There are at most
+      `most_waiting`.
     * `alone`: whose actions are recorded in this run, if not those of all frameworks (frameworks/runs.py).
     """
 
     __slots__ = (
-        "_step", "alone", "is_in_marked_step", "is_in_run", "last_pair", "local", "on_change", "seen", "waiting",
+        "_step", "alone", "is_in_marked_step", "is_in_run", "last_pair", "local", "most_waiting", "on_change",
+        "seen", "waiting",
     )  # fmt: skip
 
     timer: Timer
@@ -93,7 +97,9 @@ class Emitter(ActionInProgress):
         self.has_actions = False
         self.is_in_run = self.is_in_marked_step = False
         self.alone: object = None
-        self.waiting: deque[Ended] = deque()
+        own = compiled.ring()
+        self.waiting: deque[Ended] | Ring = deque() if own is None else own
+        self.most_waiting = MOST_WAITING if own is None else own.most
         self.seen = Seen()
         self.begin_empty()
 
@@ -210,7 +216,7 @@ class Emitter(ActionInProgress):
         step: int | None = None,
     ) -> None:
         """Record one span of `step` (default: the current step) on the lane that its kind belongs to."""
-        if self.waiting_thread == get_ident() and len(self.waiting) < MOST_WAITING:
+        if self.waiting_thread == get_ident() and len(self.waiting) < self.most_waiting:
             self.seen.spans = True
             number = self._step if step is None else step
             self.waiting.append((start_ns, end_ns, wait_start_ns, wait_end_ns, size_bytes, number, stage, microbatch,
@@ -262,7 +268,7 @@ class Emitter(ActionInProgress):
         self, kind: int, start_ns: int, end_ns: int, stage: int, microbatch: int, chunk: int, name: int = 0
     ) -> None:
         """Record one action of the current step, or a span of one of few names, as `emit` does, in less time."""
-        if self.waiting_thread == get_ident() and len(self.waiting) < MOST_WAITING:
+        if self.waiting_thread == get_ident() and len(self.waiting) < self.most_waiting:
             self.seen.spans = True
             middle, thread = self.plain_middle, self.thread_index
             self.waiting.append((start_ns, end_ns, middle, stage, microbatch, thread, kind, chunk, name))

@@ -15,8 +15,8 @@ before its ``yield`` ignores the call. An exception of the observer never reache
 reports the first one, and turns the hooks of that framework off after `MAX_ERRORS`.
 
 A generator and the object of a call cost 3 us. Functions that are called for each action or message are therefore seen
-by a `Timed`, a `Watch`, `Waits`, `Issues` or a `Result`, made once for each function by a method marked with
-`prepared`. The wrappers themselves are in wrappers.py.
+by a `Timed`, a `Watch`, `Waits`, a `Creation`, `Issues` or a `Result`, made once for each function by a method marked
+with `prepared`. The wrappers themselves are in wrappers.py, and in C for usual calls; see compiled.py.
 
 While torch.compile traces a function, these wrappers are not there: a call that is compiled runs later, and often.
 What an observer does cannot be traced either, so ``fullgraph=True`` would fail.
@@ -28,7 +28,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from stagescope.record import wrappers
+from stagescope.record import compiled, wrappers
 from stagescope.record.calls import Signature
 from stagescope.record.patching import GUARDS, MARK
 from stagescope.record.signal_handlers import is_of_signal_handler
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping
 
     from stagescope.record.calls import Call, Parameter
+    from stagescope.record.compiled import Pending
     from stagescope.record.recorder import Recorder
     from stagescope.record.timing import Timer
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     Observer = Callable[[Call], Observation]
     Action = tuple[int, int, int, int]  # kind, stage, micro-batch, chunk
     Result = Callable[[Arguments, Keywords, Any], None]
-    Preparation = Callable[[Signature], "Watch | Timed | Waits | Issues | Result"]
+    Preparation = Callable[[Signature], "Watch | Timed | Waits | Creation | Issues | Result"]
     Predicate = Callable[[Arguments], bool]
 
 MAX_ERRORS = 10
@@ -64,6 +65,7 @@ class Actions(Protocol):
 
     recorder: Recorder
     expected: Collection[Any]
+    pending: Pending | None
 
     def enters(self, action: Action, outer: Action) -> bool:
         """Return whether an action that begins inside of `outer` is none of those in progress."""
@@ -122,22 +124,42 @@ class Waits(NamedTuple):
 
     `values` has, by the id of a handle, a reference to it and three things: the function that receives the moments at
     which the wait began and ended, its first argument unless that is None, and the clock that the moments are read
-    from, None for that of the `timer`.
+    from, None for that of the `timer`. Handles of `pending` messages are known besides; `ended` receives those that a
+    wrapper in C cannot record.
     """
 
     values: dict[int, tuple[Callable[[], object], Any]]
     timer: Timer
+    pending: Pending | None = None
+    ended: Callable[..., None] | None = None
+
+
+class Creation(NamedTuple):
+    """What sees the calls of a method of a stage that creates operations, each of which moves one tensor.
+
+    `see` is a `Result`, which notes a message of `kind` for each operation; the micro-batch is the argument at
+    `microbatch_at`. In usual calls, a wrapper in C adds them to `pending` instead; see frameworks/torch_messages.py.
+    """
+
+    recorder: Recorder
+    kind: int
+    microbatch_at: int
+    pending: Pending | None
+    see: Result
 
 
 class Issues(NamedTuple):
     """What sees the calls of a function that issues a list of operations, its parameter `operations`.
 
-    `issued` receives these, when the call began, and its result.
+    `issued` receives these, when the call began, and its result. A wrapper in C notes handles in `pending` instead, if
+    no operation was left to Python and their class is known: `known` has the former and these classes.
     """
 
     recorder: Recorder
     operations: Parameter
     issued: Callable[[Arguments, int, Any], None]
+    pending: Pending | None
+    known: tuple[dict[int, Any], set[type]]
 
 
 class Watch(Protocol):
@@ -160,8 +182,8 @@ class Watch(Protocol):
 def prepared(method: Prepared) -> Prepared:
     """Mark a method that prepares for the calls of a function, whose `Signature` it receives, once.
 
-    It returns a `Watch`, a `Timed`, `Waits`, `Issues`, or a function that receives arguments and result of each call
-    with a result that is not empty.
+    It returns a `Watch`, a `Timed`, `Waits`, a `Creation`, `Issues`, or a function that receives arguments and result
+    of each call with a result that is not empty.
     """
     setattr(method, PREPARED, True)
     return method
@@ -249,10 +271,13 @@ def observed(
             wrapper = wrappers.waits_wrapper(original, watch, guard)
         elif isinstance(watch, Issues):
             wrapper = wrappers.issues_wrapper(original, watch, guard)
+        elif isinstance(watch, Creation):
+            wrapper = wrappers.seen_wrapper(original, watch.see, guard)
         elif callable(watch):
             wrapper = wrappers.seen_wrapper(original, watch, guard)
         else:
             wrapper = wrappers.watched_wrapper(original, watch, guard, ignores)
+        wrapper = compiled.plain_wrapper(original, wrapper, watch, guard)
     else:
         wrapper = wrappers.observed_wrapper(original, signature, observer, guard, ignores)  # type: ignore[arg-type]  # not marked
     functools.update_wrapper(wrapper, original)

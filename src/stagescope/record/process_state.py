@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from stagescope.record import wrappers
+from stagescope.record import compiled, wrappers
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import BY_CODE
@@ -49,7 +49,7 @@ def process_state(recorder: Recorder, *, all_threads: bool = False) -> Facts:
     frame = frames.get(thread)
     state: Facts = {"time_ns": now_ns(), "step": recorder.step}
     if frame is not None:
-        state["calls"] = list(_calls(frame))
+        state["calls"] = _calls(frame, thread)
         state["stack"] = stack_of(frame)
     groups = _issued(recorder)
     if groups:
@@ -82,8 +82,32 @@ def _name(thread: int) -> str:
     return f"{known.name if known is not None else 'unknown'} {thread}"[:MOST_CHARACTERS]
 
 
-def _calls(frame: FrameType) -> Iterator[Facts]:
-    """Yield the hooked calls in progress, the innermost first."""
+def _calls(frame: FrameType, thread: int) -> list[Facts]:
+    """Return the hooked calls in progress, the innermost first."""
+    found = list(_calls_of_frames(frame))
+    plain = list(_plain_calls(thread))
+    if plain and found:  # all were timed on the host, or those on a device began inside of the others
+        return sorted(found + plain, key=_began, reverse=True)
+    return found + plain
+
+
+def _began(call: Facts) -> float:
+    since: Any = call.get("since_ns", float("inf"))
+    return float(since)
+
+
+def _plain_calls(thread: int) -> Iterator[Facts]:
+    """Yield the calls of wrappers in C, which have no variables."""
+    for found, issue_ns, start_ns in compiled.calls_in_progress(thread):
+        if issue_ns is None:
+            yield action_facts(found, start_ns)
+        else:
+            kind, stage, microbatch, peer, _ = found
+            message = message_facts(kind, issue_ns, stage=stage, microbatch=microbatch, peer=peer)
+            yield {"call": "wait", "for": [message], "since_ns": start_ns}
+
+
+def _calls_of_frames(frame: FrameType) -> Iterator[Facts]:
     for each in _outwards(frame):
         if each.f_code.co_filename != _WRAPPERS or each.f_code.co_name != "wrapper":
             continue

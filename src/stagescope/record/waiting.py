@@ -10,14 +10,16 @@ held up by a disk, further ones are packed where they end, into the bounded memo
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.format import NONE
 from stagescope.record.records import LANE_OF_CODE, action_tail, pack_plain_bytes, pack_span_bytes
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Iterable
+
+    from stagescope.record.compiled import Ring
 
 Plain = tuple[bytes | None, int]
 """What the actions of one step have in common: the bytes of `records.plain_middle`, and the index of the thread."""
@@ -37,24 +39,36 @@ MOST_TAILS = 2**10
 
 
 class Waiting:
-    """The spans that wait in `queue` for the writer."""
+    """The spans that wait in `queue` for the writer; those in a `Ring` are packed already.
 
-    def __init__(self, queue: deque[Ended]) -> None:
+    `packed` are the records of one that have been taken, `dropped` the spans that did not fit into it.
+    """
+
+    def __init__(self, queue: deque[Ended] | Ring) -> None:
         self._queue = queue
         self._taken: list[Ended] = []
+        self.packed = b""
         self._tails: dict[tuple[int, int, int, int], bytes] = {}
 
     def take(self) -> list[Ended]:
         """Return all that wait now, or those that were taken before if they are not `done`."""
         queue, taken = self._queue, self._taken
-        if not taken:
+        if not isinstance(queue, deque):
+            self.packed = self.packed or queue.take()
+        elif not taken:
             for _ in range(len(queue)):
                 taken.append(queue.popleft())
         return taken
 
+    @property
+    def dropped(self) -> int:
+        """How many spans could not be packed when they were appended."""
+        return 0 if isinstance(self._queue, deque) else self._queue.dropped
+
     def done(self) -> None:
         """Forget those that were taken: they have been written."""
         self._taken.clear()
+        self.packed = b""
 
     def pack(self, ended: Iterable[Ended]) -> tuple[bytes, int]:
         """Return the records of spans, and how many had a value that does not fit its field."""

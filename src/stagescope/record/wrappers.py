@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.calls import Call
 from stagescope.record.clock import now_ns
 from stagescope.record.signal_handlers import is_of_signal_handler
-from stagescope.record.waiting import MOST_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +72,7 @@ def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:
     """Return a wrapper of a function that computes one action."""
     actions, identify, after, always, possible, _ = timed
     recorder, expected, leave = actions.recorder, actions.expected, guard.leave
-    waiting = recorder.waiting
+    waiting, most_waiting = recorder.waiting, recorder.most_waiting
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if guard.is_off or not possible or not (recorder.enabled or always):
@@ -101,7 +100,7 @@ def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:
             raise
         try:
             plain = recorder.plain
-            if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < MOST_WAITING:
+            if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < most_waiting:
                 waiting.append((token, now_ns(), plain, action))
                 recorder.action = None
             else:
@@ -127,7 +126,7 @@ def stage_wrapper(
     kind_of_all, stage_at, microbatch_at, chunks, kinds, is_certain = method
     nothing: tuple[Any, ...] | None = () if is_certain else None
     recorder, expected, leave = actions.recorder, actions.expected, guard.leave
-    waiting = recorder.waiting
+    waiting, most_waiting = recorder.waiting, recorder.most_waiting
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not possible:
@@ -158,7 +157,7 @@ def stage_wrapper(
             raise
         try:
             plain = recorder.plain
-            if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < MOST_WAITING:
+            if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < most_waiting:
                 waiting.append((token, now_ns(), plain, action))
                 recorder.action = None
             else:
@@ -172,7 +171,7 @@ def stage_wrapper(
 
 def waits_wrapper(original: Function, waits: Waits, guard: Guard) -> Function:
     """Return a wrapper of a method that waits for a handle, which calls `waited` if it is one of those in `waits`."""
-    values, timer = waits
+    values, timer = waits.values, waits.timer
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not (values and args and id(args[0]) in values) or guard.is_off or is_traced():
@@ -204,7 +203,7 @@ def waits_wrapper(original: Function, waits: Waits, guard: Guard) -> Function:
 
 def issues_wrapper(original: Function, issues: Issues, guard: Guard) -> Function:
     """Return a wrapper of a function that issues operations. Most of its calls are of no operation."""
-    recorder, operations, issued = issues
+    recorder, operations, issued = issues[:3]
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         found = start_ns = None

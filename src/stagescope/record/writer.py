@@ -157,16 +157,19 @@ class Writer:
         self._write_waiting(ended)
         self._recording.write_counters()
         dropped = self._dropped_by_ended_threads + sum(buffer.dropped for buffer in self._buffers)
-        dropped += self._dropped_while_packing
+        dropped += self._dropped_while_packing + (0 if self._waiting is None else self._waiting.dropped)
         self._recording.write_drops(dropped + self._recording.spans_lost)
         self._recording.write_raw_readings()
         self._recording.write_anchor_if_due()
         self._on_stored()
 
     def _write_waiting(self, ended: list[Ended]) -> None:
-        """Pack and write actions, in portions of the size of a chunk."""
-        if self._waiting is None or not ended:
+        """Write actions, of which those in `ended` have to be packed, in portions of the size of a chunk."""
+        if self._waiting is None:
             return
+        if self._waiting.packed:
+            self._recording.write_spans(self._waiting.packed)
+            self._waiting.packed = b""
         for begin in range(0, len(ended), RECORDS_OF_CHUNK):
             records, dropped = self._waiting.pack(ended[begin : begin + RECORDS_OF_CHUNK])
             self._recording.write_spans(records)

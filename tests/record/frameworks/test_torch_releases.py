@@ -24,6 +24,8 @@ from stagescope.record.patching import MARK, Patches
 from stagescope.record.recorder import Recorder
 from stagescope.vocabulary.kinds import BY_CODE
 
+pytestmark = pytest.mark.usefixtures("way")
+
 RELEASES = (5, 8, 10, 13, 14, 15)
 FIELDS = [name for name, *_ in SPAN_FIELDS if name != "reserved"]
 

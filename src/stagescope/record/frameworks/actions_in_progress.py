@@ -23,11 +23,12 @@ class ActionsInProgress:
     The last that has begun is `recorder.action`; those around it are in a set, which is usually empty.
     """
 
-    __slots__ = ("_around", "expected", "note", "recorder")
+    __slots__ = ("_around", "expected", "note", "pending", "recorder")
 
     def __init__(self, recorder: Recorder, expected: Collection[Any] = ()) -> None:
         self.recorder = recorder
         self.expected = expected
+        self.pending: Any = None
         self.note: Callable[[Action], object] | None = None
         self._around: set[Action] = set()
 

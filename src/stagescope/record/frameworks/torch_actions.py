@@ -11,6 +11,7 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record import compiled
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import GRAD_REDUCE
@@ -120,6 +121,8 @@ class ActionRanges:
             begun = recorder.timer.begin()
             self._collectives.reductions += 1
         else:
+            if len(self.unseen) < MOST_UNSEEN:
+                self.unseen.add(opened.name)
             return
         setattr(opened, OPENED, (action, self._messages.receives, self._collectives.reduced, begun))
 
@@ -202,8 +205,9 @@ def range_class(
                 return one
         return object.__new__(cls)
 
-    make.__wrapped__ = vars(original).get("__init__")  # type: ignore[attr-defined]  # for the signature of the class
-    made.__new__ = make  # type: ignore[method-assign,assignment]  # as a static method, which type makes of it
+    maker: Any = compiled.range_maker(make, made, original, unseen)
+    maker.__wrapped__ = vars(original).get("__init__")  # for the signature of the class
+    made.__new__ = staticmethod(maker)  # type: ignore[method-assign]
     return made
 
 

@@ -17,6 +17,7 @@ receive then ends when the action begins that uses its data.
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -26,15 +27,14 @@ from stagescope.record.format import NONE
 from stagescope.record.frameworks.runs import BACKWARD, BACKWARD_INPUT, FORWARD, IdentityMap
 from stagescope.record.frameworks.torch_passes import FIRST
 from stagescope.record.frameworks.works import works_of
-from stagescope.record.waiting import MOST_WAITING
+from stagescope.record.hooks import Creation, Issues
 from stagescope.record.wrappers import UNKNOWN
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stagescope.record.calls import Signature
-    from stagescope.record.hooks import Result
+    from stagescope.record.calls import Parameter, Signature
     from stagescope.record.recorder import Recorder
 
 SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
@@ -55,11 +55,20 @@ because several are made for each action.
 NO_BATCH: Batch = ([], NONE, 0, 0)
 
 
+class Received:
+    """How many receives were waited for, and the moment at which the last of them ended."""
+
+    def __init__(self) -> None:
+        self.receives = 0
+        self.last_receive: Any = None
+
+
 class Messages:
     """Follows each message from the stage method that creates it to the wait that ends it.
 
-    `under_way` and `created` are empty if there is nothing to `close`. `expected` has the numbers of the batches with a
-    receive.
+    `pending`, `under_way` and `created` are empty if there is nothing to `close`. `expected` has the numbers of the
+    batches with a receive. Messages that were created, issued and waited for in the usual way are `pending` instead,
+    which the wrappers in C fill and empty; they let this class take over what is there before they leave a call to it.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -67,16 +76,29 @@ class Messages:
         self.works = works_of(recorder)
         self._waits = self.works.values
         self._when_waited = self._waited
-        self.receives = 0
-        self.last_receive: Any = None
+        self.pending = self.works.pending
+        self._received: Any = Received() if self.pending is None else self.pending
+        if self.pending is not None:
+            self.pending.take_over = self._take_over
+            self.works.when_ended = self._ended
         self._created = IdentityMap()
         self.created = self._created.ids
         self.under_way: dict[int, Batch] = {}
         self.expected: set[int] = set()
-        self._batches = 0
+        self._numbers = count(1)
         recorder.in_child.append(self._begin_in_child)
 
-    def creation(self, kind: int, signature: Signature, microbatch: str) -> Result:
+    @property
+    def receives(self) -> int:
+        """How many receives were waited for."""
+        return self._received.receives  # type: ignore[no-any-return]
+
+    @property
+    def last_receive(self) -> Any:
+        """The moment at which the last of them ended."""
+        return self._received.last_receive
+
+    def creation(self, kind: int, signature: Signature, microbatch: str) -> Creation:
         """Return what sees the operations that a method of a stage has created for one micro-batch."""
         place = signature.places.get(microbatch, FIRST)
         recorder, created, keep = self.recorder, self._created.values, self._created.keep
@@ -93,7 +115,12 @@ class Messages:
                 except TypeError:  # it has no weak references
                     keep(operation, message)
 
-        return see
+        return Creation(recorder, kind, place, self.pending, see)
+
+    def issues(self, operations: Parameter) -> Issues:
+        """Return what sees the calls of a function that issues operations."""
+        known = self._created.values, self.works.classes
+        return Issues(self.recorder, operations, self.issued, self.pending, known)
 
     def issued(self, operations: tuple[Any, ...], start_ns: int, handles: Any) -> None:
         """Note a call that has issued operations and returned their handles.
@@ -101,6 +128,8 @@ class Messages:
         Where each has its own handle, this does what `_expect` does, without a call for each message.
         """
         end_ns = now_ns()
+        if self.pending:
+            self._take_over()
         created, under_way, step = self._created.values, self.under_way, self.recorder.step
         waits, classes, waited = self._waits, self.works.classes, self._when_waited
         if handles.__class__ is not list or len(handles) != len(operations):
@@ -110,7 +139,7 @@ class Messages:
             reference, message = created.pop(id(operation), UNKNOWN)
             if reference is None or reference() is not operation:
                 continue  # taken by an inner call
-            number = self._batches = self._batches + 1
+            number = next(self._numbers)
             under_way[number] = ([message], step, start_ns, end_ns)
             if message[0] in _RECEIVES:
                 self.expected.add(number)
@@ -132,6 +161,8 @@ class Messages:
 
     def used(self, kind: int, stage: int, microbatch: int, begun: Any) -> None:
         """Record the receives that an action uses without a wait: their data has arrived when it begins."""
+        if self.pending:
+            self._take_over()
         receive = (_RECEIVE_OF_ACTION.get(kind, NONE), stage, microbatch)
         for number in list(self.expected):
             messages, step, start_ns, end_ns = self.under_way.get(number, NO_BATCH)
@@ -150,6 +181,8 @@ class Messages:
 
         Those of a step that has failed, which is not `is_done`, may never have ended: nothing of them is recorded.
         """
+        if self.pending:
+            self._take_over()
         for messages, step, start_ns, end_ns in list(self.under_way.values()):
             sends = [message for message in messages if message[0] not in _RECEIVES]
             self._emit((sends, step, start_ns, end_ns), NONE, NONE)
@@ -162,15 +195,43 @@ class Messages:
         self.under_way.clear()
         self.expected.clear()
         self._created.clear()
+        if self.pending is not None:
+            self.pending.clear()
+
+    def _take_over(self) -> None:
+        """Continue with the messages that the wrappers in C have noted."""
+        if self.pending is None:
+            return
+        created, issued = self.pending.take()
+        for place, reference, message in created:
+            self._created.values[place] = (reference, message)
+        for place, reference, message, step, start_ns, end_ns in issued:
+            number = self._add(([message], step, start_ns, end_ns))
+            self._waits[place] = (reference, (self._when_waited, number, None))
+
+    def _add(self, batch: Batch) -> int:
+        """Return the number of a batch that is under way from now on."""
+        number = next(self._numbers)
+        self.under_way[number] = batch
+        if any(message[0] in _RECEIVES for message in batch[0]):
+            self.expected.add(number)
+        return number
+
+    def _ended(self, message: Message, step: int, *moments: int) -> None:
+        """Record a message that a wrapper in C has waited for, unless the wait has failed: its end is then NONE.
+
+        `moments` are the start and the end of its issue, and of the wait.
+        """
+        start_ns, end_ns, wait_start_ns, wait_end_ns = moments
+        number = self._add(([message], step, start_ns, end_ns))
+        if wait_end_ns != NONE:
+            self._waited(number, wait_start_ns, wait_end_ns)
 
     def _expect(self, handle: object, batch: Batch) -> None:
         """Record a batch at the end of the wait for `handle`."""
-        self._batches += 1
-        self.under_way[self._batches] = batch
-        if any(message[0] in _RECEIVES for message in batch[0]):
-            self.expected.add(self._batches)
+        number = self._add(batch)
         if handle is not None:
-            self.works.watch(handle, self._when_waited, what=self._batches)
+            self.works.watch(handle, self._when_waited, what=number)
 
     def _waited(self, number: int, start: Any, end: Any) -> None:
         """Record a batch at the end of the wait for it.
@@ -184,15 +245,15 @@ class Messages:
         messages, step, start_ns, end_ns = batch
         recorder = self.recorder
         waiting, plain = recorder.waiting, recorder.plain
-        if plain is None or recorder.waiting_thread != get_ident() or len(waiting) >= MOST_WAITING:
+        if plain is None or recorder.waiting_thread != get_ident() or len(waiting) >= recorder.most_waiting:
             plain = None
             recorder.timer.resolve(partial(self._emit, batch), start, end)
         for message in messages:
             ended_ns = end_ns
             if message[0] in _RECEIVES:
                 ended_ns = end
-                self.receives += 1
-                self.last_receive = end
+                self._received.receives += 1
+                self._received.last_receive = end
                 self.expected.discard(number)
             if plain is not None:  # what `_emit` does, without a call
                 waiting.append((start_ns, ended_ns, start, end, step, plain, message))

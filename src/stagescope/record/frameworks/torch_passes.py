@@ -38,6 +38,7 @@ class Passes(ActionsInProgress):
         super().__init__(recorder, messages.expected)
         self.seen: set[Action] = set()
         self._messages = messages
+        self.pending = messages.pending
         self.chunk_of_stage: dict[int, int] = {}
         self.last_stages: set[int] = set()
         self._chunk_of_backward: dict[int, int | None] = {}

@@ -43,7 +43,7 @@ from stagescope.record.frameworks.torch_messages import (
 )
 from stagescope.record.frameworks.torch_passes import Passes
 from stagescope.record.frameworks.torch_schedules import Pipelines
-from stagescope.record.hooks import Issues, prepared
+from stagescope.record.hooks import prepared
 from stagescope.record.installation import Installation, modules_by_name
 from stagescope.record.points.torch_pipelining import FRAMEWORK, OF_STAGES, PARTS
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from stagescope.record.calls import Call, Signature
     from stagescope.record.frameworks.runs import Run
-    from stagescope.record.hooks import Guard, Result, Timed, Watch
+    from stagescope.record.hooks import Creation, Guard, Issues, Result, Timed, Watch
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
 
@@ -149,34 +149,34 @@ class Instrumentation:
         return stage, self.passes.chunk_of_stage.get(stage, NONE)
 
     @prepared
-    def forward_receives(self, signature: Signature) -> Result:
+    def forward_receives(self, signature: Signature) -> Creation:
         """Observe ``get_fwd_recv_ops``."""
         return self.messages.creation(RECV_FORWARD, signature, "fwd_chunk_id")
 
     @prepared
-    def forward_sends(self, signature: Signature) -> Result:
+    def forward_sends(self, signature: Signature) -> Creation:
         """Observe ``get_fwd_send_ops``."""
         return self.messages.creation(SEND_FORWARD, signature, "fwd_chunk_id")
 
     @prepared
-    def backward_receives(self, signature: Signature) -> Result:
+    def backward_receives(self, signature: Signature) -> Creation:
         """Observe ``get_bwd_recv_ops``."""
         return self.messages.creation(RECV_BACKWARD, signature, "bwd_chunk_id")
 
     @prepared
-    def backward_sends(self, signature: Signature) -> Result:
+    def backward_sends(self, signature: Signature) -> Creation:
         """Observe ``get_bwd_send_ops``."""
         return self.messages.creation(SEND_BACKWARD, signature, "bwd_chunk_id")
 
     @prepared
     def issue(self, signature: Signature) -> Issues:
         """Observe ``_batch_p2p``."""
-        return Issues(self.recorder, signature.parameter("p2p_ops"), self.messages.issued)
+        return self.messages.issues(signature.parameter("p2p_ops"))
 
     @prepared
     def issue_batch(self, signature: Signature) -> Issues:
         """Observe ``dist.batch_isend_irecv``, in which only the operations of stages are of interest."""
-        return Issues(self.recorder, signature.parameter("p2p_op_list"), self.messages.issued)
+        return self.messages.issues(signature.parameter("p2p_op_list"))
 
     @prepared
     def enter_range(self, signature: Signature) -> Result:
@@ -228,7 +228,7 @@ class Instrumentation:
         if self.optimizers.tokens:
             self.optimizers.forget()
         messages = self.messages
-        if messages.under_way or messages.created:
+        if messages.pending or messages.under_way or messages.created:
             messages.close()
         self.recorder.pair, self.recorder.is_in_range = NONE, False
         functions = getattr(schedule, "_comp_type_to_function_map", None)
@@ -301,7 +301,7 @@ class StepOfSchedule:
         self._runs.end(state)
         self._instrumentation.evaluates = False
         messages = self._messages
-        if messages.under_way or messages.created:
+        if messages.pending or messages.under_way or messages.created:
             messages.close()
 
     def abandon(self, state: Run | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record import compiled
 from stagescope.record.frameworks.runs import IdentityMap
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.hooks import Waits, prepared
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from stagescope.record.hooks import Guard
     from stagescope.record.patching import Patches
     from stagescope.record.recorder import Recorder
-    from stagescope.record.timing import Timer
 
     Observation = Generator[None, Any, None]
     Clock = Callable[[], Any]
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 class Works:
     """The handles whose waits are recorded; `waits` is empty if there are none.
 
-    `values` and `classes` are for `Messages.issued`, which cannot afford to call `watch`.
+    `values` and `classes` are for `Messages.issued`, which cannot afford to call `watch`. `pending` are the messages
+    that wrappers in C know, None without them; `when_ended` receives one that has ended where something is unusual.
     """
 
-    def __init__(self, timer: Timer) -> None:
-        self._timer = timer
+    def __init__(self, recorder: Recorder) -> None:
+        self._timer = recorder.timer
+        self.pending = compiled.pending(recorder)
+        self.when_ended: Callable[..., None] | None = None
         self._waits = IdentityMap()
         self.waits = self._waits.ids
         self.values = self._waits.values
@@ -83,7 +86,11 @@ class Works:
     def wait(self, signature: Signature) -> Waits:
         """Observe a wait for any handle."""
         del signature
-        return Waits(self._waits.values, self._timer)
+        return Waits(self._waits.values, self._timer, self.pending, self._ended)
+
+    def _ended(self, *message: Any) -> None:
+        if self.when_ended is not None:
+            self.when_ended(*message)
 
     def observe_wait(self, work: object) -> Observation:
         """Observe a call of another function that waits for a handle, which may be unknown."""
@@ -110,4 +117,4 @@ def _user_of(waited: Any) -> object:
 
 def works_of(recorder: Recorder) -> Works:
     """Return the Works of this recorder, shared by all frameworks of the process."""
-    return shared(recorder, Works, recorder.timer)
+    return shared(recorder, Works, recorder)

@@ -1,0 +1,293 @@
+/* The calls that create, issue and wait for the messages of a pipeline; see record/frameworks/torch_messages.py. */
+
+#include "plain.h"
+
+static PyObject *stage_index, *peer, *tensor, *nbytes;
+
+int prepare_messages(void)
+{
+    stage_index = PyUnicode_InternFromString("stage_index");
+    peer = PyUnicode_InternFromString("peer");
+    tensor = PyUnicode_InternFromString("tensor");
+    nbytes = PyUnicode_InternFromString("nbytes");
+    return stage_index && peer && tensor && nbytes ? 0 : -1;
+}
+
+static int is_off(PyObject *guard)
+{
+    return get_slot(guard, slots.is_off) != Py_False;
+}
+
+/* The creation of operations by a stage for one micro-batch: `Creation` in record/hooks.py. */
+
+enum { RECORDER, GUARD, PENDING, SEE };
+enum { MICROBATCH_AT, KIND };
+
+/* Read what a message has from its operation. Return -1 if that cannot be done here, maybe with an exception. */
+static int read_operation(PyObject *operation, Message *message)
+{
+    PyObject *other = PyObject_GetAttr(operation, peer);
+    int done = other != NULL && is_int32(other, &message->peer) ? 0 : -1;
+    Py_XDECREF(other);
+    PyObject *data = done < 0 ? NULL : PyObject_GetAttr(operation, tensor);
+    PyObject *size = data == NULL ? NULL : PyObject_GetAttr(data, nbytes);
+    Py_XDECREF(data);
+    if (size == NULL || !PyLong_Check(size)) {
+        Py_XDECREF(size);
+        return -1;
+    }
+    message->bytes = PyLong_AsLongLong(size);
+    Py_DECREF(size);
+    if (message->bytes == -1 && PyErr_Occurred())
+        return -1;
+    message->reference = PyWeakref_NewRef(operation, NULL);
+    return message->reference == NULL ? -1 : 0;
+}
+
+static int note_operations(const Wrapper *self, PyObject *const *args, PyObject *operations)
+{
+    Pending *pending = (Pending *)self->refs[PENDING];
+    uint8_t kind = (uint8_t)self->numbers[KIND];
+    Message message = {.kind = kind, .is_receive = pending->is_receive[kind]};
+    PyObject *stage = PyObject_GetAttr(args[0], stage_index);
+    int done = stage != NULL && is_int32(stage, &message.stage) &&
+                       is_int32(args[self->numbers[MICROBATCH_AT]], &message.microbatch)
+                   ? 0
+                   : -1;
+    Py_XDECREF(stage);
+    for (Py_ssize_t i = 0; done == 0 && i < PyList_GET_SIZE(operations); i++) {
+        PyObject *operation = Py_NewRef(PyList_GET_ITEM(operations, i));
+        done = read_operation(operation, &message);
+        if (done == 0 && add_created(pending, operation, message) < 0) {
+            Py_DECREF(message.reference);
+            done = -1;
+        }
+        Py_DECREF(operation);
+    }
+    return done;
+}
+
+static PyObject *keywords(PyObject *const *values, PyObject *names)
+{
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && names != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (PyDict_SetItem(found, PyTuple_GET_ITEM(names, i), values[i]) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *positional(PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *found = PyTuple_New(count);
+    for (Py_ssize_t i = 0; found != NULL && i < count; i++)
+        PyTuple_SET_ITEM(found, i, Py_NewRef(args[i]));
+    return found;
+}
+
+/* Let the function in Python see the result of a call. Return NULL with an exception, or the result. */
+static PyObject *seen(const Wrapper *self, PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject *result)
+{
+    give_to_python((Pending *)self->refs[PENDING]);
+    PyObject *given = positional(args, count), *named = keywords(args + count, names), *done = NULL;
+    if (given != NULL && named != NULL)
+        done = PyObject_CallFunctionObjArgs(self->refs[SEE], given, named, result, NULL);
+    Py_XDECREF(given);
+    Py_XDECREF(named);
+    if (done == NULL)
+        Py_CLEAR(result);
+    Py_XDECREF(done);
+    return result;
+}
+
+PyObject *call_creation(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    const Wrapper *self = (Wrapper *)object;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *result = pass_to(self->original, args, nargsf, names);
+    if (result == NULL || (PyList_CheckExact(result) && PyList_GET_SIZE(result) == 0) ||
+        get_slot(self->refs[RECORDER], slots.enabled) == Py_False)
+        return result;
+    int is_usual = PyList_CheckExact(result) && count > self->numbers[MICROBATCH_AT] && !is_off(self->refs[GUARD]);
+    if (is_usual && note_operations(self, args, result) == 0)
+        return result;
+    if (PyErr_Occurred() && is_of_training()) {
+        Py_DECREF(result);
+        return NULL;
+    }
+    return seen(self, args, count, names, result);
+}
+
+/* The issue of operations, which returns their handles: `Issues` in record/hooks.py. */
+
+enum { I_RECORDER, I_GUARD, I_PENDING, I_CREATED, I_CLASSES, I_ISSUED };
+
+/* Note the handle of an operation. Return -1 if that is left to Python, maybe with an exception. */
+static int note_handle(const Wrapper *self, PyObject *operation, PyObject *handle, const Message *issue)
+{
+    Pending *pending = (Pending *)self->refs[I_PENDING];
+    Message *created = find_created(pending, operation);
+    if (created == NULL || !is_about(created, operation))
+        return PyDict_GET_SIZE(self->refs[I_CREATED]) == 0 ? 0 : -1; /* taken by an inner call, or none of a stage */
+    if (PySet_Contains(self->refs[I_CLASSES], (PyObject *)Py_TYPE(handle)) <= 0)
+        return -1;
+    Message message = *created;
+    message.step = issue->step;
+    message.start_ns = issue->start_ns;
+    message.end_ns = issue->end_ns;
+    message.reference = PyWeakref_NewRef(handle, NULL);
+    if (message.reference == NULL)
+        return -1;
+    if (add_issued(pending, handle, message) < 0) {
+        Py_DECREF(message.reference);
+        return -1;
+    }
+    remove_created(pending, created);
+    return 0;
+}
+
+/* Return -1 if the operations that have not been noted yet are left to Python. */
+static int note_handles(const Wrapper *self, PyObject *operations, PyObject *handles, int64_t start_ns)
+{
+    PyObject *recorder = self->refs[I_RECORDER];
+    Pending *pending = (Pending *)self->refs[I_PENDING];
+    if (!PyList_CheckExact(handles) || PyList_GET_SIZE(handles) != PyTuple_GET_SIZE(operations) ||
+        !is_open(pending->ring, recorder))
+        return -1;
+    Message issue = {.step = step_of(pending->ring), .start_ns = start_ns, .end_ns = now_ns()};
+    int done = 0;
+    for (Py_ssize_t i = 0; done == 0 && i < PyTuple_GET_SIZE(operations) && i < PyList_GET_SIZE(handles); i++) {
+        PyObject *handle = Py_NewRef(PyList_GET_ITEM(handles, i));
+        done = note_handle(self, PyTuple_GET_ITEM(operations, i), handle, &issue);
+        Py_DECREF(handle);
+    }
+    PyErr_Clear();
+    return done;
+}
+
+static PyObject *issue(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, PyObject *operations)
+{
+    int64_t start_ns = now_ns();
+    PyObject *result = pass_to(self->original, args, nargsf, names);
+    if (result == NULL || note_handles(self, operations, result, start_ns) == 0)
+        return result;
+    give_to_python((Pending *)self->refs[I_PENDING]);
+    PyObject *start = PyLong_FromLongLong(start_ns), *done = NULL;
+    if (start != NULL)
+        done = PyObject_CallFunctionObjArgs(self->refs[I_ISSUED], operations, start, result, NULL);
+    Py_XDECREF(start);
+    if (done == NULL)
+        Py_CLEAR(result);
+    Py_XDECREF(done);
+    return result;
+}
+
+PyObject *call_issue(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    const Wrapper *self = (Wrapper *)object;
+    PyObject *given = PyVectorcall_NARGS(nargsf) > 0 ? args[0] : NULL;
+    if (given != NULL && PyList_CheckExact(given) && PyList_GET_SIZE(given) == 0)
+        return pass_to(self->original, args, nargsf, names);
+    if (given == NULL || !PyList_CheckExact(given) || is_off(self->refs[I_GUARD]) ||
+        get_slot(self->refs[I_RECORDER], slots.enabled) != Py_True) {
+        give_to_python((Pending *)self->refs[I_PENDING]);
+        return pass_to(self->general, args, nargsf, names);
+    }
+    PyObject *operations = PyList_AsTuple(given); /* the function may take them out of their list */
+    if (operations == NULL)
+        return NULL;
+    PyObject *result = issue(self, args, nargsf, names, operations);
+    Py_DECREF(operations);
+    return result;
+}
+
+/* The wait for a handle: `Waits` in record/hooks.py. */
+
+enum { W_GUARD, W_VALUES, W_PENDING, W_ENDED };
+
+static int record_message(Pending *pending, const Message *message, int64_t start_ns, int64_t end_ns)
+{
+    Record *record = is_open(pending->ring, pending->recorder) ? next_record(pending->ring, message->kind) : NULL;
+    if (record == NULL)
+        return -1;
+    record->start_ns = message->start_ns;
+    record->end_ns = message->is_receive ? end_ns : message->end_ns;
+    record->wait_start_ns = start_ns;
+    record->wait_end_ns = end_ns;
+    record->bytes = message->bytes;
+    record->step = message->step;
+    record->stage = message->stage;
+    record->microbatch = message->microbatch;
+    record->peer = message->peer;
+    if (message->is_receive) {
+        pending->receives++;
+        pending->last_receive_ns = end_ns;
+        Py_CLEAR(pending->last_receive);
+    }
+    return 0;
+}
+
+/* Let Python record a message; `end_ns` is NONE if the wait has failed. Return -1 with an exception. */
+static int record_in_python(const Wrapper *self, const Message *message, int64_t start_ns, int64_t end_ns)
+{
+    PyObject *done = PyObject_CallFunction(self->refs[W_ENDED], "NiLLLL", described(message), message->step,
+                                           (long long)message->start_ns, (long long)message->end_ns,
+                                           (long long)start_ns, (long long)end_ns);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Call the original, and record the message that it waits for. */
+static PyObject *timed_wait(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, Message message)
+{
+    int64_t start_ns = now_ns();
+    int place = enter_wait(&message, start_ns);
+    PyObject *result = pass_to(self->original, args, nargsf, names);
+    Pending *pending = (Pending *)self->refs[W_PENDING];
+    fetch(pending->ring, pending->recorder);
+    leave_call(place);
+    if (result == NULL) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        if (record_in_python(self, &message, start_ns, NONE) < 0)
+            PyErr_Clear();
+        PyErr_Restore(type, error, traceback);
+        return NULL;
+    }
+    int64_t end_ns = now_ns();
+    if (record_message(pending, &message, start_ns, end_ns) < 0 &&
+        record_in_python(self, &message, start_ns, end_ns) < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
+/* Return a wait that is known in Python, or none. */
+static PyObject *wait_in_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    PyObject *values = self->refs[W_VALUES];
+    int is_known = PyVectorcall_NARGS(nargsf) > 0 && PyDict_GET_SIZE(values) > 0;
+    if (is_known) {
+        PyObject *key = PyLong_FromVoidPtr(args[0]);
+        is_known = key == NULL ? -1 : PyDict_Contains(values, key);
+        Py_XDECREF(key);
+    }
+    if (is_known < 0)
+        return NULL;
+    return pass_to(is_known ? self->general : self->original, args, nargsf, names);
+}
+
+PyObject *call_wait(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    const Wrapper *self = (Wrapper *)object;
+    Pending *pending = (Pending *)self->refs[W_PENDING];
+    Message *found = PyVectorcall_NARGS(nargsf) > 0 ? find_issued(pending, args[0]) : NULL;
+    if (found == NULL)
+        return wait_in_python(self, args, nargsf, names);
+    if (!is_about(found, args[0]) || is_off(self->refs[W_GUARD]) || !is_open(pending->ring, pending->recorder)) {
+        give_to_python(pending);
+        return wait_in_python(self, args, nargsf, names);
+    }
+    Message message = *found;
+    remove_issued(pending, found);
+    return timed_wait(self, args, nargsf, names, message);
+}

@@ -1,0 +1,270 @@
+/* The messages that are under way: from the creation of an operation to its issue, and from there to the wait for its
+   handle. There are few at a time, so they are found by comparing addresses in a row.
+
+   Whatever is unusual is done in Python. `give_to_python` calls `take_over` before that, which moves all messages into
+   the dictionaries of Messages (record/frameworks/torch_messages.py). */
+
+#include "plain.h"
+
+static int place_of(void *const *addresses, int count, const void *address)
+{
+    for (int place = count - 1; place >= 0; place--) {
+        if (addresses[place] == address)
+            return place;
+    }
+    return -1;
+}
+
+/* Return the message of an operation that was created, or NULL. */
+Message *find_created(Pending *pending, PyObject *operation)
+{
+    int place = place_of(pending->operations, pending->created_count, operation);
+    return place < 0 ? NULL : &pending->created[place];
+}
+
+/* Return the message of a handle, or NULL. */
+Message *find_issued(Pending *pending, PyObject *handle)
+{
+    int place = place_of(pending->handles, pending->issued_count, handle);
+    return place < 0 ? NULL : &pending->issued[place];
+}
+
+/* Add a message, and take its reference. Return -1 if there is no place. An operation that does not exist any more may
+   have had the same address. */
+int add_created(Pending *pending, PyObject *operation, Message message)
+{
+    Message *before = find_created(pending, operation);
+    if (before != NULL)
+        remove_created(pending, before);
+    if (pending->created_count == MOST_CREATED)
+        return -1;
+    pending->operations[pending->created_count] = operation;
+    pending->created[pending->created_count++] = message;
+    return 0;
+}
+
+int add_issued(Pending *pending, PyObject *handle, Message message)
+{
+    Message *before = find_issued(pending, handle);
+    if (before != NULL || pending->issued_count == MOST_ISSUED)
+        return -1; /* the one before was never waited for: it is recorded at the end of the run */
+    pending->handles[pending->issued_count] = handle;
+    pending->issued[pending->issued_count++] = message;
+    pending->awaited_receives += message.is_receive;
+    return 0;
+}
+
+void remove_created(Pending *pending, Message *message)
+{
+    PyObject *reference = message->reference;
+    int last = --pending->created_count;
+    pending->operations[message - pending->created] = pending->operations[last];
+    *message = pending->created[last];
+    Py_XDECREF(reference);
+}
+
+void remove_issued(Pending *pending, Message *message)
+{
+    PyObject *reference = message->reference;
+    int last = --pending->issued_count;
+    pending->awaited_receives -= message->is_receive;
+    pending->handles[message - pending->issued] = pending->handles[last];
+    *message = pending->issued[last];
+    Py_XDECREF(reference);
+}
+
+/* Return whether the data that an action of this kind uses has been received without a wait so far. */
+int is_awaited(const Pending *pending, uint8_t action, int32_t stage, int32_t microbatch)
+{
+    for (int place = 0; pending->awaited_receives > 0 && place < pending->issued_count; place++) {
+        const Message *message = &pending->issued[place];
+        if (message->is_receive && message->kind == pending->receive_of[action] && message->stage == stage &&
+            message->microbatch == microbatch)
+            return 1;
+    }
+    return 0;
+}
+
+/* Return whether the operation or handle of a message is this object, and not one that had the same address. */
+int is_about(const Message *message, PyObject *object)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject *found = NULL;
+    if (PyWeakref_GetRef(message->reference, &found) < 0)
+        PyErr_Clear();
+    Py_XDECREF(found);
+    return found == object;
+#else
+    return PyWeakref_GET_OBJECT(message->reference) == object;
+#endif
+}
+
+/* Return the tuple that Python has of a message: kind, stage, micro-batch, rank at the other end, bytes. */
+PyObject *described(const Message *message)
+{
+    return Py_BuildValue("(iiiiL)", message->kind, message->stage, message->microbatch, message->peer,
+                         (long long)message->bytes);
+}
+
+/* Move all messages to Python. What cannot be moved, because memory has ended, is lost. */
+void give_to_python(Pending *pending)
+{
+    if (pending->created_count + pending->issued_count == 0 || pending->take_over == NULL)
+        return;
+    PyObject *done = PyObject_CallNoArgs(pending->take_over);
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+}
+
+/* Append the tuple of an address, a weak reference and the message, and of its issue if it has a handle. */
+static int append(PyObject *list, void *address, const Message *message, int is_issued)
+{
+    PyObject *one;
+    if (is_issued)
+        one = Py_BuildValue("(NONiLL)", PyLong_FromVoidPtr(address), message->reference, described(message),
+                            message->step, (long long)message->start_ns, (long long)message->end_ns);
+    else
+        one = Py_BuildValue("(NON)", PyLong_FromVoidPtr(address), message->reference, described(message));
+    int done = one == NULL ? -1 : PyList_Append(list, one);
+    Py_XDECREF(one);
+    return done;
+}
+
+static void forget(Pending *pending)
+{
+    while (pending->created_count > 0)
+        remove_created(pending, &pending->created[pending->created_count - 1]);
+    while (pending->issued_count > 0)
+        remove_issued(pending, &pending->issued[pending->issued_count - 1]);
+}
+
+static PyObject *take(PyObject *object, PyObject *Py_UNUSED(arg))
+{
+    Pending *pending = (Pending *)object;
+    PyObject *created = PyList_New(0), *issued = PyList_New(0);
+    int done = created == NULL || issued == NULL ? -1 : 0;
+    for (int i = 0; done == 0 && i < pending->created_count; i++)
+        done = append(created, pending->operations[i], &pending->created[i], 0);
+    for (int i = 0; done == 0 && i < pending->issued_count; i++)
+        done = append(issued, pending->handles[i], &pending->issued[i], 1);
+    if (done == 0) {
+        forget(pending);
+        return Py_BuildValue("(NN)", created, issued);
+    }
+    Py_XDECREF(created);
+    Py_XDECREF(issued);
+    return NULL;
+}
+
+static PyObject *clear_messages(PyObject *object, PyObject *Py_UNUSED(arg))
+{
+    forget((Pending *)object);
+    Py_RETURN_NONE;
+}
+
+static int traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Pending *pending = (Pending *)object;
+    Py_VISIT(pending->recorder);
+    Py_VISIT(pending->take_over);
+    Py_VISIT(pending->last_receive);
+    return 0;
+}
+
+static int clear(PyObject *object)
+{
+    Pending *pending = (Pending *)object;
+    forget(pending);
+    Py_CLEAR(pending->take_over);
+    Py_CLEAR(pending->last_receive);
+    return 0;
+}
+
+static void deallocate(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    clear(object);
+    Py_XDECREF(((Pending *)object)->recorder);
+    Py_XDECREF((PyObject *)((Pending *)object)->ring);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(names))
+{
+    PyObject *recorder, *ring;
+    Py_buffer receive_of;
+    if (!PyArg_ParseTuple(args, "OO!y*:Pending", &recorder, &Ring_Type, &ring, &receive_of))
+        return NULL;
+    Pending *pending = NULL;
+    if (receive_of.len == sizeof pending->receive_of)
+        pending = (Pending *)type->tp_alloc(type, 0);
+    else
+        PyErr_SetString(PyExc_ValueError, "one kind of receive, or 0, for each kind of action");
+    if (pending != NULL) {
+        memcpy(pending->receive_of, receive_of.buf, sizeof pending->receive_of);
+        for (size_t kind = 0; kind < sizeof pending->receive_of; kind++)
+            pending->is_receive[pending->receive_of[kind]] = pending->receive_of[kind] != 0;
+        pending->recorder = Py_NewRef(recorder);
+        pending->ring = (Ring *)Py_NewRef(ring);
+    }
+    PyBuffer_Release(&receive_of);
+    return (PyObject *)pending;
+}
+
+static Py_ssize_t length(PyObject *object)
+{
+    return ((Pending *)object)->created_count + ((Pending *)object)->issued_count;
+}
+
+static PyObject *get_last_receive(PyObject *object, void *Py_UNUSED(closure))
+{
+    Pending *pending = (Pending *)object;
+    if (pending->last_receive != NULL)
+        return Py_NewRef(pending->last_receive);
+    return PyLong_FromLongLong(pending->last_receive_ns);
+}
+
+static int set_last_receive(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
+{
+    Py_XSETREF(((Pending *)object)->last_receive, Py_XNewRef(value));
+    return 0;
+}
+
+static PyMethodDef methods[] = {
+    {"take", take, METH_NOARGS,
+     "Return and forget all messages: a list of those created (address, reference, message), and one of those issued, "
+     "which have step, start and end of their issue besides."},
+    {"clear", clear_messages, METH_NOARGS, "Forget all messages."},
+    {NULL},
+};
+
+static PyMemberDef members[] = {
+    {"receives", T_LONGLONG, offsetof(Pending, receives), 0, "How many receives were waited for."},
+    {"take_over", T_OBJECT, offsetof(Pending, take_over), 0, "Called before anything is done with messages in Python."},
+    {NULL},
+};
+
+static PyGetSetDef attributes[] = {
+    {"last_receive", get_last_receive, set_last_receive, "The moment at which the last of them ended."},
+    {NULL},
+};
+
+static PySequenceMethods sequence = {.sq_length = length};
+
+PyTypeObject Pending_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stagescope.record._plain.Pending",
+    .tp_doc = "Pending(recorder, ring, receive_of): the messages under way; `receive_of` has, for each kind of action, "
+              "the kind of the receive whose data it uses, or 0.",
+    .tp_basicsize = sizeof(Pending),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = make,
+    .tp_dealloc = deallocate,
+    .tp_traverse = traverse,
+    .tp_clear = clear,
+    .tp_methods = methods,
+    .tp_members = members,
+    .tp_getset = attributes,
+    .tp_as_sequence = &sequence,
+};

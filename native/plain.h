@@ -1,0 +1,132 @@
+/* Plain calls: what the wrappers in record/wrappers.py do where nothing is unusual, in C.
+
+   A wrapper here is in front of one of those in Python. It calls the original itself if the call only needs to be
+   recorded, and leaves every other call to the wrapper in Python, which is able to do all. Nothing of this file is
+   used without the GIL. See docs/decisions/0020-plain-calls-are-compiled.md. */
+
+#ifndef STAGESCOPE_PLAIN_H
+#define STAGESCOPE_PLAIN_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdint.h>
+
+#define MOST_REFS 10
+#define MOST_NUMBERS 3
+#define NONE (-1)
+
+/* One wrapper: `original` is what it wraps, `general` the wrapper in Python that takes all other calls. What `refs` and
+   `numbers` have is declared by two enums beside each function that can be `call`. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *original, *general, *attributes, *weak_references;
+    PyObject *refs[MOST_REFS];
+    Py_ssize_t numbers[MOST_NUMBERS];
+} Wrapper;
+
+/* A record of the format, see SPAN in record/format.py. */
+typedef struct __attribute__((packed)) {
+    int64_t start_ns, end_ns, wait_start_ns, wait_end_ns, bytes;
+    int32_t step, stage, microbatch, peer, pair;
+    uint32_t name;
+    int16_t chunk;
+    uint16_t thread;
+    uint8_t kind, lane;
+    uint16_t reserved;
+} Record;
+
+/* A message from the creation of its operation to the end of the wait for its handle. `reference` is a weak reference
+   to the operation, and to the handle from then on; `start_ns` and `end_ns` are those of its issue. */
+typedef struct {
+    PyObject *reference;
+    int64_t bytes, start_ns, end_ns;
+    int32_t step, stage, microbatch, peer;
+    uint8_t kind, is_receive;
+} Message;
+
+typedef struct Ring Ring;
+extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type;
+
+/* slots.c: attributes in `__slots__` of a recorder and its guards, and other values of Python objects. */
+typedef struct {
+    Py_ssize_t action, enabled, is_in_run, is_off, plain, waiting_thread;
+} Slots;
+
+extern Slots slots;
+
+PyObject *use_slots(PyObject *module, PyObject *args);
+void set_slot(PyObject *object, Py_ssize_t offset, PyObject *value);
+int is_int32(PyObject *object, int32_t *value);
+int64_t now_ns(void);
+
+/* Return a borrowed reference, NULL if the attribute is not set. */
+static inline PyObject *get_slot(PyObject *object, Py_ssize_t offset)
+{
+    return *(PyObject **)((char *)object + offset);
+}
+
+/* ring.c: records that wait for the writer. */
+int is_open(Ring *ring, PyObject *recorder);
+void fetch(const Ring *ring, PyObject *recorder);
+int32_t step_of(const Ring *ring);
+Record *next_record(Ring *ring, uint8_t kind);
+
+/* in_progress.c: calls in progress, which the writer thread reads for `stagescope hang`. */
+int enter_action(PyObject *action, int64_t start_ns);
+int enter_wait(const Message *message, int64_t start_ns);
+void leave_call(int place);
+PyObject *in_progress(PyObject *module, PyObject *thread);
+
+/* module.c: whether the exception that is set was raised by a signal handler of the training, to which it belongs. If
+   not, it is cleared. */
+int is_of_training(void);
+
+/* The vectorcalls of wrappers; see actions.c and messages.c. */
+PyObject *call_action(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_creation(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_issue(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_wait(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_outside_runs(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+
+int prepare_actions(void);
+int prepare_messages(void);
+
+static inline PyObject *pass_to(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    return PyObject_Vectorcall(function, args, nargsf, names);
+}
+
+/* pending.c: the messages whose operation or handle is known, by its address. */
+#define MOST_CREATED 16
+#define MOST_ISSUED 128
+
+typedef struct {
+    PyObject_HEAD
+    int created_count, issued_count, awaited_receives;
+    void *operations[MOST_CREATED];
+    Message created[MOST_CREATED];
+    void *handles[MOST_ISSUED];
+    Message issued[MOST_ISSUED];
+    long long receives;
+    int64_t last_receive_ns;
+    PyObject *last_receive, *recorder, *take_over;
+    Ring *ring;
+    uint8_t is_receive[256], receive_of[256];
+} Pending;
+
+Message *find_created(Pending *pending, PyObject *operation);
+Message *find_issued(Pending *pending, PyObject *handle);
+int add_created(Pending *pending, PyObject *operation, Message message);
+int add_issued(Pending *pending, PyObject *handle, Message message);
+void remove_created(Pending *pending, Message *message);
+void remove_issued(Pending *pending, Message *message);
+int is_awaited(const Pending *pending, uint8_t action, int32_t stage, int32_t microbatch);
+int is_about(const Message *message, PyObject *object);
+PyObject *described(const Message *message);
+void give_to_python(Pending *pending);
+
+#endif

@@ -1,0 +1,67 @@
+/* Attributes and values of Python objects, and the clock. */
+
+#include "plain.h"
+
+#include <time.h>
+
+Slots slots;
+
+static const struct {
+    const char *name;
+    int of_guard;
+    Py_ssize_t *offset;
+} DECLARED[] = {
+    {"action", 0, &slots.action},
+    {"enabled", 0, &slots.enabled},
+    {"is_in_run", 0, &slots.is_in_run},
+    {"plain", 0, &slots.plain},
+    {"waiting_thread", 0, &slots.waiting_thread},
+    {"is_off", 1, &slots.is_off},
+};
+
+/* Find where the slots of two classes are: those of a recorder and of a guard. */
+PyObject *use_slots(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *owners[2];
+    if (!PyArg_ParseTuple(args, "O!O!:use_slots", &PyType_Type, &owners[0], &PyType_Type, &owners[1]))
+        return NULL;
+    for (size_t i = 0; i < sizeof DECLARED / sizeof *DECLARED; i++) {
+        PyObject *found = PyObject_GetAttrString(owners[DECLARED[i].of_guard], DECLARED[i].name);
+        if (found == NULL)
+            return NULL;
+        PyMemberDef *member = Py_IS_TYPE(found, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)found)->d_member : NULL;
+        int is_slot = member != NULL && member->type == T_OBJECT_EX;
+        if (is_slot)
+            *DECLARED[i].offset = member->offset;
+        Py_DECREF(found);
+        if (!is_slot)
+            return PyErr_Format(PyExc_TypeError, "%s is no slot", DECLARED[i].name);
+    }
+    Py_RETURN_NONE;
+}
+
+void set_slot(PyObject *object, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **place = (PyObject **)((char *)object + offset), *before = *place;
+    *place = Py_NewRef(value);
+    Py_XDECREF(before);
+}
+
+/* Return whether an object is an int of 32 bits, without an exception. */
+int is_int32(PyObject *object, int32_t *value)
+{
+    if (!PyLong_Check(object))
+        return 0;
+    int overflow;
+    long long found = PyLong_AsLongLongAndOverflow(object, &overflow);
+    *value = (int32_t)found;
+    return !overflow && found == *value;
+}
+
+/* Return the moment, as time.monotonic_ns does. */
+int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}

@@ -1,0 +1,209 @@
+"""Plain calls in C, where the extension of native/ has been built; see docs/decisions/0020-plain-calls-are-compiled.md.
+
+Each wrapper in C is in front of one in wrappers.py. It records the calls of which nothing is unusual, and leaves
+all others to that one. Without the extension, there are only those in Python, which record the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stagescope.record.records import LANE_OF_CODE
+from stagescope.record.signal_handlers import is_of_signal_handler
+from stagescope.vocabulary.kinds import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from stagescope.record.emitter import Emitter
+    from stagescope.record.hooks import Creation, Function, Guard, Issues, Timed, Waits
+
+    Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
+
+INTERFACE = 1
+"""Of the extension that belongs to this file: one that was built from other sources is not used."""
+
+VARIABLE = "STAGESCOPE_COMPILED"
+"""With 0 in it, all wrappers are those in Python."""
+
+KINDS, NO_LANE = 256, 255
+_RECEIVE_OF_ACTION = {
+    BY_NAME[action].code: BY_NAME[receive].code
+    for action, receive in (
+        ("forward", "recv_forward"), ("backward", "recv_backward"), ("backward_input", "recv_backward"),
+    )
+}  # fmt: skip
+
+
+class Ring(Protocol):
+    """Records that wait for the writer, packed, at most `most`; see native/ring.c. `dropped` spans did not fit."""
+
+    dropped: int
+    most: int
+
+    def append(self, span: tuple[Any, ...], /) -> None:
+        """Append a span in one of the forms of waiting.py."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def take(self) -> bytes:
+        """Return all records, and forget them."""
+
+    def clear(self) -> None:
+        """Forget all records."""
+
+
+class Pending(Protocol):
+    """The messages that are under way; see native/pending.c.
+
+    `receives` and `last_receive` state how many receives were waited for, and the moment at which the last one ended.
+    `take_over` is called before something is left to Python, if there are any.
+    """
+
+    receives: int
+    last_receive: Any
+    take_over: Callable[[], None]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def take(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """Return and forget all messages, those created and those issued.
+
+        Each is the address of the operation or handle, a weak reference to it, and the message; one that was issued has
+        the step, the start and the end of its issue besides.
+        """
+
+    def clear(self) -> None:
+        """Forget all messages."""
+
+
+@functools.cache
+def extension() -> Any:
+    """Return the module _plain, None without it."""
+    if os.environ.get(VARIABLE) == "0" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        from stagescope.record import _plain  # type: ignore[attr-defined]  # not everywhere
+        from stagescope.record.emitter import Emitter
+        from stagescope.record.hooks import Guard
+
+        if _plain.INTERFACE != INTERFACE:
+            return None
+        _plain.use_slots(Emitter, Guard)
+        _plain.use_signal_handlers(is_of_signal_handler)
+    except Exception:  # noqa: BLE001  # built for another version of Python: the wrappers in Python do the same
+        return None
+    return _plain
+
+
+def ring() -> Ring | None:
+    """Return an empty ring; None without the extension."""
+    plain = extension()
+    lanes = bytes(LANE_OF_CODE.get(code, NO_LANE) for code in range(KINDS))
+    return None if plain is None else plain.Ring(lanes)
+
+
+def ring_of(recorder: object) -> Ring | None:
+    """Return the ring of a recorder, None if it has another queue."""
+    waiting = getattr(recorder, "waiting", None)
+    return waiting if hasattr(waiting, "take") else None
+
+
+def pending(recorder: Emitter) -> Pending | None:
+    """Return where messages under way are noted; None without the extension."""
+    own = ring_of(recorder)
+    if own is None:
+        return None
+    receives = bytes(_RECEIVE_OF_ACTION.get(code, 0) for code in range(KINDS))
+    return extension().Pending(recorder, own, receives)  # type: ignore[no-any-return]
+
+
+def plain_wrapper(original: Function, general: Function, watch: Any, guard: Guard) -> Function:
+    """Return a wrapper in C in front of `general`, or that itself if there is none for its `watch`."""
+    find = _PARTS.get(type(watch).__name__, _of_watch)
+    parts = find(watch, guard) if extension() is not None else None
+    if parts is None:
+        return general
+    kind, refs, numbers = parts
+    return extension().wrapper(kind, original, general, refs, numbers)  # type: ignore[no-any-return]
+
+
+def range_maker(general: Function, made: type, original: type, unseen: Collection[str]) -> Function:
+    """Return what makes an object of the class `made`: one of `original` for a text in `unseen`, else `general`."""
+    plain = extension()
+    if plain is None:
+        return general
+    return plain.wrapper("range", original, general, (made, original, unseen), ())  # type: ignore[no-any-return]
+
+
+def calls_in_progress(thread: int) -> list[tuple[Any, int | None, int]]:
+    """Return the calls of a thread that wrappers in C are making, the innermost first.
+
+    Each is an action, None and its start; or a message, the start of its issue, and that of the wait for it.
+    """
+    plain = extension()
+    return [] if plain is None else plain.in_progress(thread)
+
+
+def _of_timed(timed: Timed, guard: Guard) -> Parts | None:
+    method, actions = timed.method, timed.actions
+    own = ring_of(actions.recorder)
+    if method is None or own is None:
+        return None
+    refs = (
+        actions.recorder, guard, own, actions, actions.expected, timed.possible, method.chunks, method.kinds,
+        method.kind, actions.pending,
+    )  # fmt: skip
+    return "action", refs, (method.stage_at, method.microbatch_at, method.is_certain)
+
+
+def _of_creation(creation: Creation, guard: Guard) -> Parts | None:
+    recorder, kind, microbatch_at, messages, see = creation
+    if messages is None:
+        return None
+    return "creation", (recorder, guard, messages, _guarded(see, guard)), (microbatch_at, kind)
+
+
+def _of_issues(issues: Issues, guard: Guard) -> Parts | None:
+    recorder, _, issued, messages, known = issues
+    if messages is None:
+        return None
+    return "issue", (recorder, guard, messages, *known, _guarded(issued, guard)), ()
+
+
+def _of_waits(waits: Waits, guard: Guard) -> Parts | None:
+    if waits.pending is None or waits.ended is None:
+        return None
+    return "wait", (guard, waits.values, waits.pending, _guarded(waits.ended, guard)), ()
+
+
+def _of_watch(watch: object, guard: Guard) -> Parts | None:
+    recorder = getattr(watch, "outside_runs", None)
+    return None if ring_of(recorder) is None else ("outside_runs", (recorder, guard), ())
+
+
+_PARTS: dict[str, Callable[[Any, Guard], Parts | None]] = {
+    "Timed": _of_timed,
+    "Creation": _of_creation,
+    "Issues": _of_issues,
+    "Waits": _of_waits,
+}
+"""What a wrapper in C needs, by the class of what sees the calls: its kind, and what the enums of that kind declare."""
+
+
+def _guarded(function: Callable[..., None], guard: Guard) -> Callable[..., None]:
+    """Return a function whose errors the guard catches."""
+
+    def call(*args: Any) -> None:
+        try:
+            if not guard.is_off:
+                function(*args)
+        except Exception as error:  # noqa: BLE001  # the training must go on
+            guard.caught(error)
+
+    return call
