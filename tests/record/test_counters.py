@@ -109,6 +109,33 @@ def test_memory_for_waiting_values_is_bounded(recorder, monkeypatch):
     assert len(recorder.counters.take()) == 2 * fmt.COUNTER.size
 
 
+def test_the_writer_is_woken_before_there_are_too_many_values_to_add_later(recorder, monkeypatch):
+    woken = []
+    recorder.emit(1, 1, 2)
+    monkeypatch.setattr(recorder, "flush_soon", lambda: woken.append(len(recorder.counters._later)))
+    for _ in range(counters_module.MOST_LATER):
+        recorder.counters.put_later(lambda counters: counters.add("tokens", 1))
+    assert woken == [counters_module.MOST_LATER // 2]
+    monkeypatch.setattr(counters_module, "MOST_WAITING", 2)  # enough for each of them
+    assert len(recorder.counters.take()) == counters_module.MOST_LATER * fmt.COUNTER.size
+    assert recorder.counters.dropped == 0
+
+
+def test_the_writer_is_woken_at_the_end_of_a_step_if_half_of_what_may_wait_is_there(recorder, monkeypatch):
+    woken = []
+    recorder.begin_step(0)
+    assert recorder.flush()
+    monkeypatch.setattr(recorder, "flush_soon", lambda: woken.append(True))
+    monkeypatch.setattr(recorder._writer, "_store", lambda: None)  # it does not come by itself
+    recorder.end_step(1)
+    assert not woken
+    for _ in range(recorder.most_waiting // 2):
+        recorder.emit(1, 1, 2)
+    recorder.end_step(1)
+    assert woken == [True]
+    monkeypatch.undo()
+
+
 def test_counters_alone_create_no_recording(recorder, tmp_path):
     recorder.counters.add("tokens", 1)
     recorder.stop("test")

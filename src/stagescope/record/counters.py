@@ -79,6 +79,8 @@ class Counters:
             self.dropped += 1
         else:
             self._later.append(add)
+            if len(self._later) == MOST_LATER // 2:  # steps are so short that they add many
+                self._recorder.flush_soon()
 
     def collect(self, *, is_last: bool = False) -> bytes:
         """Return the waiting values and those that are sampled now, as packed records. For the writer thread."""
@@ -91,9 +93,14 @@ class Counters:
 
     def take(self) -> bytes:
         """Return the waiting values as packed records, and forget them. A value that is no finite number is dropped."""
+        records: list[bytes] = []
         for _ in range(len(self._later)):
+            self._take_into(records)  # before there are too many: each of these functions adds several
             self._later.popleft()(self)
-        records = []
+        self._take_into(records)
+        return b"".join(records)
+
+    def _take_into(self, records: list[bytes]) -> None:
         for _ in range(len(self._waiting)):
             try:
                 record = _packed(self._waiting.popleft())
@@ -101,7 +108,6 @@ class Counters:
                 record = b""
             records.append(record)
             self.dropped += not record
-        return b"".join(records)
 
 
 def _packed(value: tuple[int, float, int, int, int, int]) -> bytes:

@@ -217,7 +217,8 @@ class Recorder(Emitter):
     def end_step(self, start_ns: int) -> None:
         """Record the step that began at `start_ns`. The writer stores it within `writer.FLUSH_INTERVAL_S`.
 
-        Waking it here would make it compete for the interpreter with the next step.
+        Waking it here would make it compete for the interpreter with the next step. It is woken if steps are so short
+        that half of what may wait for it is there.
         """
         if self.enabled:
             label = self.step_label
@@ -225,6 +226,8 @@ class Recorder(Emitter):
             end_ns = now_ns()
             self._recording.step_ends.append((end_ns, raw_ns(), now_ns()))
             self.emit_action(STEP_CODE, start_ns, end_ns, NONE, NONE, NONE, name)
+            if len(self.waiting) > self.most_waiting // 2:
+                self.flush_soon()
             if self.timer.device is not None:
                 self.timer.harvest()
 
