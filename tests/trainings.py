@@ -46,11 +46,15 @@ def run_ranks(
 
 
 @once
-def record_training(schedule: str, *, steps: str | None = None, recorded: bool = True) -> Training:
+def record_training(
+    schedule: str, *, steps: str | None = None, recorded: bool = True, compiled: bool = True
+) -> Training:
     """Train three steps of `schedule` on four processes; raises with the training's output if it fails."""
     root = scratch_directory("training")
     directory, truth = root / "recording", root / "truth"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if not compiled:
+        environment["STAGESCOPE_COMPILED"] = "0"
     if recorded:
         environment = recording_environment(directory, steps=steps, run=schedule, inherited=environment)
     done = run_ranks([str(TESTS / "probed_training.py"), schedule, str(truth)], environment)

@@ -70,6 +70,22 @@ def golden_order(name):
     return next(case["orders"] for case in cases if case["pp"] == 4 and case["n_mb"] == 8)
 
 
+COLUMNS = ("rank", "step", "kind", "stage", "microbatch", "chunk", "peer", "bytes")
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble"])
+def test_the_extension_records_what_is_recorded_in_python(schedule):
+    def rows(timeline):
+        spans = timeline.spans.filter(pl.col("lane") != "host").select(
+            *COLUMNS, pl.col("wait_start_ns").is_null()
+        )
+        return sorted(spans.rows(), key=str)
+
+    in_python = workflow.read(record_training(schedule, compiled=False).directory)
+    assert rows(in_python) == rows(timeline_of(schedule))
+    assert in_python.spans.filter(kind="recv_forward").height > 0
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_step_is_recorded_on_every_rank(schedule):
     timeline = timeline_of(schedule)
