@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import coo_array, csc_array
 
 from stagescope.clocks import normal_equations
-from stagescope.clocks.normal_equations import factorized, with_constants
+from stagescope.clocks.normal_equations import Way, factorized, with_constants
 
 CLOCKS, KNOTS, NEIGHBORS = 60, 64, 5
 
@@ -38,8 +38,9 @@ def planted(seed, constant_scale):
 def test_iterations_have_the_solution_of_the_factors(constant_scale, most_banded, monkeypatch):
     monkeypatch.setattr(normal_equations, "MOST_BANDED", most_banded)
     normal, right, is_constant, clock = planted(3, constant_scale)
-    found = with_constants(normal, right, is_constant, clock)
+    found, way = with_constants(normal, right, (is_constant, clock))
     assert found == pytest.approx(factorized(normal, right), abs=1e-5)
+    assert way is Way.OWN_KNOTS
 
 
 def test_a_clock_that_was_set_is_one_more_unknown(monkeypatch):
@@ -64,26 +65,46 @@ def test_a_clock_that_was_set_is_one_more_unknown(monkeypatch):
         ).tocsr()
     )
     both = np.append(right, later @ right)
-    found = with_constants(
-        with_jump, both, np.append(is_constant, False), np.append(clock, len(right) + CLOCKS)
-    )
+    unknowns = np.append(is_constant, False), np.append(clock, len(right) + CLOCKS)
+    found, _ = with_constants(with_jump, both, unknowns)
     assert found == pytest.approx(factorized(with_jump, both), abs=1e-5)
 
 
 def test_what_does_not_converge_is_left_to_the_factors(monkeypatch):
     monkeypatch.setattr(normal_equations, "MOST_REFINEMENTS", 2)
-    assert with_constants(*planted(3, 30.0)) is None
+    normal, right, *unknowns = planted(3, 30.0)
+    assert with_constants(normal, right, unknowns) == (None, Way.FACTORS)
+
+
+def test_a_way_that_did_not_converge_is_tried_once(monkeypatch):
+    """The factors of all knots converge in a few iterations, those of each clock alone in more."""
+    monkeypatch.setattr(normal_equations, "MOST_BANDED", 0.0)
+    monkeypatch.setattr(normal_equations, "MOST_REFINEMENTS", 12)
+    normal, right, *unknowns = planted(3, 1.0)
+    found, way = with_constants(normal, right, unknowns)
+    assert found == pytest.approx(factorized(normal, right), abs=1e-5)
+    assert way is Way.ALL_KNOTS
+    calls = []
+    monkeypatch.setattr(normal_equations, "cg", lambda *args, cg=normal_equations.cg, **options: (
+        calls.append(args), cg(*args, **options)
+    )[1])
+    again, way = with_constants(normal, right, unknowns, first=way)
+    assert (again == found).all()
+    assert (way, len(calls)) == (Way.ALL_KNOTS, 1)
+    assert with_constants(normal, right, unknowns, first=Way.FACTORS) == (None, Way.FACTORS)
 
 
 def test_what_is_singular_by_rounding_is_left_to_the_factors():
     normal, right, is_constant, clock = planted(3, 1.0)
     alone = normal.tolil()
     alone[:, 0] = alone[0, :] = 0.0
-    assert with_constants(csc_array(alone), right, is_constant, np.where(clock == 0, 1, clock)) is None
+    unknowns = is_constant, np.where(clock == 0, 1, clock)
+    assert with_constants(csc_array(alone), right, unknowns) == (None, Way.FACTORS)
 
 
 def test_systems_without_constants_and_small_ones_are_left_to_the_factors():
     normal, right, is_constant, clock = planted(3, 1.0)
-    assert with_constants(normal, right, np.zeros_like(is_constant), clock) is None
+    assert with_constants(normal, right, (np.zeros_like(is_constant), clock))[0] is None
     some = slice(0, 100)
-    assert with_constants(normal[some][:, some], right[some], is_constant[some], clock[some]) is None
+    unknowns = is_constant[some], clock[some]
+    assert with_constants(normal[some][:, some], right[some], unknowns)[0] is None

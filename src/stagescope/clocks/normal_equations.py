@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,12 +41,27 @@ def _by_factors(normal: csc_array) -> Solver:
     return factors.solve  # type: ignore[no-any-return]  # scipy has no types
 
 
-def with_constants(
-    normal: csc_array, right: Floats, is_constant: Bools, clock: Ints, tolerance: float = 0.0
-) -> Floats | None:
-    """Return the solution of a large system with constants by conjugate gradients; None if they do not converge soon.
+class Way(IntEnum):
+    """How a system is solved, in the order in which ways are tried: those before it did not converge soon."""
 
-    They end at a residual of `CLOSE` times the right side, or of `tolerance` if that is larger.
+    ITERATED = 0
+    OWN_KNOTS = 1
+    ALL_KNOTS = 2
+    FACTORS = 3
+
+
+def with_constants(
+    normal: csc_array,
+    right: Floats,
+    unknowns: tuple[Bools, Ints],
+    tolerance: float = 0.0,
+    first: Way = Way.OWN_KNOTS,
+) -> tuple[Floats | None, Way]:
+    """Return the solution of a large system with constants by conjugate gradients, and the way that converged.
+
+    They end at a residual of `CLOSE` times the right side, or of `tolerance` if that is larger. `first` is the first
+    way that is tried, and there is no solution if none converges soon. `unknowns` has which of them are constants, and
+    the clock of each.
 
     The constant of a pair is in all of its windows, so that eliminating it connects all knots of both clocks: with 250
     clocks, 48 knots and 6,914 pairs, factors took 12 s. The preconditioner solves two systems instead, one after the
@@ -53,18 +69,19 @@ def with_constants(
     the second, knots have no constants. Together they take 0.3 s there, and 40 iterations 0.6 s; 0.2 and 1 s with 2,500
     clocks and 106,843 pairs. `clock` numbers the unknowns of each clock; constants have none.
     """
-    if len(right) < MOST_DIRECT or not is_constant.any():
-        return None
+    is_constant, clock = unknowns
+    if len(right) < MOST_DIRECT or not is_constant.any() or first is Way.FACTORS:
+        return None, Way.FACTORS
     system = normal.tocsr()
     try:
         offsets = _offsets(system, is_constant, clock)
-        for knots in _ways_to_solve_for_knots(system, is_constant, clock):
+        for way, knots in _ways_to_solve_for_knots(system, is_constant, clock, first):
             found = _improved(system, right, (offsets, knots), tolerance)
             if found is not None:
-                return found
+                return found, way
     except RuntimeError:  # a factor is singular, by rounding
-        return None
-    return None
+        pass
+    return None, Way.FACTORS
 
 
 def _improved(
@@ -104,8 +121,10 @@ def _offsets(system: csc_array, is_constant: Bools, clock: Ints) -> Solver:
     return solved
 
 
-def _ways_to_solve_for_knots(system: csc_array, is_constant: Bools, clock: Ints) -> Iterator[Solver]:
-    """Yield functions that solve for everything as if nothing were shared with the constants.
+def _ways_to_solve_for_knots(
+    system: csc_array, is_constant: Bools, clock: Ints, first: Way
+) -> Iterator[tuple[Way, Solver]]:
+    """Yield functions that solve for everything as if nothing were shared with the constants, from the `first` way on.
 
     Knots are in the order of time. Where each of a few clocks is compared with many, factors fill in the band, and a
     dense one is factored in a tenth of the time. With more clocks, it would be too wide. There, the knots of each clock
@@ -124,15 +143,16 @@ def _ways_to_solve_for_knots(system: csc_array, is_constant: Bools, clock: Ints)
         return solved
 
     own = system[other][:, other].tocsc()
-    band = _within_band(own)
-    if band:
-        yield with_diagonal(band)
-        return
-    entries, of_clock = own.tocoo(), clock[other]
-    alone = of_clock[entries.row] == of_clock[entries.col]
-    blocks = coo_array((entries.data[alone], (entries.row[alone], entries.col[alone])), shape=own.shape)
-    yield with_diagonal(splu(blocks.tocsc()).solve)
-    yield with_diagonal(_by_factors(own))
+    if first is not Way.ALL_KNOTS:
+        band = _within_band(own)
+        if band:
+            yield Way.OWN_KNOTS, with_diagonal(band)
+            return
+        entries, of_clock = own.tocoo(), clock[other]
+        alone = of_clock[entries.row] == of_clock[entries.col]
+        blocks = coo_array((entries.data[alone], (entries.row[alone], entries.col[alone])), shape=own.shape)
+        yield Way.OWN_KNOTS, with_diagonal(splu(blocks.tocsc()).solve)
+    yield Way.ALL_KNOTS, with_diagonal(_by_factors(own))
 
 
 def _within_band(normal: csc_array) -> Solver | None:
