@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stagescope.clocks.evidence import COLLECTIVE
 from stagescope.clocks.exits import EXIT_NS
+from stagescope.clocks.grouped import grouped
 
 if TYPE_CHECKING:
     from stagescope.clocks.estimate import Fit
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
     from stagescope.clocks.grid import Grid
+    from stagescope.clocks.grouped import Grouped
 
 LEAST_WINDOWS = 6
 NOISE_NS = 300.0
@@ -54,6 +57,22 @@ class Cells:
     waited: Bools
     is_collective: Bools
 
+    @cached_property
+    def of_ways(self) -> tuple[Grouped, Grouped]:
+        """The observations of each direction by their cells."""
+        ahead, back = (np.flatnonzero(way) for way in (self.ahead, ~self.ahead))
+        return grouped(self.index, ahead), grouped(self.index, back)
+
+    @cached_property
+    def of_pairs(self) -> Grouped:
+        """The cells of each pair."""
+        return grouped(self.pair)
+
+    @cached_property
+    def entry(self) -> Ints:
+        """The direction of each cell in which receivers waited: 1 if they did in the second only."""
+        return np.where(self.waited[0, self.pair], 0, 1)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -70,6 +89,30 @@ class Problem:
     low_quantile: float
     has_corners: bool
     has_exits: bool = False
+
+    @cached_property
+    def stays_ns(self) -> Floats:
+        """How long the last rank to enter the collectives of each window stayed in them, infinite if unknown.
+
+        All ranks leave at about the same time, so that is also the expected delay from its entry to the exit of others.
+        """
+        cells, stay_ns = self.cells, self.evidence.stay_ns
+        chosen = np.flatnonzero(np.where(cells.ahead, 0, 1) == cells.entry[cells.index])
+        return _shortest(cells, grouped(cells.index, chosen), stay_ns)[0]
+
+    @cached_property
+    def exits_ns(self) -> tuple[Floats, Floats]:
+        """How far apart two clocks leave the collectives of each window: scatter, and what is always the same.
+
+        What is always the same is that of the pair.
+        """
+        cells, evidence = self.cells, self.evidence
+        count = np.bincount(cells.index)
+        scatter_ns = np.sqrt(np.bincount(cells.index, evidence.scatter_ns**2)) / count
+        squares = np.bincount(cells.index, evidence.constant_ns**2 + evidence.target_constant_ns**2)
+        of_pair = np.bincount(cells.pair, squares) / np.bincount(cells.pair, count)
+        constant_ns = np.sqrt(of_pair)[cells.pair]
+        return scatter_ns, np.where(constant_ns > EXIT_NS, constant_ns, 0.0)
 
 
 @dataclass(frozen=True)
@@ -122,34 +165,33 @@ def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
     """
     cells, pair = problem.cells, problem.cells.pair
     delay_ns = _residual_delays(problem, fitted)
-    ways = [_shortest(cells.index[way], delay_ns[way], pair) for way in (cells.ahead, ~cells.ahead)]
+    ways = [_shortest(cells, way, delay_ns) for way in cells.of_ways]
     least, noise = np.stack(ways, axis=1)
     trip_ns = least.sum(axis=0)
-    usual_ns = _usual(pair, trip_ns, problem.low_quantile)
+    usual_ns = _usual(cells, trip_ns, problem.low_quantile)
     change_ns, variance = _from_both_ways(least, noise, usual_ns, has_corners=problem.has_corners)
     waited = cells.waited[:, pair]
     # If neither of two clocks is ever late for a collective, it shows nothing about them.
     usable = np.isfinite(usual_ns) & ~(cells.is_collective & ~waited.any(axis=0))
     # What the constant may be: half of the round trip either way, unless other pairs show the latency of messages.
     # Of observed delays: where receivers do not wait, delays have no shortest one to extrapolate to.
-    longest_ns = _usual(pair, (least + noise).sum(axis=0), problem.low_quantile)
+    longest_ns = _usual(cells, (least + noise).sum(axis=0), problem.low_quantile)
     constant_ns = np.where(usable, longest_ns, 0.0) / np.sqrt(12)
     one_way = waited[0] != waited[1]
     if one_way.any():
-        way = np.where(waited[0], 0, 1)
         latency_ns = _latency(usual_ns[usable & waited.all(axis=0) & ~cells.is_collective])
         if latency_ns:
             constant_ns = np.where(one_way, latency_ns, constant_ns)
         constant_ns = np.where(one_way & cells.is_collective, EXIT_SKEW_NS, constant_ns)
-        expected_ns = np.where(cells.is_collective, _stays(problem, way), latency_ns or USUAL_LATENCY_NS)
-        found_ns, found_variance = _from_one_way(least, noise, (way, expected_ns, pair), is_first=is_first)
+        expected_ns = np.where(cells.is_collective, problem.stays_ns, latency_ns or USUAL_LATENCY_NS)
+        found_ns, found_variance = _from_one_way(least, noise, (cells, expected_ns), is_first=is_first)
         change_ns = np.where(one_way, found_ns, change_ns)
         variance = np.where(one_way, found_variance, variance)
         usable = np.where(one_way, np.isfinite(found_ns), usable)
     skew_ns = np.where(cells.is_collective, EXIT_NS, 0.0)
-    scatter_ns, apart_ns = _exits(problem)
+    scatter_ns, apart_ns = problem.exits_ns
     variance = variance + np.maximum(skew_ns, scatter_ns) ** 2
-    constant_ns = np.where(waited.all(axis=0), np.hypot(skew_ns, _shared_bias(noise, pair)), constant_ns)
+    constant_ns = np.where(waited.all(axis=0), np.hypot(skew_ns, _shared_bias(noise, cells)), constant_ns)
     constant_ns = np.hypot(constant_ns, 0.0 if problem.has_exits else apart_ns)
     number, sizes_ns = _constants(pair, constant_ns)
     current_ns = fitted.constants_ns if len(fitted.constants_ns) else np.zeros(len(sizes_ns))
@@ -165,20 +207,6 @@ def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
         sizes_ns,
         cells.is_collective[usable],
     )
-
-
-def _exits(problem: Problem) -> tuple[Floats, Floats]:
-    """Return how far apart two clocks leave the collectives of each window: scatter, and what is always the same.
-
-    What is always the same is that of the pair.
-    """
-    cells, evidence = problem.cells, problem.evidence
-    count = np.bincount(cells.index)
-    scatter_ns = np.sqrt(np.bincount(cells.index, evidence.scatter_ns**2)) / count
-    squares = np.bincount(cells.index, evidence.constant_ns**2 + evidence.target_constant_ns**2)
-    of_pair = np.bincount(cells.pair, squares) / np.bincount(cells.pair, count)
-    constant_ns = np.sqrt(of_pair)[cells.pair]
-    return scatter_ns, np.where(constant_ns > EXIT_NS, constant_ns, 0.0)
 
 
 def _residual_delays(problem: Problem, fitted: Fit) -> Floats:
@@ -208,32 +236,23 @@ def _from_both_ways(
 
 
 def _from_one_way(
-    least: Floats, noise: Floats, of: tuple[Ints, Floats, Ints], *, is_first: bool
+    least: Floats, noise: Floats, of: tuple[Cells, Floats], *, is_first: bool
 ) -> tuple[Floats, Floats]:
     """Return the difference of the delays in one direction from the expected ones, and its variance.
 
-    `of` has the direction, the expected delay and the pair of each window. Windows without a short delay are longer
-    than the typical ones of their pair.
+    `of` has the windows and the expected delay of each. Windows without a short delay are longer than the typical ones
+    of their pair.
     """
-    way, expected_ns, pair = of
+    cells, expected_ns = of
+    way = cells.entry
     places = np.arange(len(way))
     with np.errstate(invalid="ignore"):
         longer_ns = least[way, places] - expected_ns
-    usual_ns = _usual(pair, longer_ns, LOW_QUANTILE)
+    usual_ns = _usual(cells, longer_ns, LOW_QUANTILE)
     with np.errstate(invalid="ignore"):
         excess_ns = np.zeros(len(way)) if is_first else np.maximum(longer_ns - usual_ns, 0.0)
         change_ns = np.where(way == 0, longer_ns, -longer_ns)
     return change_ns, NOISE_NS**2 + excess_ns**2 + noise[way, places] ** 2
-
-
-def _stays(problem: Problem, way: Ints) -> Floats:
-    """Return how long the last rank to enter the collectives of each window stayed in them, infinite if unknown.
-
-    All ranks leave at about the same time, so that is also the expected delay from its entry to the exit of others.
-    """
-    cells, stay_ns = problem.cells, problem.evidence.stay_ns
-    chosen = np.where(cells.ahead, 0, 1) == way[cells.index]
-    return _shortest(cells.index[chosen], stay_ns[chosen], cells.pair)[0]
 
 
 def _latency(usual_ns: Floats) -> float:
@@ -241,12 +260,12 @@ def _latency(usual_ns: Floats) -> float:
     return float(np.median(usual_ns)) / 2 if len(usual_ns) else 0.0
 
 
-def _shared_bias(noise: Floats, pair: Ints) -> Floats:
+def _shared_bias(noise: Floats, cells: Cells) -> Floats:
     """Return how far half the difference of both directions may be off in all windows of a pair alike.
 
     How much the shortest of a few delays exceeds the shortest possible one is estimated once for the whole pair.
     """
-    return np.asarray(BIAS * _usual(pair, np.sqrt((noise**2).sum(axis=0)) / 2, 0.5))
+    return np.asarray(BIAS * _usual(cells, np.sqrt((noise**2).sum(axis=0)) / 2, 0.5))
 
 
 def _constants(pair: Ints, constant_ns: Floats) -> tuple[Ints, Floats]:
@@ -256,17 +275,19 @@ def _constants(pair: Ints, constant_ns: Floats) -> tuple[Ints, Floats]:
     return pair, np.maximum(sizes_ns, NOISE_NS / 2)
 
 
-def _usual(pair: Ints, values: Floats, fraction: float) -> Floats:
+def _usual(cells: Cells, values: Floats, fraction: float) -> Floats:
     """Return for each window this quantile of the finite values of its pair, infinite if there are none."""
-    usual = np.full(int(pair.max()) + 1, np.inf)
-    known = np.flatnonzero(np.isfinite(values))
-    order = known[_sorted_within(pair[known], values[known])]
-    found, first, counts = _runs(pair[order])
-    usual[found] = values[order[first + (fraction * counts).astype(np.int64)]]
-    return np.asarray(usual[pair])
+    pairs, is_known = cells.of_pairs, np.isfinite(values)
+    known = np.add.reduceat(pairs.in_order(is_known.astype(np.int64)), pairs.first)
+    ranked = pairs.ranked(
+        pairs.in_order(np.where(is_known, values, np.inf)), (fraction * known).astype(np.int64)
+    )
+    usual = np.full(int(pairs.number[-1]) + 1, np.inf)
+    usual[pairs.number] = ranked
+    return np.asarray(usual[cells.pair])
 
 
-def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats]:
+def _shortest(cells: Cells, rows: Grouped, delay_ns: Floats) -> tuple[Floats, Floats]:
     """Return the shortest possible delay of every window, infinite without observations, and its standard error.
 
     The shortest of n exponentially distributed delays exceeds the shortest possible one by spread / n on average. The
@@ -274,37 +295,20 @@ def _shortest(index: Ints, delay_ns: Floats, pair: Ints) -> tuple[Floats, Floats
     Without this, unequal spreads of the two directions would accumulate along a chain of machines. Windows in which
     hardly any receiver waited have extreme spreads, so the typical spread of the pair is used.
     """
-    least, spread_ns, sizes = (np.full(len(pair), np.inf) for _ in range(3))
-    order = _sorted_within(index, delay_ns)
-    index, delay_ns = index[order], delay_ns[order]
-    found, first, counts = _runs(index)
-    # k is an eighth of the observations: few enough to stay in the exponential part of the distribution.
-    low = np.where(counts > 1, np.maximum(counts // 8, 1), 0)
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, counts.max(initial=0) + 1))])
-    steps = harmonic[counts - 1] - harmonic[counts - 1 - low]
-    least[found], sizes[found] = delay_ns[first], counts
-    spread_ns[found[low > 0]] = ((delay_ns[first + low] - delay_ns[first])[low > 0]) / steps[low > 0]
-    usual_ns = _usual(pair, spread_ns, LOW_QUANTILE)
+    least, spread_ns, sizes = (np.full(len(cells.pair), np.inf) for _ in range(3))
+    if len(rows.size):
+        own_ns, counts = rows.in_order(delay_ns), rows.size
+        # k is an eighth of the observations: few enough to stay in the exponential part of the distribution.
+        low = np.where(counts > 1, np.maximum(counts // 8, 1), 0)
+        harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, counts.max(initial=0) + 1))])
+        steps = harmonic[counts - 1] - harmonic[counts - 1 - low]
+        least[rows.number], sizes[rows.number] = np.minimum.reduceat(own_ns, rows.first), counts
+        above_ns = rows.ranked(own_ns, low) - least[rows.number]
+        spread_ns[rows.number[low > 0]] = above_ns[low > 0] / steps[low > 0]
+    usual_ns = _usual(cells, spread_ns, LOW_QUANTILE)
     # With one observation in each window, the windows themselves show the spread.
     with np.errstate(invalid="ignore"):
-        among_ns = (_usual(pair, least, 0.5) - _usual(pair, least, 0.0)) / math.log(2)
+        among_ns = (_usual(cells, least, 0.5) - _usual(cells, least, 0.0)) / math.log(2)
         usual_ns = np.where(np.isfinite(usual_ns), usual_ns, np.where(np.isfinite(among_ns), among_ns, 0.0))
         excess_ns = usual_ns / sizes
     return least - excess_ns, excess_ns
-
-
-def _sorted_within(group: Ints, values: Floats) -> Ints:
-    """Return the rows in the order of their groups, and of the values in each: as lexsort does, in half of the time.
-
-    Rows with equal values are in any order.
-    """
-    by_value = np.argsort(values)
-    places = group[by_value] * len(values) + np.arange(len(values))
-    places.sort()
-    return np.asarray(by_value[places % max(1, len(values))])
-
-
-def _runs(group: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return each of the sorted groups, its first row, and its number of rows."""
-    first = np.flatnonzero(np.concatenate([group[:1] >= 0, group[1:] != group[:-1]]))
-    return group[first], first, np.diff(first, append=len(group))
