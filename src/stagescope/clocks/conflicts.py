@@ -71,12 +71,16 @@ def find_conflicts(evidence: Evidence, budget: Floats) -> Conflicts:
     others = np.flatnonzero(tight(evidence, clocks))
     others = others[np.lexsort((at_ns[others], own[others]))]
     place, first, last = _places(own[others], at_ns[others], back, at_ns)
+    # Drift only adds to the sum of both delays, so most observations contradict none of the nearest ones.
+    shortest_ns = _shortest_around(evidence.delay_ns[others])[place]
+    asked = np.flatnonzero(evidence.delay_ns + shortest_ns < -TOLERANCE_NS)
+    place, first, last = place[asked], first[asked], last[asked]
     one, other, conflict_ns = [], [], []
     # One pass per neighbor over all observations at once, rather than a loop over the observations.
     for offset in range(-REACH, REACH):
         at = place + offset
-        mine = np.flatnonzero((at >= first) & (at < last))
-        theirs = others[at[mine]]
+        inside = np.flatnonzero((at >= first) & (at < last))
+        mine, theirs = asked[inside], others[at[inside]]
         margin_ns = margin_between(evidence, mine, theirs, budget)
         found = margin_ns < -TOLERANCE_NS
         one.append(mine[found])
@@ -87,6 +91,21 @@ def find_conflicts(evidence: Evidence, budget: Floats) -> Conflicts:
     early, late = np.where(later, theirs, mine), np.where(later, mine, theirs)
     unique = np.unique(early * count + late, return_index=True)[1]
     return Conflicts(early[unique], late[unique], np.concatenate(conflict_ns)[unique])
+
+
+def _shortest_around(delay_ns: Floats) -> Floats:
+    """Return the shortest of the `REACH` delays before each place and of as many from it on; one place after the last.
+
+    They may belong to others than the delays that are compared: what is found is no longer than the shortest of those.
+    """
+    found = np.full(len(delay_ns) + 2 * REACH, np.inf)
+    found[REACH : REACH + len(delay_ns)] = delay_ns
+    width = 1
+    while width < 2 * REACH:  # each is the shortest of `width` from there on
+        step = min(width, 2 * REACH - width)
+        found = np.minimum(found[:-step], found[step:])
+        width += step
+    return found
 
 
 def _places(groups: Ints, sorted_ns: Floats, wanted: Ints, at_ns: Floats) -> tuple[Ints, Ints, Ints]:
