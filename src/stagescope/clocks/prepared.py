@@ -18,7 +18,7 @@ from stagescope.clocks.steadiness import unsteady_clocks
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Coarse, Evidence, Floats
     from stagescope.clocks.grid import Adjustment
-    from stagescope.clocks.rates import Corner
+    from stagescope.clocks.rates import Corner, RateChanges
     from stagescope.clocks.slews import Slew
 
 MOST_LEFT = 0.25
@@ -63,9 +63,10 @@ def prepare(table: pl.DataFrame, error_ns: Floats, max_ppm: float) -> Prepared:
     clocks = len(error_ns)
     coarse = coarse_offsets(table, clocks)
     plain = Prepared(evidence_of(table, coarse, error_ns), coarse)
-    slews = find_slews(plain.evidence, coarse, references(plain.evidence, clocks))
+    rates = rate_changes(plain.evidence, clocks)
+    slews = find_slews(plain.evidence, coarse, references(plain.evidence, clocks), rates)
     if not slews:
-        return _judged(plain, max_ppm)
+        return _judged(plain, rates, max_ppm)
 
     budget = np.full(clocks, max_ppm * 1e-6)
     before = len(find_conflicts(plain.evidence, budget))
@@ -75,16 +76,14 @@ def prepare(table: pl.DataFrame, error_ns: Floats, max_ppm: float) -> Prepared:
     for chosen in every[: 1 + MOST_JUDGED // max(1, len(plain.evidence))]:
         found = _without(chosen, plain, table, error_ns)
         if len(find_conflicts(found.evidence, budget)) <= before and not _is_left(found):
-            return _judged(found, max_ppm)
-    return _judged(plain, max_ppm)
+            return _judged(found, rate_changes(found.evidence, clocks), max_ppm)
+    return _judged(plain, rates, max_ppm)
 
 
-def _judged(found: Prepared, max_ppm: float) -> Prepared:
+def _judged(found: Prepared, rates: RateChanges, max_ppm: float) -> Prepared:
     """Return the observations with what the rates of the pairs show after slews were removed."""
     if not len(found.evidence):
         return found
-    clocks = int(max(found.evidence.source.max(), found.evidence.target.max())) + 1
-    rates = rate_changes(found.evidence, clocks)
     unsteady = unsteady_clocks(found.evidence, rates, found.slews.keys(), found.zones, max_ppm)
     return replace(found, unsteady=unsteady, corners=tuple(rates.corners))
 

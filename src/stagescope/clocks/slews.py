@@ -15,13 +15,13 @@ import numpy as np
 
 from stagescope.clocks.correction import LEAST_ERROR_NS, ROUNDING_NS, Correction
 from stagescope.clocks.grid import Adjustment
-from stagescope.clocks.rate_changes import LEAST_DELAYS, LEAST_GAIN_NS, LEAST_IN_PAIR, rate_changes
+from stagescope.clocks.rate_changes import LEAST_DELAYS, LEAST_GAIN_NS, LEAST_IN_PAIR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.clocks.evidence import Coarse, Evidence, Floats, Ints
-    from stagescope.clocks.rates import RateChange, Stretch
+    from stagescope.clocks.rates import RateChange, RateChanges, Stretch
 
 SAME_SIZE = 0.2
 """The changes of two pairs are one change of the clock that they share if their sizes differ by no more than this
@@ -102,15 +102,13 @@ class Slew:
         return np.asarray(self.at_ns[place] + np.rint(since_ns).astype(np.int64))
 
 
-def find_slews(evidence: Evidence, coarse: Coarse, reference: Ints) -> dict[int, Slew]:
+def find_slews(evidence: Evidence, coarse: Coarse, reference: Ints, rates: RateChanges) -> dict[int, Slew]:
     """Return the slew of each clock whose rate changed clearly, by the number of the clock.
 
-    `reference` is the reference of each clock's group, which is taken to have a constant rate if nothing shows which
+    `rates` are what the observations show about changes of rates. `reference` is the reference of each clock's group, which is taken to have a constant rate if nothing shows which
     clock of a pair changed its rate.
     """
-    clocks = len(reference)
-    found_rates = rate_changes(evidence, clocks)
-    breaks = attribute_changes(found_rates.changes, found_rates.stretches, reference)
+    breaks = attribute_changes(rates.changes, rates.stretches, reference)
     found = {}
     for clock in sorted({each.clock for each in breaks}):
         own = sorted((each for each in breaks if each.clock == clock), key=lambda each: each.at_ns)

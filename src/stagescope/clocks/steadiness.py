@@ -54,6 +54,8 @@ def unsteady_clocks(
     that was: the other pairs of such a rival show that it was not slewed instead, as long as their rates are known.
     """
     found = {clock for change in rates.changes for clock in (change.one, change.other)}
+    if not slews:
+        return frozenset(found)
     # A pair of which no rate is known at all is as unknown as one with a gap.
     pairs: dict[tuple[int, int], list[Stretch]] = {pair: [] for pair in observed_pairs(evidence)}
     for stretch in rates.stretches:
@@ -72,10 +74,12 @@ def unsteady_clocks(
 
 def observed_pairs(evidence: Evidence) -> list[tuple[int, int]]:
     """Return the pairs of clocks with enough observations for their rates to be examined."""
-    waited = evidence.where(evidence.waited)
-    ends = np.sort(np.stack([waited.source, waited.target], axis=1), axis=1)
-    pairs, counts = np.unique(ends, axis=0, return_counts=True)
-    return [(one, other) for one, other in pairs[counts >= LEAST_IN_PAIR].tolist()]
+    source, target = evidence.source[evidence.waited], evidence.target[evidence.waited]
+    clocks = int(max(source.max(initial=0), target.max(initial=0))) + 1
+    pairs, counts = np.unique(
+        np.minimum(source, target) * clocks + np.maximum(source, target), return_counts=True
+    )
+    return [divmod(pair, clocks) for pair in pairs[counts >= LEAST_IN_PAIR].tolist()]
 
 
 def _observed(evidence: Evidence, one: int, other: int) -> tuple[float, float]:
