@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 ROWS = ("rank", "start_ns", "end_ns")
 """The order of a spans table."""
 
+REDUCED = ("step", "stage", "tp", "cp")
+"""What the members of a gradient reduction without a number have in common."""
+
 WAITED_NS = 5_000
 """A receive that blocked for longer was waiting for its message, so its delay is that of the network path alone."""
 
@@ -269,10 +272,17 @@ def _between_clocks(pairs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reductions_of(timeline: Timeline) -> pl.DataFrame:
-    """Return the rows of gradient reductions without a number, with what identifies their members."""
+    """Return the rows of gradient reductions without a number, with what identifies their members.
+
+    `occurrence` counts those of a rank in a step, and `times` is how many it has.
+    """
     is_whole = pl.col("stage").is_not_null() & pl.col("pair").is_null()
     spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & is_whole).select(*ROWS, "step", "stage")
-    return spans.join(timeline.ranks.select("rank", "tp", "cp"), on="rank", how="left", maintain_order="left")
+    ranks = timeline.ranks.select("rank", "tp", "cp")
+    placed = spans.join(ranks, on="rank", how="left", maintain_order="left")
+    own = [*REDUCED, "rank"]
+    ordered = placed.sort(ROWS, maintain_order=True)
+    return ordered.with_columns(occurrence=pl.int_range(pl.len()).over(own), times=pl.len().over(own))
 
 
 def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -282,20 +292,11 @@ def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame
     of a reduction are the replicas of one stage and tensor coordinate. Reductions that the members did not run equally
     often in a step are omitted, because it is unknown which belong together.
     """
-    group = ["step", "stage", "tp", "cp"]
+    group = list(REDUCED)
     spans = spans.join(clocks, on="rank").sort("start_ns", maintain_order=True)
-    spans = spans.with_columns(
-        occurrence=pl.int_range(pl.len()).over([*group, "rank"]), times=pl.len().over([*group, "rank"])
-    )
     spans = spans.filter((pl.col("times").min() == pl.col("times").max()).over(group))
     key = [*group, "occurrence"]
-    last, first = pl.col("start_ns").arg_max(), pl.col("end_ns").arg_min()
-    members = spans.group_by([*key, "clock"], maintain_order=True).agg(
-        entered_ns=pl.max("start_ns"),
-        left_ns=pl.min("end_ns"),
-        entered_rank=pl.col("rank").gather(last).first(),
-        left_rank=pl.col("rank").gather(first).first(),
-    )
+    members = _of_clocks(spans, key)
     # All leave at about the same time, so the shortest stay is that of the last to enter, on whichever clock.
     stay_ns = pl.col("left_ns") - pl.col("entered_ns")
     members = members.sort(*group, "occurrence", "clock").with_columns(
@@ -309,6 +310,21 @@ def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame
         for own in members.partition_by(group[1:], maintain_order=True)
     ]
     return pl.concat([pl.DataFrame(schema=OBSERVATION_SCHEMA), *parts]), exits
+
+
+def _of_clocks(spans: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """Return one row per reduction and clock: when the last of its ranks entered and the first left, and which."""
+    names = [*key, "clock"]
+    places = spans.select("rank", *(name for name in names if name not in {"step", "occurrence"})).unique()
+    if not places.drop("rank").is_duplicated().any():  # one rank each, as usual
+        ends = {"entered_ns": "start_ns", "left_ns": "end_ns", "entered_rank": "rank", "left_rank": "rank"}
+        return spans.select(*names, **ends)
+    return spans.group_by(names, maintain_order=True).agg(
+        entered_ns=pl.max("start_ns"),
+        left_ns=pl.min("end_ns"),
+        entered_rank=pl.col("rank").gather(pl.col("start_ns").arg_max()).first(),
+        left_rank=pl.col("rank").gather(pl.col("end_ns").arg_min()).first(),
+    )
 
 
 def _name_of_reduction() -> pl.Expr:
