@@ -103,7 +103,8 @@ def _name(process: Process) -> str:
 
 
 def _domain(process: Process) -> _Domain:
-    anchors = np.sort(process.contents.anchors, order="monotonic_ns")
+    anchors = process.contents.anchors  # sorting them by a field takes 20 times as long as sorting the field
+    anchors = anchors[np.lexsort([anchors[name] for name in ("width_ns", "realtime_ns", "monotonic_ns")])]
     at_ns = anchors["monotonic_ns"].astype(np.int64)
     return _Domain([process], at_ns, anchors["realtime_ns"] - at_ns, anchors["width_ns"].astype(np.int64))
 
