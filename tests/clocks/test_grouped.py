@@ -24,7 +24,9 @@ def test_the_value_of_a_rank_is_that_of_the_sorted_group(is_sorted, at_once, mon
     assert found.size.tolist() == [1, 2, 3, 64, 65, 700]
     for part in (0.0, 0.3, 0.999):
         rank = (part * found.size).astype(np.int64)
-        expected = [np.sort(values[group == number])[place] for number, place in zip(found.number, rank)]
+        expected = [
+            np.sort(values[group == number])[place] for number, place in zip(found.number, rank, strict=True)
+        ]
         assert found.ranked(found.in_order(values), rank).tolist() == expected
 
 

@@ -85,9 +85,11 @@ def test_a_way_that_did_not_converge_is_tried_once(monkeypatch):
     assert found == pytest.approx(factorized(normal, right), abs=1e-5)
     assert way is Way.ALL_KNOTS
     calls = []
-    monkeypatch.setattr(normal_equations, "cg", lambda *args, cg=normal_equations.cg, **options: (
-        calls.append(args), cg(*args, **options)
-    )[1])
+    monkeypatch.setattr(
+        normal_equations,
+        "cg",
+        lambda *args, cg=normal_equations.cg, **options: (calls.append(args), cg(*args, **options))[1],
+    )
     again, way = with_constants(normal, right, unknowns, first=way)
     assert (again == found).all()
     assert (way, len(calls)) == (Way.ALL_KNOTS, 1)

@@ -83,8 +83,9 @@ class Fit:
 
     `constants_ns` are those of windows.py: how much longer the delays of a pair are than expected, where receivers did
     not wait in both directions. `way` is how the last system was solved: ways before it do not converge soon, which is
-    seen once. `tolerance` is the residual at which conjugate gradients may end. `shape_error_ns` are the standard errors of `smooth_ns`, and `offset_error_ns`
-    those of a constant offset of each clock; both are empty without observations.
+    seen once. `tolerance` is the residual at which conjugate gradients may end. `shape_error_ns` are the standard
+    errors of `smooth_ns`, and `offset_error_ns` those of a constant offset of each clock; both are empty without
+    observations.
     """
 
     times_ns: Floats

@@ -105,8 +105,8 @@ class Slew:
 def find_slews(evidence: Evidence, coarse: Coarse, reference: Ints, rates: RateChanges) -> dict[int, Slew]:
     """Return the slew of each clock whose rate changed clearly, by the number of the clock.
 
-    `rates` are what the observations show about changes of rates. `reference` is the reference of each clock's group, which is taken to have a constant rate if nothing shows which
-    clock of a pair changed its rate.
+    `rates` are what the observations show about changes of rates. `reference` is the reference of each clock's group,
+    which is taken to have a constant rate if nothing shows which clock of a pair changed its rate.
     """
     breaks = attribute_changes(rates.changes, rates.stretches, reference)
     found = {}
