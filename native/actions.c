@@ -121,6 +121,8 @@ static int record(const Wrapper *self, const Action *found, int64_t start_ns)
         record->microbatch = found->microbatch;
         record->chunk = (int16_t)found->chunk;
         set_slot(recorder, slots.action, Py_None);
+        if (get_slot(recorder, slots.has_actions) != Py_True)
+            set_slot(recorder, slots.has_actions, Py_True);
         return 0;
     }
     PyObject *start = PyLong_FromLongLong(start_ns), *done = NULL;

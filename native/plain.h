@@ -52,7 +52,7 @@ extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type;
 
 /* slots.c: attributes in `__slots__` of a recorder and its guards, and other values of Python objects. */
 typedef struct {
-    Py_ssize_t action, enabled, is_in_run, is_off, plain, waiting_thread;
+    Py_ssize_t action, enabled, has_actions, is_in_run, is_off, plain, waiting_thread;
 } Slots;
 
 extern Slots slots;

@@ -13,6 +13,7 @@ static const struct {
 } DECLARED[] = {
     {"action", 0, &slots.action},
     {"enabled", 0, &slots.enabled},
+    {"has_actions", 0, &slots.has_actions},
     {"is_in_run", 0, &slots.is_in_run},
     {"plain", 0, &slots.plain},
     {"waiting_thread", 0, &slots.waiting_thread},

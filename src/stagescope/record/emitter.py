@@ -67,7 +67,8 @@ class Emitter(ActionInProgress):
       it: the bytes of `plain_middle` and `thread_index`. None otherwise: what is done for an action then depends on
       all the other attributes. What changes one of those in a way that matters sets it to None afterwards; the next
       action that ends looks at all of them again, see `settle`.
-    * `has_actions`: whether a framework has computed an action, so that a step without any can be reported.
+    * `has_actions`: whether a framework has computed an action, so that a step without any can be reported. The first
+      action of a run states it, which in Python looks at all of the other attributes for that.
     * `is_in_run`, `is_in_marked_step`: set during a run of a schedule, and in a step that the training itself marks.
     * `waiting`: spans that the writer has yet to pack (waiting.py), which are those of the thread `waiting_thread`,
       whose buffer has the index `thread_index`. 0 if no thread leaves its actions there. There are at most

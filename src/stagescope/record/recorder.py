@@ -179,6 +179,8 @@ class Recorder(Emitter):
         for pending, record in self.unfinished:
             if pending:
                 self._record_pending(record)
+        if self.seen.spans and timer.device is None:
+            self.settle()
         return now_ns()
 
     def _let_wait(self) -> None:

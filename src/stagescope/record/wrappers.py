@@ -99,7 +99,7 @@ def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:
             leave(actions, action)
             raise
         try:
-            plain = recorder.plain
+            plain = recorder.plain if recorder.has_actions else None
             if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < most_waiting:
                 waiting.append((token, now_ns(), plain, action))
                 recorder.action = None
@@ -156,7 +156,7 @@ def stage_wrapper(
             leave(actions, action)
             raise
         try:
-            plain = recorder.plain
+            plain = recorder.plain if recorder.has_actions else None
             if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < most_waiting:
                 waiting.append((token, now_ns(), plain, action))
                 recorder.action = None

@@ -167,7 +167,6 @@ class Runs:
         else:
             start_ns = recorder.begin_step()
             recorder.has_actions = False
-            recorder.plain = None
             run = Run(start_ns, recorder.enabled)
         recorder.is_in_run = True
         return run
