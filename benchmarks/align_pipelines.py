@@ -122,7 +122,11 @@ def _reductions(clocks: Clocks, pipelines: int, rng: np.random.Generator) -> pl.
             "stage": stage,
         }
     ).with_columns(
-        pl.col("rank", "step", "stage").cast(pl.Int32), tp=pl.lit(None, pl.Int32), cp=pl.lit(None, pl.Int32)
+        pl.col("rank", "step", "stage").cast(pl.Int32),
+        tp=pl.lit(None, pl.Int32),
+        cp=pl.lit(None, pl.Int32),
+        occurrence=pl.lit(0, pl.Int32),
+        times=pl.lit(1, pl.UInt32),
     )
 
 

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 
 class Unsolved(NamedTuple):
-    """What all parts show about the clocks of a run; `rows` and `numbered` are those of each part."""
+    """What all parts show about the clocks of a run; `rows` and `numbered` are those of each part.
+
+    `observed` is empty once it has been solved.
+    """
 
     clocks: ClocksOfRun
-    observed: tuple[Observed, ...]
+    observed: list[Observed]
     extents: tuple[pl.DataFrame, ...]
     rows: tuple[WaitingRows, ...]
     numbered: tuple[pl.DataFrame, ...]

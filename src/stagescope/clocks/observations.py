@@ -280,9 +280,9 @@ def _reductions_of(timeline: Timeline) -> pl.DataFrame:
     spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & is_whole).select(*ROWS, "step", "stage")
     ranks = timeline.ranks.select("rank", "tp", "cp")
     placed = spans.join(ranks, on="rank", how="left", maintain_order="left")
-    own = [*REDUCED, "rank"]
+    counts = {"occurrence": pl.int_range(pl.len(), dtype=pl.Int32), "times": pl.len()}
     ordered = placed.sort(ROWS, maintain_order=True)
-    return ordered.with_columns(occurrence=pl.int_range(pl.len()).over(own), times=pl.len().over(own))
+    return ordered.with_columns(**{name: count.over(*REDUCED, "rank") for name, count in counts.items()})
 
 
 def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
