@@ -131,15 +131,19 @@ static int note_handle(const Wrapper *self, PyObject *operation, PyObject *handl
         return PyDict_GET_SIZE(self->refs[I_CREATED]) == 0 ? 0 : -1; /* taken by an inner call, or none of a stage */
     if (PySet_Contains(self->refs[I_CLASSES], (PyObject *)Py_TYPE(handle)) <= 0)
         return -1;
+    PyObject *reference = PyWeakref_NewRef(handle, NULL);
+    created = find_created(pending, operation); /* again: garbage that was collected meanwhile may have had messages */
+    if (reference == NULL || created == NULL) {
+        Py_XDECREF(reference);
+        return -1;
+    }
     Message message = *created;
     message.step = issue->step;
     message.start_ns = issue->start_ns;
     message.end_ns = issue->end_ns;
-    message.reference = PyWeakref_NewRef(handle, NULL);
-    if (message.reference == NULL)
-        return -1;
+    message.reference = reference;
     if (add_issued(pending, handle, message) < 0) {
-        Py_DECREF(message.reference);
+        Py_DECREF(reference);
         return -1;
     }
     remove_created(pending, created);
