@@ -192,9 +192,10 @@ PyObject *call_issue(PyObject *object, PyObject *const *args, size_t nargsf, PyO
     PyObject *given = PyVectorcall_NARGS(nargsf) > 0 ? args[0] : NULL;
     if (given != NULL && PyList_CheckExact(given) && PyList_GET_SIZE(given) == 0)
         return pass_to(self->original, args, nargsf, names);
+    Pending *pending = (Pending *)self->refs[I_PENDING];
     if (given == NULL || !PyList_CheckExact(given) || is_off(self->refs[I_GUARD]) ||
-        get_slot(self->refs[I_RECORDER], slots.enabled) != Py_True) {
-        give_to_python((Pending *)self->refs[I_PENDING]);
+        !is_open(pending->ring, self->refs[I_RECORDER])) {
+        give_to_python(pending);
         return pass_to(self->general, args, nargsf, names);
     }
     PyObject *operations = PyList_AsTuple(given); /* the function may take them out of their list */

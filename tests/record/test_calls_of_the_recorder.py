@@ -6,6 +6,7 @@ measured by benchmarks/recorded_steps.py and framework_steps.py; numbers of call
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import types
@@ -39,11 +40,13 @@ def calls_of(function, *args, **kwargs):
         found += event == "call" and frame.f_code.co_filename.startswith(OWN)
 
     before = sys.getprofile()
+    gc.disable()  # a collection calls the recorder, which records it
     sys.setprofile(count)
     try:
         function(*args, **kwargs)
     finally:
         sys.setprofile(before)
+        gc.enable()
     return found
 
 

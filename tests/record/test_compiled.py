@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 import types
 import weakref
 from collections import deque
@@ -20,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from framework_trainings import only_contents
-from stagescope.record import compiled
+from stagescope.record import compiled, emitter, timing, wrappers
 from stagescope.record.format import NONE, SPAN
 from stagescope.record.frameworks import torch_messages
 from stagescope.record.frameworks.actions_in_progress import ActionsInProgress
@@ -288,6 +289,41 @@ def test_a_call_of_another_thread_is_left_to_python(recorder):
         (1, 1),
         (2, 0),
     ]
+
+
+def test_another_clock_than_that_of_the_extension_is_read_for_all_spans(recorder, monkeypatch):
+    def shifted_ns():
+        return time.monotonic_ns() + 10**12
+
+    for module in (emitter, timing, wrappers):
+        monkeypatch.setattr(module, "now_ns", shifted_ns)
+    recorder.timer._use_host()
+    monkeypatch.setattr(Stage, "forward", wrapped_forward(recorder))
+    recorder.begin_step(0)
+    before_ns = time.monotonic_ns()
+    for number in range(3):
+        Stage().forward(number)
+    assert recorder.plain is None
+    recorder.stop("test")
+    found = only_contents(Path(recorder.directory)).spans
+    assert len(found) == 3
+    assert found["start_ns"].min() >= before_ns + 10**12
+    assert (found["end_ns"] >= found["start_ns"]).all()
+
+
+def test_another_clock_is_read_for_messages_too(messages, recorder, monkeypatch):
+    for module in (emitter, timing, torch_messages, wrappers):
+        monkeypatch.setattr(module, "now_ns", lambda: 10**15)
+    recorder.timer._use_host()
+    recorder.plain = None
+    for handle in messages.issue(Sender().operations(5)):
+        handle.wait()
+    recorder.stop("test")
+    found = only_contents(Path(recorder.directory)).spans
+    is_receive = found["kind"] == RECEIVE
+    assert is_receive.sum() == 2
+    for name in ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns"):
+        assert (found[name][is_receive] == 10**15).all()
 
 
 @pytest.mark.usefixtures("forward")

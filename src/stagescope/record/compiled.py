@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import sysconfig
+import time
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stagescope.record.records import LANE_OF_CODE
@@ -28,6 +30,9 @@ INTERFACE = 1
 
 VARIABLE = "STAGESCOPE_COMPILED"
 """With 0 in it, all wrappers are those in Python."""
+
+MONOTONIC_NS = time.monotonic_ns if isinstance(time.monotonic_ns, BuiltinFunctionType) else None
+"""The clock that the extension reads. Where the recorder is given another one, nothing is left to the extension."""
 
 KINDS, NO_LANE = 256, 255
 _RECEIVE_OF_ACTION = {

@@ -115,7 +115,9 @@ class Emitter(ActionInProgress):
     def settle(self) -> None:
         """Set `plain` if nothing needs to be done for an action but to record it."""
         usual = self.enabled and self.action is None and not self.is_in_range and self.pair == NONE
-        if usual and self.mirror is None and self._computed is None and self.timer.begin is now_ns:
+        is_known = isinstance(self.waiting, deque) or now_ns is compiled.MONOTONIC_NS
+        usual = usual and is_known and self.timer.begin is now_ns
+        if usual and self.mirror is None and self._computed is None:
             self.plain = middle, _ = self.plain_middle, self.thread_index
             if self.plain_middle is not middle or not self.enabled:
                 self.plain = None  # meanwhile another thread has begun a step
