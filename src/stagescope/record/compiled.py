@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-import sysconfig
+import sys
 import time
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -90,7 +90,8 @@ class Pending(Protocol):
 @functools.cache
 def extension() -> Any:
     """Return the module _plain, None without it."""
-    if os.environ.get(VARIABLE) == "0" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    is_free_threaded = "t" in getattr(sys, "abiflags", "")
+    if os.environ.get(VARIABLE) == "0" or is_free_threaded:
         return None
     try:
         from stagescope.record import _plain  # type: ignore[attr-defined]  # not everywhere
