@@ -7,11 +7,10 @@ import types
 
 import pytest
 
+from stagescope.record import compiled
 from stagescope.record.hooks import Guard, observed
 from stagescope.record.patching import Patches
 from stagescope.record.points import all_parts
-
-pytestmark = pytest.mark.usefixtures("way")
 
 HOOKED = [(part, point) for part in all_parts() for point in part.points if point.hook]
 
@@ -107,17 +106,27 @@ def check(hook, point, recorder, *, raises):
 
 
 def cases():
-    return [pytest.param(part, point, id=f"{part.framework} {point.path}") for part, point in HOOKED]
+    """Return each hook in its usual way, and those that the extension takes part in also without it."""
+    torch = [(part, point) for part, point in HOOKED if part.framework.startswith("torch.distributed")]
+    ways = [(part, point, True) for part, point in HOOKED] + [(*case, False) for case in torch]
+    names = {True: "", False: " in Python"}
+    return [pytest.param(*case, id=f"{case[0].framework} {case[1].path}{names[case[2]]}") for case in ways]
+
+
+@pytest.fixture(autouse=True)
+def way(is_compiled, monkeypatch):
+    if not is_compiled:
+        monkeypatch.setattr(compiled, "extension", lambda: None)
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
-@pytest.mark.parametrize(("part", "point"), cases())
+@pytest.mark.parametrize(("part", "point", "is_compiled"), cases())
 def test_hook_does_not_take_part_in_a_call(recorder, part, point, raises):
     check(hook_of(part, point, recorder), point, recorder, raises=raises)
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
-@pytest.mark.parametrize(("part", "point"), cases())
+@pytest.mark.parametrize(("part", "point", "is_compiled"), cases())
 def test_hook_of_a_broken_recorder_does_not_take_part_in_a_call(recorder, part, point, raises, monkeypatch):
     hook = hook_of(part, point, recorder)
     for name in ("emit", "begin_step", "end_step", "describe", "warn", "name_id", "new_pair", "flush_soon"):
