@@ -59,6 +59,21 @@ def test_partial_data_are_stored_as_such(tmp_path, capsys):
     assert main(["report", str(tmp_path / "run")]) == 1
 
 
+def test_damage_is_printed_as_the_report_prints_it(tmp_path, capsys):
+    directory = tmp_path / "recordings"
+    directory.mkdir()
+    for file in RECORDINGS.iterdir():
+        (directory / file.name).write_bytes(file.read_bytes())
+    cut = min(directory.iterdir())
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 2 // 3])
+    assert main(["store", str(directory), "-o", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert main(["report", str(tmp_path / "run")]) == 0
+    warnings = [line for line in printed if line.startswith("warning: ")]
+    assert [line.split(":")[1] for line in warnings] == [" the last frame is truncated", " no end frame"]
+    assert set(warnings) < set(capsys.readouterr().out.splitlines())
+
+
 def test_a_mistake_is_one_sentence(run, capsys):
     assert main(["report", str(run), "--pp", "2"]) == 2
     assert main(["store", str(run), "-o", str(run)]) == 1

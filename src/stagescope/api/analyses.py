@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
     from stagescope.analysis.statistics.comparison import Comparison
+    from stagescope.exporters.stored_run import Stored
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.steps import Skipped
@@ -116,8 +117,8 @@ def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]
     return predicted._replace(diagnostics=(*actions.diagnostics, *predicted.diagnostics))
 
 
-def sorted_diagnostics(timeline: Timeline) -> list[Diagnostic]:
-    """Return the diagnostics of a timeline, errors first, then warnings, then information."""
+def sorted_diagnostics(timeline: Timeline | Stored) -> list[Diagnostic]:
+    """Return the diagnostics of a timeline or stored run, errors first, then warnings, then information."""
     return list(errors_first(timeline.diagnostics))
 
 

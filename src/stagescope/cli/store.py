@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo, error_console
+from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import FileBar, TaskBar, align_option, exit_code, reading_options, warn_partial
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import InputError
@@ -104,6 +105,7 @@ def command(
     )
     if analysis and align:
         _analyze(stored, workers, cluster)
+    print_diagnostics(api.sorted_diagnostics(stored))
     return exit_code(stored)
 
 
