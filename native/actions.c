@@ -95,15 +95,9 @@ static void abandon(const Wrapper *self, PyObject *action)
 /* Pass the exception that is set to the guard. Return -1 if it belongs to the training, and is set again. */
 static int give_to_guard(const Wrapper *self, PyObject *action)
 {
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(error, traceback);
+    PyObject *error = take_error();
     PyObject *done = PyObject_CallMethodObjArgs(self->refs[GUARD], leave, self->refs[ACTIONS], action, error, NULL);
-    Py_XDECREF(type);
     Py_XDECREF(error);
-    Py_XDECREF(traceback);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
@@ -148,7 +142,7 @@ static PyObject *run(const Wrapper *self, PyObject *const *args, size_t nargsf, 
     return result;
 }
 
-/* Return whether an action uses data that nobody has waited for. The wrapper in Python records how it came. */
+/* Return whether an action uses data whose wait was not seen. The wrapper in Python records how it arrived. */
 static int uses_awaited(const Wrapper *self, const Action *found)
 {
     PyObject *pending = self->refs[PENDING];

@@ -94,10 +94,7 @@ static PyObject *seen(const Wrapper *self, PyObject *const *args, Py_ssize_t cou
         done = PyObject_CallFunctionObjArgs(self->refs[SEE], given, named, result, NULL);
     Py_XDECREF(given);
     Py_XDECREF(named);
-    if (done == NULL)
-        Py_CLEAR(result);
-    Py_XDECREF(done);
-    return result;
+    return unless_raised(result, done);
 }
 
 PyObject *call_creation(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
@@ -108,7 +105,8 @@ PyObject *call_creation(PyObject *object, PyObject *const *args, size_t nargsf, 
     if (result == NULL || (PyList_CheckExact(result) && PyList_GET_SIZE(result) == 0) ||
         get_slot(self->refs[RECORDER], slots.enabled) == Py_False)
         return result;
-    int is_usual = PyList_CheckExact(result) && count > self->numbers[MICROBATCH_AT] && !is_off(self->refs[GUARD]);
+    int is_usual = PyList_CheckExact(result) && count > self->numbers[MICROBATCH_AT] && !is_off(self->refs[GUARD]) &&
+                   is_open(((Pending *)self->refs[PENDING])->ring, self->refs[RECORDER]);
     if (is_usual && note_operations(self, args, result) == 0)
         return result;
     if (PyErr_Occurred() && is_of_training()) {
@@ -180,10 +178,7 @@ static PyObject *issue(const Wrapper *self, PyObject *const *args, size_t nargsf
     if (start != NULL)
         done = PyObject_CallFunctionObjArgs(self->refs[I_ISSUED], operations, start, result, NULL);
     Py_XDECREF(start);
-    if (done == NULL)
-        Py_CLEAR(result);
-    Py_XDECREF(done);
-    return result;
+    return unless_raised(result, done);
 }
 
 PyObject *call_issue(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)

@@ -139,25 +139,37 @@ static PyObject *wrapper(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyObject *is_of_signal_handler;
 
-int is_of_training(void)
+PyObject *take_error(void)
 {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
     if (traceback != NULL)
         PyException_SetTraceback(error, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return error;
+}
+
+int is_of_training(void)
+{
+    PyObject *error = take_error();
     PyObject *answer = is_of_signal_handler == NULL ? NULL : PyObject_CallOneArg(is_of_signal_handler, error);
     int is_own = answer == Py_True;
     Py_XDECREF(answer);
     PyErr_Clear();
-    if (is_own) {
-        PyErr_Restore(type, error, traceback);
-        return 1;
-    }
-    Py_XDECREF(type);
+    if (is_own)
+        PyErr_Restore(Py_NewRef(Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
     Py_XDECREF(error);
-    Py_XDECREF(traceback);
-    return 0;
+    return is_own;
+}
+
+PyObject *unless_raised(PyObject *result, PyObject *done)
+{
+    if (done == NULL)
+        Py_CLEAR(result);
+    Py_XDECREF(done);
+    return result;
 }
 
 static PyObject *use_signal_handlers(PyObject *Py_UNUSED(module), PyObject *test)

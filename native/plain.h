@@ -80,9 +80,12 @@ int enter_wait(const Message *message, int64_t start_ns);
 void leave_call(int place);
 PyObject *in_progress(PyObject *module, PyObject *thread);
 
-/* module.c: whether the exception that is set was raised by a signal handler of the training, to which it belongs. If
-   not, it is cleared. */
+/* module.c. `take_error` returns the exception that is set, and clears it. `is_of_training` returns whether a signal
+   handler of the training has raised it, to which it belongs; if not, it is cleared. `unless_raised` returns the result
+   of a call, unless what was `done` afterwards has raised: NULL. It takes both references. */
+PyObject *take_error(void);
 int is_of_training(void);
+PyObject *unless_raised(PyObject *result, PyObject *done);
 
 /* The vectorcalls of wrappers; see actions.c and messages.c. */
 PyObject *call_action(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);

@@ -21,7 +21,7 @@ except ImportError:  # Python 3.10
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tools" / "retired_terms.toml"
-SUFFIXES = (".py", ".md", ".ts", ".tsx", ".css", ".toml", ".sh", ".mjs")
+SUFFIXES = (".py", ".md", ".c", ".h", ".ts", ".tsx", ".css", ".toml", ".sh", ".mjs")
 NAMES = ("Makefile", "run")
 SKIPPED = ("tests/data/*", "src/stagescope/viewer/assets/*")
 
