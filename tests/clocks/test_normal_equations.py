@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_array, csc_array
+from scipy.sparse import coo_array, csc_array, diags_array, kron
 
-from stagescope.clocks import normal_equations
-from stagescope.clocks.normal_equations import Way, factorized, with_constants
+from stagescope.clocks import condensed, normal_equations
+from stagescope.clocks.normal_equations import Method, Way, factorized, solved, with_constants
 
 CLOCKS, KNOTS, NEIGHBORS = 60, 64, 5
 
@@ -104,9 +104,70 @@ def test_what_is_singular_by_rounding_is_left_to_the_factors():
     assert with_constants(csc_array(alone), right, unknowns) == (None, Way.FACTORS)
 
 
-def test_systems_without_constants_and_small_ones_are_left_to_the_factors():
+def test_systems_without_constants_are_left_to_the_factors():
     normal, right, is_constant, clock = planted(3, 1.0)
     assert with_constants(normal, right, (np.zeros_like(is_constant), clock))[0] is None
+    knots = ~is_constant
+    normal, right, unknowns = normal[knots][:, knots], right[knots], (is_constant[knots], clock[knots])
+    assert condensed.condensed(normal, right, unknowns)[0] == pytest.approx(
+        factorized(normal, right), abs=1e-8
+    )
+
+
+@pytest.mark.parametrize("columns", [(), (3,)])
+@pytest.mark.parametrize("constant_scale", [0.01, 1.0, 30.0])
+def test_eliminating_constants_gives_the_solution_of_the_factors(constant_scale, columns):
+    normal, right, *unknowns = planted(3, constant_scale)
+    several = np.random.default_rng(0).normal(size=(len(right), *columns))
+    found, method = solved(normal, several, unknowns, Method())
+    assert found == pytest.approx(factorized(normal, several), abs=1e-8)
+    assert method.way is Way.CONDENSED
+    again, later = solved(normal, several, unknowns, method)
+    assert again == pytest.approx(found, abs=1e-10)
+    assert later.order is method.order
+    other, clock = normal[CLOCKS:][:, CLOCKS:], (each[CLOCKS:] for each in unknowns)
+    found, later = solved(other, several[CLOCKS:], tuple(clock), method)
+    assert found == pytest.approx(factorized(other, several[CLOCKS:]), abs=1e-8)
+    assert len(later.order) == len(method.order) - CLOCKS
+
+
+def test_the_next_way_is_used_where_factors_without_constants_fill_in(monkeypatch):
+    monkeypatch.setattr(condensed, "MOST_OPERATIONS", 1e6)
+    normal, right, *unknowns = planted(3, 1.0)
+    found, method = solved(normal, right, unknowns, Method())
+    assert found == pytest.approx(factorized(normal, right), abs=1e-5)
+    assert method == Method(Way.OWN_KNOTS)
+    several = np.stack([right, 2 * right], axis=1)
+    found, later = solved(normal, several, unknowns, method)
+    assert found == pytest.approx(factorized(normal, several), abs=1e-10)
+    assert later == method
+
+
+@pytest.mark.parametrize("neighbors", [1, 5, 30])
+def test_operations_of_a_factorization_are_about_those_that_it_takes(neighbors):
+    random = np.random.default_rng(neighbors)
+    clocks, knots = 200, 8
+    one = np.arange(clocks).repeat(neighbors)
+    blocks = coo_array(
+        (np.ones(len(one)), (one, random.integers(0, clocks, len(one)))), shape=(clocks, clocks)
+    )
+    links = kron(blocks + blocks.T, np.ones((knots, knots))).tocsc()
+    system = (diags_array(abs(links).sum(axis=0) + 1.0) - links).tocsc()
+    below = np.diff(condensed.by_factors(system).L.indptr).astype(float)
+    estimate = condensed._operations(system, np.arange(clocks).repeat(knots))
+    assert 0.8 <= estimate / (below @ below) <= 1.5
+
+
+def test_a_system_that_is_singular_without_constants_is_left_to_the_other_ways():
+    normal, right, is_constant, clock = planted(3, 1.0)
+    alone = normal.tolil()
+    alone[:, 0] = alone[0, :] = 0.0
+    assert condensed.condensed(csc_array(alone), right, (is_constant, clock)) == (None, None)
+
+
+def test_small_systems_are_solved_at_once():
+    normal, right, is_constant, clock = planted(3, 1.0)
     some = slice(0, 100)
-    unknowns = is_constant[some], clock[some]
-    assert with_constants(normal[some][:, some], right[some], unknowns)[0] is None
+    found, method = solved(normal[some][:, some], right[some], (is_constant[some], clock[some]), Method())
+    assert found == pytest.approx(factorized(normal[some][:, some], right[some]), abs=1e-8)
+    assert method == Method()

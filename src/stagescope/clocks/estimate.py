@@ -19,7 +19,7 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 
 from stagescope.clocks.conflicts import tight
 from stagescope.clocks.exits import compared_by_exits, exit_errors
-from stagescope.clocks.normal_equations import Way, factorized, iterated, with_constants
+from stagescope.clocks.normal_equations import Method, solved
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
 from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
 
@@ -82,17 +82,16 @@ class Fit:
     """Corrections at `times_ns`, linear in between, and the size of the break at each clock adjustment.
 
     `constants_ns` are those of windows.py: how much longer the delays of a pair are than expected, where receivers did
-    not wait in both directions. `way` is how the last system was solved: ways before it do not converge soon, which is
-    seen once. `tolerance` is the residual at which conjugate gradients may end. `shape_error_ns` are the standard
-    errors of `smooth_ns`, and `offset_error_ns` those of a constant offset of each clock; both are empty without
-    observations.
+    not wait in both directions. `method` is how the last system was solved, which is how the next one is. `tolerance`
+    is the residual at which conjugate gradients may end. `shape_error_ns` are the standard errors of `smooth_ns`, and
+    `offset_error_ns` those of a constant offset of each clock; both are empty without observations.
     """
 
     times_ns: Floats
     smooth_ns: Floats
     jumps_ns: Floats
     constants_ns: Floats = field(default_factory=lambda: np.zeros(0))
-    way: Way = Way.ITERATED
+    method: Method = field(default_factory=Method)
     tolerance: float = 0.0
     shape_error_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     offset_error_ns: Floats = field(default_factory=lambda: np.zeros(0))
@@ -252,7 +251,7 @@ def _solve(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothnes
     current[len(current) - len(fitted.constants_ns) :] = fitted.constants_ns
     right = system.weighted.T @ windows.change_ns - system.prior.T @ (system.prior @ current)
     tolerance = fitted.tolerance or CONVERGED * float(np.linalg.norm(right[system.free]))
-    change, way = system.solved(right, tolerance)
+    change, method = system.solved(right, tolerance)
     new = current + change
     jumps = count * clocks + len(fitted.jumps_ns)
     return Fit(
@@ -260,7 +259,7 @@ def _solve(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothnes
         new[: count * clocks].reshape(count, clocks),
         new[count * clocks : jumps],
         new[jumps:],
-        way,
+        method,
         tolerance,
     )
 
@@ -279,25 +278,21 @@ class System:
     free: Ints
     is_constant: Bools
     shape: tuple[int, int]
-    way: Way
+    method: Method
 
-    def solved(self, right: Floats, tolerance: float = 0.0) -> tuple[Floats, Way]:
-        """Return the solution, for one or several columns, and the way in which it was found.
+    def solved(self, right: Floats, tolerance: float = 0.0) -> tuple[Floats, Method]:
+        """Return the solution, for one or several columns, and the method that found it.
 
         Unknowns that are not free stay 0. `tolerance` is that of `with_constants`.
         """
-        change, way = np.zeros(right.shape), self.way
+        change = np.zeros(right.shape)
         if not len(self.free):
-            return change, way
-        own = right[self.free]
+            return change, self.method
         knots, clocks = self.shape
         clock = np.where(self.free < knots * clocks, self.free % clocks, self.free)
-        found = iterated(self.normal, own, clock) if way is Way.ITERATED else None
-        if found is None and own.ndim == 1:
-            first = max(way, Way.OWN_KNOTS)
-            found, way = with_constants(self.normal, own, (self.is_constant, clock), tolerance, first)
-        change[self.free] = factorized(self.normal, own) if found is None else found
-        return change, way
+        unknowns = self.is_constant, clock
+        change[self.free], method = solved(self.normal, right[self.free], unknowns, self.method, tolerance)
+        return change, method
 
 
 def _system(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothness: coo_array) -> System:
@@ -323,7 +318,7 @@ def _system(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothne
     ridge_size = RIDGE * max(float(normal.diagonal()[is_shared].max(initial=0.0)), 1e-8)
     ridge = coo_array((np.where(is_shared, ridge_size, 0.0), (np.arange(len(free)),) * 2)).tocsc()
     normal = (normal + ridge).tocsc()
-    return System(design, weighted, prior, normal, free, ~is_shared, (count, clocks), fitted.way)
+    return System(design, weighted, prior, normal, free, ~is_shared, (count, clocks), fitted.method)
 
 
 def _design(windows: Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo_array:

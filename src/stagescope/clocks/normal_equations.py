@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve_banded, cholesky_banded  # type: ignore[import-untyped]
 from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 from scipy.sparse.linalg import LinearOperator, cg, splu  # type: ignore[import-untyped]
+
+from stagescope.clocks.condensed import by_factors, condensed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,26 +30,50 @@ MOST_BANDED = 5e9
 """Operations of a factorization within a band, up to which it is used: they take 0.3 s."""
 
 
-def factorized(normal: csc_array, right: Floats) -> Floats:
-    """Return the solution, for one or several columns, by a direct factorization."""
-    if len(right) < MOST_DIRECT:
-        return np.asarray(splu(normal).solve(right))
-    return np.asarray(_by_factors(normal)(right))
-
-
-def _by_factors(normal: csc_array) -> Solver:
-    """Return a function that solves a symmetric system."""
-    factors = splu(normal, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    return factors.solve  # type: ignore[no-any-return]  # scipy has no types
-
-
 class Way(IntEnum):
     """How a system is solved, in the order in which ways are tried: those before it did not converge soon."""
 
-    ITERATED = 0
-    OWN_KNOTS = 1
-    ALL_KNOTS = 2
-    FACTORS = 3
+    CONDENSED = 0
+    ITERATED = 1
+    OWN_KNOTS = 2
+    ALL_KNOTS = 3
+    FACTORS = 4
+
+
+class Method(NamedTuple):
+    """The way in which a system was solved, and the order of elimination where that is `CONDENSED`."""
+
+    way: Way = Way.CONDENSED
+    order: Ints | None = None
+
+
+def solved(
+    normal: csc_array, right: Floats, unknowns: tuple[Bools, Ints], method: Method, tolerance: float = 0.0
+) -> tuple[Floats, Method]:
+    """Return the solution, for one or several columns, and the method that found it.
+
+    `unknowns` has which of them are constants, and the clock of each; constants have a number of their own. `method` is
+    that of an earlier system of the same clocks, whose failures are not repeated. `tolerance` is that of
+    `with_constants`.
+    """
+    if len(right) < MOST_DIRECT:
+        return np.asarray(splu(normal).solve(right)), method
+    way, found = method.way, None
+    if way is Way.CONDENSED:
+        found, order = condensed(normal, right, unknowns, method.order)
+        if found is not None:
+            return found, Method(way, order)
+        way = Way.ITERATED
+    if way is Way.ITERATED:
+        found = iterated(normal, right, unknowns[1])
+    if found is None and right.ndim == 1:
+        found, way = with_constants(normal, right, unknowns, tolerance, max(way, Way.OWN_KNOTS))
+    return factorized(normal, right) if found is None else found, Method(way)
+
+
+def factorized(normal: csc_array, right: Floats) -> Floats:
+    """Return the solution, for one or several columns, by a direct factorization."""
+    return np.asarray(by_factors(normal).solve(right))
 
 
 def with_constants(
@@ -70,7 +96,7 @@ def with_constants(
     clocks and 106,843 pairs. `clock` numbers the unknowns of each clock; constants have none.
     """
     is_constant, clock = unknowns
-    if len(right) < MOST_DIRECT or not is_constant.any() or first is Way.FACTORS:
+    if not is_constant.any() or first is Way.FACTORS:
         return None, Way.FACTORS
     system = normal.tocsr()
     try:
@@ -109,7 +135,7 @@ def _offsets(system: csc_array, is_constant: Bools, clock: Ints) -> Solver:
     own = system.diagonal()[constant]
     shared = (sums @ system[:, constant]).tocsr()
     eliminated = shared.multiply(1 / own[None, :]) @ shared.T
-    by_clock = _by_factors((sums @ system @ sums.T - eliminated).tocsc())
+    by_clock = by_factors((sums @ system @ sums.T - eliminated).tocsc()).solve
 
     def solved(residual: Floats) -> Floats:
         left = residual[constant]
@@ -152,7 +178,7 @@ def _ways_to_solve_for_knots(
         alone = of_clock[entries.row] == of_clock[entries.col]
         blocks = coo_array((entries.data[alone], (entries.row[alone], entries.col[alone])), shape=own.shape)
         yield Way.OWN_KNOTS, with_diagonal(splu(blocks.tocsc()).solve)
-    yield Way.ALL_KNOTS, with_diagonal(_by_factors(own))
+    yield Way.ALL_KNOTS, with_diagonal(by_factors(own).solve)
 
 
 def _within_band(normal: csc_array) -> Solver | None:
@@ -180,8 +206,6 @@ def iterated(normal: csc_array, right: Floats, clock: Ints) -> Floats | None:
     compared with their neighbors, it is the other way round: 2,000 iterations took 22 s, did not converge, and were
     0.7 ms off; the factors take 0.7 s.
     """
-    if len(right) < MOST_DIRECT:
-        return None
     entries = normal.tocoo()
     own = clock[entries.row] == clock[entries.col]
     alone = coo_array((entries.data[own], (entries.row[own], entries.col[own])), shape=normal.shape)
