@@ -139,3 +139,16 @@ def test_a_cause_is_a_fraction_of_the_iteration():
     assert values.quantity("iteration") == 2e9
     assert values.quantity("straggler") is None
     assert StepValues(0, {LOADING: 1.0}).quantity("data_loading") is None
+
+
+def test_a_level_that_was_not_higher_in_its_first_steps_is_no_alarm_until_it_is():
+    """One long step and three usual ones come before the rise, and may be taken for a part of it."""
+    for seed in range(40):
+        generator, alarms, stated = np.random.default_rng(seed), Alarms(), []
+        for step in range(2 * FIRST):
+            own = 3.0 if step == FIRST else 1.8 if step > FIRST + 3 else 0.95 if step > FIRST else 1.0
+            value = 1e8 * own * (1 + 0.1 * generator.standard_normal())
+            found = alarms.add(StepValues(step, {ITERATION: 9e8 + value, LOADING: value}))
+            stated += [change.size for alarm in found for change in alarm.changes]
+        assert stated, seed
+        assert min(stated) > 0.01, (seed, stated)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 LEAST_CHANGE = 0.05
 """The smallest change that is an alarm, relative to the value, or of a cause relative to the iteration."""
 
+LEAST_STATED = 0.2
+"""What an alarm states is at least this share of the smallest change. Ranks and links may take as long as before, and
+yet longer than the others."""
+
 SAME_STEPS = 10
 """Changes that begin so close together are one alarm."""
 
@@ -158,10 +162,15 @@ class Alarms:
         return changed
 
     def _take(self, shift: Shift, step: int) -> list[Alarm]:
-        """Add a change to the alarm that it belongs to; return that alarm if it is new or became more specific."""
+        """Add a change to the alarm that it belongs to; return that alarm if it is new or became more specific.
+
+        A level that rose by less in its first steps is no alarm yet: if it stays, it is found again, later.
+        """
         first = self.history.step_ago(shift.length)
         subject = self.history.subjects[shift.row]
         change = self._change(subject, first)
+        if subject.kind in (ITERATION, PART) and change.size < LEAST_STATED * self._least_change:
+            return []
         self.history.hide(shift.row, FIRST, first - 1)
         same = (each for each in self.active if each.changes and abs(each.step - first) <= SAME_STEPS)
         alarm = next(same, None)
