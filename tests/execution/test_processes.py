@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -43,8 +44,9 @@ class Interrupts(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(0.002):
             for worker in multiprocessing.active_children():
-                os.kill(worker.pid, signal.SIGINT)
-                self.count += 1
+                with suppress(ProcessLookupError):  # it has ended since then
+                    os.kill(worker.pid, signal.SIGINT)
+                    self.count += 1
 
 
 def interrupt(results) -> None:
