@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_array, csc_array, diags_array, kron
+from scipy.sparse import coo_array, csc_array, diags_array
 
 from stagescope.clocks import condensed, normal_equations
-from stagescope.clocks.normal_equations import Method, Way, factorized, solved, with_constants
+from stagescope.clocks.normal_equations import Method, Way, factorized, solution, with_constants
 
 CLOCKS, KNOTS, NEIGHBORS = 60, 64, 5
 
@@ -119,14 +119,14 @@ def test_systems_without_constants_are_left_to_the_factors():
 def test_eliminating_constants_gives_the_solution_of_the_factors(constant_scale, columns):
     normal, right, *unknowns = planted(3, constant_scale)
     several = np.random.default_rng(0).normal(size=(len(right), *columns))
-    found, method = solved(normal, several, unknowns, Method())
+    found, method = solution(normal, several, unknowns, Method())
     assert found == pytest.approx(factorized(normal, several), abs=1e-8)
     assert method.way is Way.CONDENSED
-    again, later = solved(normal, several, unknowns, method)
+    again, later = solution(normal, several, unknowns, method)
     assert again == pytest.approx(found, abs=1e-10)
     assert later.order is method.order
     other, clock = normal[CLOCKS:][:, CLOCKS:], (each[CLOCKS:] for each in unknowns)
-    found, later = solved(other, several[CLOCKS:], tuple(clock), method)
+    found, later = solution(other, several[CLOCKS:], tuple(clock), method)
     assert found == pytest.approx(factorized(other, several[CLOCKS:]), abs=1e-8)
     assert len(later.order) == len(method.order) - CLOCKS
 
@@ -134,28 +134,47 @@ def test_eliminating_constants_gives_the_solution_of_the_factors(constant_scale,
 def test_the_next_way_is_used_where_factors_without_constants_fill_in(monkeypatch):
     monkeypatch.setattr(condensed, "MOST_OPERATIONS", 1e6)
     normal, right, *unknowns = planted(3, 1.0)
-    found, method = solved(normal, right, unknowns, Method())
+    found, method = solution(normal, right, unknowns, Method())
     assert found == pytest.approx(factorized(normal, right), abs=1e-5)
     assert method == Method(Way.OWN_KNOTS)
     several = np.stack([right, 2 * right], axis=1)
-    found, later = solved(normal, several, unknowns, method)
+    found, later = solution(normal, several, unknowns, method)
     assert found == pytest.approx(factorized(normal, several), abs=1e-10)
     assert later == method
 
 
+@pytest.mark.parametrize("met_knots", [2, 8])
 @pytest.mark.parametrize("neighbors", [1, 5, 30])
-def test_operations_of_a_factorization_are_about_those_that_it_takes(neighbors):
+def test_a_factorization_takes_no_more_operations_than_are_possible(neighbors, met_knots):
+    """The constant of a pair connects some of the knots of both clocks; with all of them, the number is known."""
     random = np.random.default_rng(neighbors)
     clocks, knots = 200, 8
     one = np.arange(clocks).repeat(neighbors)
-    blocks = coo_array(
-        (np.ones(len(one)), (one, random.integers(0, clocks, len(one)))), shape=(clocks, clocks)
-    )
-    links = kron(blocks + blocks.T, np.ones((knots, knots))).tocsc()
-    system = (diags_array(abs(links).sum(axis=0) + 1.0) - links).tocsc()
-    below = np.diff(condensed.by_factors(system).L.indptr).astype(float)
-    estimate = condensed._operations(system, np.arange(clocks).repeat(knots))
-    assert 0.8 <= estimate / (below @ below) <= 1.5
+    pairs = np.unique(np.stack([one, random.integers(0, clocks, len(one))]), axis=1)
+    one, other = pairs[:, pairs[0] != pairs[1]]
+    met = np.stack([random.permutation(knots)[:met_knots] for _ in one])
+    row = np.concatenate([(each[:, None] * knots + met).reshape(-1) for each in (one, other)])
+    entries = np.repeat([1.0, -1.0], met.size), (row, np.tile(np.arange(len(one)).repeat(met_knots), 2))
+    shared = coo_array(entries, shape=(clocks * knots, len(one))).tocsr()
+    among = diags_array(np.full(clocks * knots, 1.0 + knots * knots * neighbors)).tocsr()
+    below = np.diff(condensed.by_factors((among - shared @ shared.T).tocsc()).L.indptr).astype(float)
+    expected, possible = condensed._operations(among, shared, np.arange(clocks).repeat(knots))
+    assert below @ below <= 1.05 * possible
+    assert expected <= possible
+    if met_knots == knots:
+        assert expected <= 1.7 * below @ below
+
+
+def test_a_first_factorization_that_took_too_long_is_the_last_one(monkeypatch):
+    normal, right, *unknowns = planted(3, 1.0)
+    estimate = condensed._operations
+    monkeypatch.setattr(condensed, "_operations", lambda *args: (0.0, estimate(*args)[1]))
+    monkeypatch.setattr(condensed, "MOST_OPERATIONS", 1e6)
+    found, method = solution(normal, right, unknowns, Method())
+    assert found == pytest.approx(factorized(normal, right), abs=1e-8)
+    assert method == Method(Way.ITERATED)
+    monkeypatch.setattr(condensed, "MOST_POSSIBLE", 1e6)
+    assert condensed.condensed(normal, right, unknowns) == (None, None)
 
 
 def test_a_system_that_is_singular_without_constants_is_left_to_the_other_ways():
@@ -168,6 +187,6 @@ def test_a_system_that_is_singular_without_constants_is_left_to_the_other_ways()
 def test_small_systems_are_solved_at_once():
     normal, right, is_constant, clock = planted(3, 1.0)
     some = slice(0, 100)
-    found, method = solved(normal[some][:, some], right[some], (is_constant[some], clock[some]), Method())
+    found, method = solution(normal[some][:, some], right[some], (is_constant[some], clock[some]), Method())
     assert found == pytest.approx(factorized(normal[some][:, some], right[some]), abs=1e-8)
     assert method == Method()

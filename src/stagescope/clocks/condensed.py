@@ -1,8 +1,9 @@
-"""Solves the normal equations of the fit by elimination of the constants, and a factorization of what is left.
+"""Solves the normal equations of the fit: eliminates the constants of pairs, then factors what is left.
 
-A constant is in the windows of one pair only, so that the block of all constants is diagonal: eliminating them first
-takes one product, and connects the knots of both clocks of a pair at the moments that it has windows for. Where pairs
-are few for each clock, such as in rings of replicas, or knots are few, the factors of what is left are small.
+Each constant belongs to the windows of one pair, so the block of all constants is diagonal. Eliminating them first
+takes one product, and connects the knots of both clocks of a pair at the times of its windows. Where each clock is
+compared with few others, as in pipelines and rings of replicas, or where there are few knots, the factors of what is
+left are small.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import coo_array, csc_array, diags_array  # type: ignore[import-untyped]
+from scipy.sparse import coo_array, csc_array, csr_array, diags_array  # type: ignore[import-untyped]
 from scipy.sparse.linalg import SuperLU, splu  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
@@ -21,28 +22,32 @@ if TYPE_CHECKING:
     Solver = Callable[[Floats], Floats]
 
 MOST_OPERATIONS = 2e9
-"""Estimated operations of a factorization, up to which it is used: they take half a second, as much as conjugate
-gradients do."""
+"""Operations of a factorization, up to which it is used: they take half a second, as much as conjugate gradients do."""
+MOST_POSSIBLE = 2e10
+"""Operations of a factorization in which all knots of pairs become connected, up to which a first one is tried: they
+take 5 s."""
 
 
 def condensed(
     normal: csc_array, right: Floats, unknowns: tuple[Bools, Ints], order: Ints | None = None
 ) -> tuple[Floats | None, Ints | None]:
-    """Return the solution, for one or several columns, and the order of elimination; None if it would take too long.
+    """Return the solution, for one or several columns, and the order of elimination for later systems.
 
-    `unknowns` has which of them are constants, and the clock of each. `order` is that of an earlier system of the same
-    clocks and knots: finding one takes longer than using it.
+    There is no solution if finding it would take too long, and no order if the factorization took too long to be
+    repeated. `unknowns` states which of them are constants, and the clock of each. `order` is that of an earlier system
+    of the same clocks and knots: finding an order takes longer than using it.
     """
     is_constant, clock = unknowns
     constant, other = np.flatnonzero(is_constant), np.flatnonzero(~is_constant)
-    system = normal.tocsr()
-    own = system.diagonal()[constant]
-    shared = system[other][:, constant]
-    left = (system[other][:, other] - shared @ diags_array(1 / own) @ shared.T).tocsc()
+    knots = normal.tocsr()[other]
+    shared, among = knots[:, constant], knots[:, other]
+    own = normal.diagonal()[constant]
     if order is None or len(order) != len(other):
-        if _operations(left, clock[other]) > MOST_OPERATIONS:
+        expected, possible = _operations(among, shared, clock[other])
+        if expected > MOST_OPERATIONS or possible > MOST_POSSIBLE:
             return None, None
         order = None
+    left = (among - shared @ diags_array(1 / own) @ shared.T).tocsc()
     try:
         solve, order = _factors_in_order(left, order)
     except RuntimeError:  # singular, by rounding
@@ -57,21 +62,23 @@ def condensed(
 def by_factors(normal: csc_array, *, in_order: bool = False) -> SuperLU:
     """Return the factors of a symmetric system, whose unknowns may be in the order of elimination already.
 
-    SuperLU merges small columns at the leaves of the elimination tree. That is of no use in an order that was found for
-    another system, and may double the time there. Raises RuntimeError if the system is singular.
+    SuperLU merges small columns at the leaves of the elimination tree, which is not done here in an order that was
+    found for another system: it doubled the time. Raises RuntimeError if the system is singular.
     """
     how = {"permc_spec": "NATURAL", "relax": 1} if in_order else {"permc_spec": "MMD_AT_PLUS_A"}
     return splu(normal, diag_pivot_thresh=0.0, options={"SymmetricMode": True}, **how)
 
 
-def _factors_in_order(system: csc_array, order: Ints | None) -> tuple[Solver, Ints]:
+def _factors_in_order(system: csc_array, order: Ints | None) -> tuple[Solver, Ints | None]:
     """Return a function that solves a symmetric system, and the order of elimination, which is found if there is none.
 
-    Raises RuntimeError if the system is singular.
+    No order is returned if the factors have so many entries that they took more than `MOST_OPERATIONS`. Raises
+    RuntimeError if the system is singular.
     """
     if order is None:
         factors = by_factors(system)
-        return factors.solve, np.argsort(factors.perm_c)
+        least = (factors.nnz / 2) ** 2 / system.shape[0]  # if all columns of a factor have as many entries
+        return factors.solve, np.argsort(factors.perm_c) if least <= MOST_OPERATIONS else None
     factors = by_factors(system[order][:, order].tocsc(), in_order=True)
 
     def solve(right: Floats) -> Floats:
@@ -82,22 +89,26 @@ def _factors_in_order(system: csc_array, order: Ints | None) -> tuple[Solver, In
     return solve, order
 
 
-def _operations(system: csc_array, clock: Ints) -> float:
-    """Return how many operations the factorization of a system takes, about.
+def _operations(among: csr_array, shared: csr_array, clock: Ints) -> tuple[float, float]:
+    """Return how many operations the factorization of what is left takes, about, and at most.
 
-    They are those of a system that has a block of unknowns for each clock, times the share of its entries that are not
-    0: known at once, because there are few clocks. At most half more than the real number with random pairs of clocks,
-    and twice as many with pipelines.
+    `among` and `shared` are the entries of knots with knots and with constants. The matrix that is left is not formed:
+    with many knots per pair, it would be large. The upper limit assumes that all knots of two clocks become connected
+    where any do, and takes a factorization with one unknown per clock to find. The estimate is the share of it that is
+    connected before the factorization. The real number was a third smaller in a run with pipelines, and up to twelve
+    times as large where each clock was compared with many others at a few of the knots.
     """
     found, column = np.unique(clock, return_inverse=True)
     sizes = np.bincount(column).astype(float)
     sums = coo_array(
         (np.ones(len(column)), (column, np.arange(len(column)))), shape=(len(found), len(column))
+    ).tocsr()
+    met = sums @ shared.astype(bool)  # knots of each clock that each constant connects
+    blocks = (sums @ abs(among) @ sums.T + met @ met.T).tocoo()
+    between = float((met.sum(axis=0) ** 2).sum()) - float((met.data**2).sum())
+    connected = max(float(among.nnz), between + float(sizes @ sizes)) / float(
+        sizes[blocks.row] @ sizes[blocks.col]
     )
-    blocks = (sums.tocsr() @ abs(system) @ sums.T).tocoo()
-    possible = float(sizes[blocks.row] @ sizes[blocks.col])
-    if not possible:
-        return 0.0
     apart = blocks.row != blocks.col
     links = coo_array(
         (np.full(apart.sum(), -1.0), (blocks.row[apart], blocks.col[apart])), shape=blocks.shape
@@ -106,4 +117,5 @@ def _operations(system: csc_array, clock: Ints) -> float:
     in_order = sizes[np.argsort(factors.perm_c)]
     entries = factors.L.tocoo()
     below = np.bincount(entries.col, in_order[entries.row], len(found))
-    return float(in_order @ below**2) * float(system.nnz) / possible
+    possible = float(in_order @ below**2)
+    return possible * min(1.0, connected), possible

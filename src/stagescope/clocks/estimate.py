@@ -19,7 +19,7 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 
 from stagescope.clocks.conflicts import tight
 from stagescope.clocks.exits import compared_by_exits, exit_errors
-from stagescope.clocks.normal_equations import Method, solved
+from stagescope.clocks.normal_equations import Method, solution
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
 from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
 
@@ -291,7 +291,7 @@ class System:
         knots, clocks = self.shape
         clock = np.where(self.free < knots * clocks, self.free % clocks, self.free)
         unknowns = self.is_constant, clock
-        change[self.free], method = solved(self.normal, right[self.free], unknowns, self.method, tolerance)
+        change[self.free], method = solution(self.normal, right[self.free], unknowns, self.method, tolerance)
         return change, method
 
 

@@ -31,7 +31,7 @@ MOST_BANDED = 5e9
 
 
 class Way(IntEnum):
-    """How a system is solved, in the order in which ways are tried: those before it did not converge soon."""
+    """How a system is solved, in the order in which ways are tried: those before it take too long or fail."""
 
     CONDENSED = 0
     ITERATED = 1
@@ -47,7 +47,7 @@ class Method(NamedTuple):
     order: Ints | None = None
 
 
-def solved(
+def solution(
     normal: csc_array, right: Floats, unknowns: tuple[Bools, Ints], method: Method, tolerance: float = 0.0
 ) -> tuple[Floats, Method]:
     """Return the solution, for one or several columns, and the method that found it.
@@ -62,7 +62,7 @@ def solved(
     if way is Way.CONDENSED:
         found, order = condensed(normal, right, unknowns, method.order)
         if found is not None:
-            return found, Method(way, order)
+            return found, Method(Way.ITERATED if order is None else way, order)
         way = Way.ITERATED
     if way is Way.ITERATED:
         found = iterated(normal, right, unknowns[1])
