@@ -30,8 +30,8 @@ LEAST_CHANGE = 0.05
 """The smallest change that is an alarm, relative to the value, or of a cause relative to the iteration."""
 
 LEAST_STATED = 0.2
-"""What an alarm states is at least this share of the smallest change. Ranks and links may take as long as before, and
-yet longer than the others."""
+"""A cause or the iteration is an alarm only if the increase that the alarm states is at least this share of the
+smallest change. Ranks and links are compared with the others, and may take as long as before."""
 
 SAME_STEPS = 10
 """Changes that begin so close together are one alarm."""
@@ -164,7 +164,7 @@ class Alarms:
     def _take(self, shift: Shift, step: int) -> list[Alarm]:
         """Add a change to the alarm that it belongs to; return that alarm if it is new or became more specific.
 
-        A level that rose by less in its first steps is no alarm yet: if it stays, it is found again, later.
+        A level that was not higher in its first steps is no alarm yet: if it stays, it is found again later.
         """
         first = self.history.step_ago(shift.length)
         subject = self.history.subjects[shift.row]
