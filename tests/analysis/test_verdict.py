@@ -19,6 +19,12 @@ from stagescope.reports.ledger_bars import ledger_bars
 from stagescope.schedules import order
 from stagescope.schedules.simulator import Costs
 from stagescope.vocabulary.ratios import percent_text
+from truth.causes import Place, slow_rank
+from truth.engine import simulate
+from truth.plan import Costs as PlannedCosts
+from truth.plan import Shape as PlannedShape
+from truth.plan import make_plan
+from truth.spans import timeline_of
 
 
 def points(sentence):
@@ -153,3 +159,13 @@ def test_timeline_without_actions_has_nothing_to_explain():
         verdict.why == "No step with a forward or backward action was recorded; there is nothing to explain."
     )
     assert verdict.improvement == ""
+
+
+@pytest.mark.parametrize(("missing", "receiver"), [(0, "rank 2 with stage 2"), (2, "rank 2")])
+def test_receiver_without_recorded_actions_is_named_without_a_stage(missing, receiver):
+    """Sends wait for their receiver, of which the first case has a recording and the second has none."""
+    planned = make_plan(PlannedShape("gpipe", microbatches=8, steps=2), PlannedCosts(occupancy=0))
+    plan = slow_rank(planned, Place(2), 1.5)
+    timeline = timeline_of(simulate(plan.with_network(blocking=True, rendezvous=True)))
+    report = build_explained_report(timeline.with_spans(timeline.spans.filter(pl.col("rank") != missing)))
+    assert f"(until {receiver} receives)" in report.verdict.why

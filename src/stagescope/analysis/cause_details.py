@@ -118,6 +118,8 @@ def _sender(explanation: Explanation, pipelines: Collection[int]) -> str | None:
     if largest is None:
         return None
     stages = _stages(explanation, [largest["rank"]])
+    if not stages:  # nothing else was recorded of that rank
+        return f"until rank {largest['rank']} receives"
     of_stages = " and ".join(map(str, stages))
     return f"until rank {largest['rank']} with stage{'s' * (len(stages) > 1)} {of_stages} receives"
 
