@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.execution import slurm_cluster
 from stagescope.execution.executor import TRIES, Task, name_of
+from stagescope.execution.spawning import threads_shared
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError
 from stagescope.vocabulary.limits import changed_limits
@@ -45,7 +46,8 @@ def start(
         if address.startswith("local:"):
             count = int(address.partition(":")[2])
             where = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-            cluster = LocalCluster(n_workers=count, threads_per_worker=1, **where)
+            with threads_shared(count):
+                cluster = LocalCluster(n_workers=count, threads_per_worker=1, **where)
             return Client(cluster), cluster.close
         if address == slurm_cluster.SLURM:
             return slurm_cluster.start(workers, on_notice, INSTALL)
