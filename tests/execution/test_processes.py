@@ -33,6 +33,32 @@ def test_items_are_done_in_processes_that_end(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+def test_workers_start_early_where_they_will_be_needed():
+    with executor_for(3) as workers:
+        workers.prepare(squared, 2)
+        assert len(multiprocessing.active_children()) == 2
+        workers.prepare(squared, 2)
+        assert len(multiprocessing.active_children()) == 2
+        assert list(workers.map(squared, range(8))) == [number**2 for number in range(8)]
+        assert len(multiprocessing.active_children()) == 3
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_is_killed_before_it_has_work_is_replaced():
+    with executor_for(2) as workers:
+        workers.prepare(squared, 2)
+        for worker in multiprocessing.active_children():
+            worker.kill()
+            worker.join()
+        assert list(workers.map(squared, range(8))) == [number**2 for number in range(8)]
+
+
+def test_nothing_starts_early_without_workers():
+    with executor_for(1) as alone:
+        alone.prepare(squared, 2)
+        assert multiprocessing.active_children() == []
+
+
 class Interrupts(threading.Thread):
     """Send Ctrl-C to all workers again and again, from their first moment."""
 

@@ -165,6 +165,7 @@ def _analyze(
 ) -> Report | None:
     """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder."""
     folder = directory / FOLDER
+    executor.prepare(_survey_unit, -(-manifest.span_count // SPANS_OF_UNIT))
     shared = write_shared_tables(directory, manifest, folder)
     of_ranks = read_table(folder / "steps.arrow")
     steps = _steps_of(of_ranks, manifest)

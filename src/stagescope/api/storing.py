@@ -136,10 +136,11 @@ def _in_batches(files: list[Path]) -> Iterator[list[Path]]:
 def _sources(files: list[Path], known: list[Source], executor: Executor) -> tuple[Source, ...]:
     """Return what the manifest states about all files, of which some are known."""
     by_path = {source.path: source for source in known}
-    others = [file for file in files if str(file.resolve()) not in by_path]
+    paths = [str(file.resolve()) for file in files]
+    others = [file for file, path in zip(files, paths, strict=True) if path not in by_path]
     found = chain.from_iterable(executor.map(_sources_of, _in_batches(others)))
     by_path |= {source.path: source for source in found}
-    return tuple(by_path[path] for file in files if (path := str(file.resolve())) in by_path)
+    return tuple(by_path[path] for path in paths if path in by_path)
 
 
 def _sources_of(files: list[Path]) -> list[Source]:

@@ -16,7 +16,6 @@ from zlib import crc32
 import polars as pl
 
 from stagescope.api.fetched_paths import with_addresses
-from stagescope.api.reading import clock_json
 from stagescope.api.run_clocks import Unsolved, solve_run
 from stagescope.api.run_division import DividedRun, divide_run, parts_to_store, span_count
 from stagescope.api.run_parts import (
@@ -28,6 +27,7 @@ from stagescope.api.run_parts import (
     store_part,
 )
 from stagescope.clocks import MAX_PPM, ClockReport
+from stagescope.clocks import report_json as clock_json
 from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for

@@ -72,7 +72,7 @@ class AlignmentResult:
 
 def methods_of(found: AlignmentResult) -> list[str]:
     """Return for each clock the kinds of observations that it has."""
-    ends = [found.table.select("kind", clock=end) for end in ("source", "target")]
+    ends = [found.table.select("kind", clock=end).unique() for end in ("source", "target")]
     seen = {clock: set(kinds) for clock, kinds in pl.concat(ends).group_by("clock").agg("kind").iter_rows()}
     return [
         " and ".join(label for kind, label in METHODS.items() if kind in seen.get(clock, ()))

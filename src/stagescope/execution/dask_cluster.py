@@ -79,6 +79,9 @@ class DaskCluster:
             raise
         on_notice(f"{self.title}; dashboard: {slurm_cluster.dashboard_link(self._client) or 'none'}")
 
+    def prepare(self, function: Callable[[Any], Any], items: int) -> None:
+        """Start nothing: the workers are running."""
+
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
         task = Task(function, changed_limits())

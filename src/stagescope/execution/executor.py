@@ -30,6 +30,9 @@ class Executor(Protocol):
     title: str
     takes_large: bool
 
+    def prepare(self, function: Callable[[Any], Any], items: int) -> None:
+        """Start the workers for a number of items of `map`, if that takes a while; this process goes on meanwhile."""
+
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield `function(item)` for each item, in the order of the items.
 
@@ -46,6 +49,9 @@ class InThisProcess:
 
     title = "1 process"
     takes_large = True
+
+    def prepare(self, function: Callable[[Any], Any], items: int) -> None:
+        """Start nothing."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the results, each computed when it is asked for."""

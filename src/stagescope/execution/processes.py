@@ -74,11 +74,18 @@ class Processes:
     takes_large = True
 
     def __init__(self, count: int, on_notice: Callable[[str], object]) -> None:
-        """Start nothing yet: workers start when there are items for them."""
+        """Start nothing yet: workers start when there are items for them, or in `prepare`."""
         self.title = f"{count} processes"
         self._count = count
         self._notice = on_notice
         self._workers: list[_Worker] = []
+
+    def prepare(self, function: Callable[[Any], Any], items: int) -> None:
+        """Start the workers for a number of items, which import the module of the function; see Executor."""
+        for _ in range(len(self._workers), min(self._count, items)):
+            self._workers.append(_started(self._count))
+            with suppress(OSError):  # killed already, which _receive notices
+                self._workers[-1].connection.send((function,))
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
@@ -190,14 +197,16 @@ def _work(connection: Connection[Any, Any], limits: Mapping[str, int]) -> None:
     gc.disable()
     while True:
         try:
-            function, item = connection.recv()
+            function, *items = connection.recv()
         except (EOFError, OSError):
             return
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
+        if not items:  # it was to be imported
+            continue
         try:
-            outcome = True, function(item)
+            outcome = True, function(*items)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             outcome = False, error
         try:

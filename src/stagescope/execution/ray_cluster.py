@@ -41,6 +41,9 @@ class RayCluster:
         self.title = f"{self._cores} cores of Ray"
         on_notice(self.title)
 
+    def prepare(self, function: Callable[[Any], Any], items: int) -> None:
+        """Start nothing: the workers are running."""
+
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
         task = Task(function, changed_limits())
