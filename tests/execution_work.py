@@ -17,6 +17,10 @@ def squared(number: int) -> int:
     return number * number
 
 
+def options_of_allocator(_item: object) -> list[str]:
+    return os.environ["_RJEM_MALLOC_CONF"].split(",")
+
+
 def limit_of_ranks(_item: object) -> int:
     return limit("ranks")
 

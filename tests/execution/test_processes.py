@@ -11,7 +11,15 @@ from contextlib import suppress
 
 import pytest
 
-from execution_work import interrupted, killed, killed_once, limit_of_ranks, refused, squared
+from execution_work import (
+    interrupted,
+    killed,
+    killed_once,
+    limit_of_ranks,
+    options_of_allocator,
+    refused,
+    squared,
+)
 from stagescope.execution import InThisProcess, executor_for
 from stagescope.execution.choice import checked_address
 from stagescope.vocabulary.errors import CommandError, InputError, UsageError
@@ -51,6 +59,13 @@ def test_a_worker_that_is_killed_before_it_has_work_is_replaced():
             worker.kill()
             worker.join()
         assert list(workers.map(squared, range(8))) == [number**2 for number in range(8)]
+
+
+def test_workers_have_their_own_options_of_the_allocator_although_polars_has_set_those_of_this_process():
+    with executor_for(2) as workers:
+        [options] = workers.map(options_of_allocator, [0])
+    last = dict(option.split(":") for option in options)
+    assert (last["dirty_decay_ms"], last["thp"]) == ("10000", "always")
 
 
 def test_nothing_starts_early_without_workers():

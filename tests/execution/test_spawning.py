@@ -30,11 +30,24 @@ def test_workers_ask_for_huge_pages():
     assert LIBRARY not in os.environ
 
 
+def test_what_polars_sets_for_this_process_is_not_taken_for_a_setting_of_the_user(monkeypatch):
+    monkeypatch.setenv(ALLOCATOR, "dirty_decay_ms:500,muzzy_decay_ms:1000")
+    with threads_shared(2):
+        options = os.environ[ALLOCATOR].split(",")
+    assert {"dirty_decay_ms:10000", "thp:always"} <= set(options)
+    assert "dirty_decay_ms:500" not in options
+    assert os.environ[ALLOCATOR] == "dirty_decay_ms:500,muzzy_decay_ms:1000"
+
+
 def test_settings_of_the_user_are_kept(monkeypatch):
-    monkeypatch.setenv(THREADS, "3")
-    monkeypatch.setenv(ALLOCATOR, "narenas:2")
-    monkeypatch.setenv(LIBRARY, "glibc.malloc.arena_max=1")
-    own = ("3", "narenas:2", "glibc.malloc.arena_max=1")
+    settings = {
+        THREADS: "3",
+        ALLOCATOR: "dirty_decay_ms:500,narenas:2,thp:default",
+        LIBRARY: "glibc.malloc.arena_max=1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
     with threads_shared(1):
-        assert (os.environ[THREADS], os.environ[ALLOCATOR], os.environ[LIBRARY]) == own
-    assert (os.environ[THREADS], os.environ[ALLOCATOR], os.environ[LIBRARY]) == own
+        assert (os.environ[THREADS], os.environ[LIBRARY]) == ("3", "glibc.malloc.arena_max=1")
+        assert os.environ[ALLOCATOR].endswith(",narenas:2,thp:default")  # the last of a name counts
+    assert {name: os.environ[name] for name in settings} == settings

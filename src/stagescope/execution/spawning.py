@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 THREADS = "POLARS_MAX_THREADS"
 ALLOCATOR = "_RJEM_MALLOC_CONF"
-"""Options of jemalloc in Polars for Linux and macOS, which reads them when it is loaded."""
+"""Options of jemalloc in Polars for Linux and macOS, which reads them when it is loaded. The last of a name counts."""
+OF_POLARS = frozenset({"dirty_decay_ms:500", "muzzy_decay_ms:1000", "thp:always", "metadata_thp:always"})
+"""Options that Polars puts in front of those of the user, in the variable itself (polars/__init__.py, 1.36 to 2.1)."""
 LIBRARY = "GLIBC_TUNABLES"
 """Options of the C library of Linux, whose allocator NumPy and SciPy use."""
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -77,18 +79,20 @@ def threads_shared(workers: int) -> Iterator[None]:
     where the system leaves that to programs: two workers then take an eighth less time to analyze 53 M spans.
     """
     share = max(1, core_count() // workers)
-    wanted = {
-        THREADS: str(share),
-        ALLOCATOR: f"dirty_decay_ms:10000,muzzy_decay_ms:0,narenas:{share},thp:always",
-        LIBRARY: HUGE_PAGES,
-    }
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
+    before = {name: os.environ.get(name) for name in (THREADS, ALLOCATOR, LIBRARY)}
+    own = [option for option in (before[ALLOCATOR] or "").split(",") if option and option not in OF_POLARS]
+    of_workers = f"dirty_decay_ms:10000,muzzy_decay_ms:0,narenas:{share},thp:always".split(",")
+    wanted = {THREADS: str(share), LIBRARY: HUGE_PAGES}
+    os.environ.update({name: value for name, value in wanted.items() if before[name] is None})
+    os.environ[ALLOCATOR] = ",".join(of_workers + own)
     try:
         yield
     finally:
-        for name in added:
-            del os.environ[name]
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
