@@ -1,6 +1,9 @@
-"""The cost of recording a pipeline of several ranks, whose stages send and receive, with torch and gloo.
+"""The cost of recording a pipeline of several ranks, whose stages send and receive, with gloo.
 
     python benchmarks/recorded_ranks.py [--ranks 4] [--schedule 1F1B] [--microbatches 32] [--steps 30] [--functions]
+    python benchmarks/recorded_ranks.py --framework megatron [--schedule 1F1B|interleaved] ...
+
+The former trains with torch.distributed.pipelining, the latter with Megatron-core 0.16, which must be installed.
 
 Ranks that wait for each other on a few processors have no step time worth comparing. The CPU clock of the training
 thread is read around each function that the recorder wraps, and inside of it, around the original: the difference is
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WARM_UP, WIDTH = 5, 64
+LENGTH, ROWS = 4, 2
+"""Of a micro-batch of Megatron-core."""
 KEPT = 0.9
 """The part of the calls of each function that is counted, without the slowest ones: they were interrupted."""
 METHODS = (
@@ -40,7 +45,7 @@ METHODS = (
 
 
 class Point:
-    """A function of torch, with readings of the clock around and inside of what the recorder makes of it."""
+    """A function of a framework, with readings of the clock around and inside of what the recorder makes of it."""
 
     def __init__(self, owner: object, name: str) -> None:
         self.owner, self.name = owner, name
@@ -93,20 +98,43 @@ class Point:
 
 
 def points() -> Iterator[Point]:
-    """Yield the functions of torch that the recorder wraps in each step."""
-    pipelining = "torch.distributed.pipelining"
-    schedules, stage = (importlib.import_module(f"{pipelining}.{name}") for name in ("schedules", "stage"))
+    """Yield the functions that the recorder wraps in each step and that all frameworks call."""
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
-    for name in METHODS:
-        yield Point(stage._PipelineStageBase, name)  # noqa: SLF001  # no public name
-    yield Point(schedules._PipelineSchedule, "_maybe_compute_loss")  # noqa: SLF001  # same
-    yield Point(schedules, "_batch_p2p")
     yield Point(c10d.Work, "wait")
     for name in ("send", "recv"):
         yield Point(c10d.ProcessGroup, name)
 
 
-def training(options: argparse.Namespace) -> Callable[[], object]:
+def points_of_torch() -> Iterator[Point]:
+    """Yield those of torch.distributed.pipelining."""
+    pipelining = "torch.distributed.pipelining"
+    schedules, stage = (importlib.import_module(f"{pipelining}.{name}") for name in ("schedules", "stage"))
+    for name in METHODS:
+        yield Point(stage._PipelineStageBase, name)  # noqa: SLF001  # no public name
+    yield Point(schedules._PipelineSchedule, "_maybe_compute_loss")  # noqa: SLF001  # same
+    yield Point(schedules, "_batch_p2p")
+
+
+def points_of_megatron() -> Iterator[Point]:
+    """Yield those of Megatron-core."""
+    torch = importlib.import_module("torch")
+    zeros = torch.zeros
+    torch.zeros = lambda *sizes, **given: zeros(
+        *sizes, **given | {"device": "cpu"}
+    )  # a schedule asks for "cuda"
+    torch.cuda.current_device = lambda: "cpu"
+    pipeline = "megatron.core.pipeline_parallel"
+    transfers, schedules = (
+        importlib.import_module(f"{pipeline}.{name}") for name in ("p2p_communication", "schedules")
+    )
+    for owner, names in (
+        (schedules, ("forward_step", "backward_step")), (transfers, ("_p2p_ops", "_batched_p2p_ops")),
+    ):  # fmt: skip
+        for name in names:
+            yield Point(owner, name)
+
+
+def training_with_torch(options: argparse.Namespace) -> Callable[[], object]:
     """Return a function that trains one step."""
     torch, pipelining, schedules = map(
         importlib.import_module,
@@ -135,13 +163,85 @@ def training(options: argparse.Namespace) -> Callable[[], object]:
     return step
 
 
+def training_with_megatron(options: argparse.Namespace) -> Callable[[], object]:
+    """Return a function that trains one step. Interleaved chunks overlap their transfers with computations."""
+    torch, state, schedules, configs = map(
+        importlib.import_module,
+        ("torch", "megatron.core.parallel_state", "megatron.core.pipeline_parallel.schedules",
+         "megatron.core.transformer.transformer_config"),
+    )  # fmt: skip
+    chunks = 2 if options.schedule == "interleaved" else 1
+    stages, is_single = chunks * options.ranks, chunks == 1
+    sizes = {"pipeline_model_parallel_size": options.ranks}
+    if not is_single:
+        sizes["virtual_pipeline_model_parallel_size"] = chunks
+    state.initialize_model_parallel(create_gloo_process_groups=False, **sizes)
+    config = configs.TransformerConfig(
+        num_layers=stages, hidden_size=WIDTH, num_attention_heads=1, pipeline_dtype=torch.float32,
+        batch_p2p_sync=False, use_cpu_initialization=True, overlap_p2p_comm=not is_single, batch_p2p_comm=is_single,
+        deallocate_pipeline_outputs=is_single, **sizes,
+    )  # fmt: skip
+    models = [chunk_of_megatron(config, chunk, chunks, stages) for chunk in range(chunks)]
+    optimizer = torch.optim.SGD([one for model in models for one in model.parameters()], lr=0.01)
+    batch = torch.ones(LENGTH, ROWS, WIDTH)
+    train = schedules.get_forward_backward_func()
+
+    def loss(output: Any) -> tuple[Any, dict[str, object]]:
+        return output.pow(2).mean(), {}
+
+    def step() -> None:
+        optimizer.zero_grad()
+        batches = [iter([batch] * options.microbatches) for _ in range(chunks)]
+        train(
+            forward_step_func=lambda each, model: (model(next(each)), loss), num_microbatches=options.microbatches,
+            data_iterator=batches[0] if is_single else batches, model=models[0] if is_single else models,
+            seq_length=LENGTH, micro_batch_size=ROWS, forward_only=False,
+        )  # fmt: skip
+        optimizer.step()
+
+    return step
+
+
+def chunk_of_megatron(config: Any, chunk: int, chunks: int, stages: int) -> Any:
+    """Return one chunk of a model, with what the schedules expect of it."""
+    torch, enums = (importlib.import_module(name) for name in ("torch", "megatron.core.enums"))
+    linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    class Chunk(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.config, self.received = linear, config, None
+            stage = chunk * config.pipeline_model_parallel_size + torch.distributed.get_rank()
+            self.vp_stage = chunk if chunks > 1 else None
+            self.model_type = enums.ModelType.encoder_or_decoder
+            self.pre_process, self.post_process = stage == 0, stage == stages - 1
+            self.share_embeddings_and_output_weights = False
+
+        def set_input_tensor(self, received: Any) -> None:
+            """Take the output of the stage before."""
+            self.received = received[0] if isinstance(received, (list, tuple)) else received
+
+        def forward(self, batch: Any) -> Any:
+            return torch.tanh(self.linear(batch if self.received is None else self.received))
+
+    return Chunk()
+
+
+FRAMEWORKS = {
+    "torch": (points_of_torch, training_with_torch),
+    "megatron": (points_of_megatron, training_with_megatron),
+}
+"""What yields the functions of a framework that the recorder wraps, and what prepares a training with it."""
+
+
 def run_rank(options: argparse.Namespace) -> None:
     """Train, and leave the number of records of the last step and the cost of each function in a file."""
     torch, dist = (importlib.import_module(name) for name in ("torch", "torch.distributed"))
     torch.set_num_threads(1)
     store = f"file://{options.directory}/store"
     dist.init_process_group("gloo", init_method=store, rank=options.rank, world_size=options.ranks)
-    observed = list(points())
+    points_of, training = FRAMEWORKS[options.framework]
+    observed = [*points(), *points_of()]
     record.start(options.directory / "recording")
     for point in observed:
         point.wrap()
@@ -182,6 +282,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--ranks", type=int, default=4)
+    options.add_argument("--framework", choices=FRAMEWORKS, default="torch")
     options.add_argument("--schedule", default="1F1B")
     options.add_argument("--microbatches", type=int, default=32)
     options.add_argument("--steps", type=int, default=30)
