@@ -5,11 +5,6 @@
 enum { RECORDER, GUARD, RING, ACTIONS, EXPECTED, POSSIBLE, CHUNKS, KINDS, KIND, PENDING };
 enum { STAGE_AT, MICROBATCH_AT, IS_CERTAIN };
 
-typedef struct {
-    PyObject *action; /* kind, stage, micro-batch and chunk, as below */
-    int32_t kind, stage, microbatch, chunk;
-} Action;
-
 static PyObject *stage_index, *full_backward, *end, *leave;
 
 int prepare_actions(void)
@@ -93,7 +88,7 @@ static void abandon(const Wrapper *self, PyObject *action)
 }
 
 /* Pass the exception that is set to the guard. Return -1 if it belongs to the training, and is set again. */
-static int give_to_guard(const Wrapper *self, PyObject *action)
+int give_to_guard(const Wrapper *self, PyObject *action)
 {
     PyObject *error = take_error();
     PyObject *done = PyObject_CallMethodObjArgs(self->refs[GUARD], leave, self->refs[ACTIONS], action, error, NULL);
@@ -127,7 +122,8 @@ static int record(const Wrapper *self, const Action *found, int64_t start_ns)
     return done == NULL ? -1 : 0;
 }
 
-static PyObject *run(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found)
+/* Call the original and record the action, whatever the original raises. */
+PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found)
 {
     int64_t start_ns = now_ns();
     set_slot(self->refs[RECORDER], slots.action, found->action);
@@ -177,7 +173,7 @@ PyObject *call_action(PyObject *object, PyObject *const *args, size_t nargsf, Py
     if (uses_awaited(self, &found))
         result = pass_to(self->general, args, nargsf, names);
     else
-        result = run(self, args, nargsf, names, &found);
+        result = run_action(self, args, nargsf, names, &found);
     Py_DECREF(found.action);
     return result;
 }

@@ -67,7 +67,7 @@ static int note_operations(const Wrapper *self, PyObject *const *args, PyObject 
     return done;
 }
 
-static PyObject *keywords(PyObject *const *values, PyObject *names)
+PyObject *keywords_of(PyObject *const *values, PyObject *names)
 {
     PyObject *found = PyDict_New();
     for (Py_ssize_t i = 0; found != NULL && names != NULL && i < PyTuple_GET_SIZE(names); i++) {
@@ -89,7 +89,7 @@ static PyObject *positional(PyObject *const *args, Py_ssize_t count)
 static PyObject *seen(const Wrapper *self, PyObject *const *args, Py_ssize_t count, PyObject *names, PyObject *result)
 {
     give_to_python((Pending *)self->refs[PENDING]);
-    PyObject *given = positional(args, count), *named = keywords(args + count, names), *done = NULL;
+    PyObject *given = positional(args, count), *named = keywords_of(args + count, names), *done = NULL;
     if (given != NULL && named != NULL)
         done = PyObject_CallFunctionObjArgs(self->refs[SEE], given, named, result, NULL);
     Py_XDECREF(given);
@@ -125,7 +125,7 @@ static int note_handle(const Wrapper *self, PyObject *operation, PyObject *handl
 {
     Pending *pending = (Pending *)self->refs[I_PENDING];
     Message *created = find_created(pending, operation);
-    if (created == NULL || !is_about(created, operation))
+    if (created == NULL || !is_reference_to(created->reference, operation))
         return PyDict_GET_SIZE(self->refs[I_CREATED]) == 0 ? 0 : -1; /* taken by an inner call, or none of a stage */
     if (PySet_Contains(self->refs[I_CLASSES], (PyObject *)Py_TYPE(handle)) <= 0)
         return -1;
@@ -203,7 +203,7 @@ PyObject *call_issue(PyObject *object, PyObject *const *args, size_t nargsf, PyO
 
 /* The wait for a handle: `Waits` in record/hooks.py. */
 
-enum { W_GUARD, W_VALUES, W_PENDING, W_ENDED };
+enum { W_GUARD, W_VALUES, W_PENDING, W_ENDED, W_TRANSFERS };
 
 static int record_message(Pending *pending, const Message *message, int64_t start_ns, int64_t end_ns)
 {
@@ -261,6 +261,39 @@ static PyObject *timed_wait(const Wrapper *self, PyObject *const *args, size_t n
     return result;
 }
 
+/* Call the original. A receive is recorded when an action takes the tensor, a send now. */
+static PyObject *timed_transfer(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names,
+                                Transfer *waited)
+{
+    Transfers *transfers = (Transfers *)self->refs[W_TRANSFERS];
+    PyObject *tensor;
+    Transfer transfer = remove_transfer(transfers, waited, &tensor);
+    Py_CLEAR(transfer.message.reference);
+    int64_t start_ns = now_ns();
+    int place = enter_wait(&transfer.message, start_ns);
+    PyObject *result = pass_to(self->original, args, nargsf, names);
+    fetch(transfers->ring, transfers->recorder);
+    leave_call(place);
+    if (result != NULL) {
+        transfer.wait_start_ns = start_ns;
+        transfer.wait_end_ns = now_ns();
+        if (transfer.tensor == NULL && record_transfer(transfers, &transfer) == 0)
+            return result;
+    }
+    int is_left = result == NULL || transfer.tensor == NULL; /* to Python */
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    if (add_transfer(transfers, NULL, tensor, transfer) < 0) {
+        give_transfers(transfers);
+        if (add_transfer(transfers, NULL, tensor, transfer) < 0)
+            drop_transfer(transfer);
+    }
+    if (is_left)
+        give_transfers(transfers);
+    PyErr_Restore(type, error, traceback);
+    return result;
+}
+
 /* Return a wait that is known in Python, or none. */
 static PyObject *wait_in_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
@@ -280,10 +313,17 @@ PyObject *call_wait(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
 {
     const Wrapper *self = (Wrapper *)object;
     Pending *pending = (Pending *)self->refs[W_PENDING];
-    Message *found = PyVectorcall_NARGS(nargsf) > 0 ? find_issued(pending, args[0]) : NULL;
+    Transfers *transfers = (Transfers *)self->refs[W_TRANSFERS];
+    int is_of_handle = PyVectorcall_NARGS(nargsf) > 0;
+    Message *found = is_of_handle ? find_issued(pending, args[0]) : NULL;
+    Transfer *transfer = is_of_handle && found == NULL ? find_handle(transfers, args[0]) : NULL;
+    if (transfer != NULL && !is_off(self->refs[W_GUARD]) && is_open(transfers->ring, transfers->recorder))
+        return timed_transfer(self, args, nargsf, names, transfer);
+    if (transfer != NULL)
+        give_transfers(transfers);
     if (found == NULL)
         return wait_in_python(self, args, nargsf, names);
-    if (!is_about(found, args[0]) || is_off(self->refs[W_GUARD]) || !is_open(pending->ring, pending->recorder)) {
+    if (!is_reference_to(found->reference, args[0]) || is_off(self->refs[W_GUARD]) || !is_open(pending->ring, pending->recorder)) {
         give_to_python(pending);
         return wait_in_python(self, args, nargsf, names);
     }

@@ -2,7 +2,7 @@
 
 #include "plain.h"
 
-#define INTERFACE 1
+#define INTERFACE 2
 
 static const struct {
     const char *name;
@@ -11,6 +11,7 @@ static const struct {
     {"action", call_action},   {"creation", call_creation}, {"issue", call_issue},
     {"wait", call_wait},       {"range", call_range},
     {"outside_runs", call_outside_runs},
+    {"forward", call_forward}, {"backward", call_backward}, {"exchange", call_exchange},
 };
 
 static int traverse(PyObject *object, visitproc visit, void *arg)
@@ -21,6 +22,8 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->attributes);
     for (int i = 0; i < MOST_REFS; i++)
         Py_VISIT(self->refs[i]);
+    for (int i = 0; i < MOST_SITES; i++)
+        Py_VISIT(self->sites[i].names);
     return 0;
 }
 
@@ -41,6 +44,8 @@ static int clear(PyObject *object)
     Py_CLEAR(self->attributes);
     for (int i = 0; i < MOST_REFS; i++)
         Py_CLEAR(self->refs[i]);
+    for (int i = 0; i < MOST_SITES; i++)
+        Py_CLEAR(self->sites[i].names);
     return 0;
 }
 
@@ -181,7 +186,7 @@ static PyObject *use_signal_handlers(PyObject *Py_UNUSED(module), PyObject *test
 static PyMethodDef functions[] = {
     {"wrapper", wrapper, METH_VARARGS, "Return a wrapper: kind, original, wrapper in Python, references, numbers."},
     {"in_progress", in_progress, METH_O, "Return the calls in progress of a thread, the innermost first."},
-    {"use_slots", use_slots, METH_VARARGS, "Find the slots of a recorder, a guard and messages."},
+    {"use_slots", use_slots, METH_VARARGS, "Find the slots of a recorder, a guard and activities."},
     {"use_signal_handlers", use_signal_handlers, METH_O, "Set the test for exceptions of signal handlers."},
     {NULL},
 };
@@ -196,12 +201,15 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__plain(void)
 {
-    if (prepare_actions() < 0 || prepare_messages() < 0 || PyType_Ready(&Wrapper_Type) < 0)
+    if (prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 ||
+        prepare_exchanges() < 0 ||
+        PyType_Ready(&Wrapper_Type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &Ring_Type) < 0 ||
-         PyModule_AddType(module, &Pending_Type) < 0))
+         PyModule_AddType(module, &Pending_Type) < 0 || PyModule_AddType(module, &Transfers_Type) < 0 ||
+         PyModule_AddType(module, &Places_Type) < 0))
         Py_CLEAR(module);
     return module;
 }

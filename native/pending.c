@@ -85,17 +85,19 @@ int is_awaited(const Pending *pending, uint8_t action, int32_t stage, int32_t mi
     return 0;
 }
 
-/* Return whether the operation or handle of a message is this object, and not one that had the same address. */
-int is_about(const Message *message, PyObject *object)
+/* Return whether a weak reference is to this object, and not to one that had the same address; no for NULL. */
+int is_reference_to(PyObject *reference, PyObject *object)
 {
+    if (reference == NULL)
+        return 0;
 #if PY_VERSION_HEX >= 0x030d0000
     PyObject *found = NULL;
-    if (PyWeakref_GetRef(message->reference, &found) < 0)
+    if (PyWeakref_GetRef(reference, &found) < 0)
         PyErr_Clear();
     Py_XDECREF(found);
     return found == object;
 #else
-    return PyWeakref_GET_OBJECT(message->reference) == object;
+    return PyWeakref_GET_OBJECT(reference) == object;
 #endif
 }
 

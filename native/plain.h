@@ -13,9 +13,18 @@
 
 #include <stdint.h>
 
-#define MOST_REFS 10
-#define MOST_NUMBERS 3
+#define MOST_REFS 14
+#define MOST_NUMBERS 5
+#define MOST_WANTED 6
+#define MOST_SITES 2
 #define NONE (-1)
+
+/* The names of the keywords of calls from one place of the code, and where those are that are wanted, NONE if they are
+   not among them. */
+typedef struct {
+    PyObject *names;
+    int8_t at[MOST_WANTED];
+} CallSite;
 
 /* One wrapper: `original` is what it wraps, `general` the wrapper in Python that takes all other calls. What `refs` and
    `numbers` have is declared by two enums beside each function that can be `call`. */
@@ -25,6 +34,7 @@ typedef struct {
     PyObject *original, *general, *attributes, *weak_references;
     PyObject *refs[MOST_REFS];
     Py_ssize_t numbers[MOST_NUMBERS];
+    CallSite sites[MOST_SITES];
 } Wrapper;
 
 /* A record of the format, see SPAN in record/format.py. */
@@ -47,12 +57,19 @@ typedef struct {
     uint8_t kind, is_receive;
 } Message;
 
-typedef struct Ring Ring;
-extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type;
-
-/* slots.c: attributes in `__slots__` of a recorder and its guards, and other values of Python objects. */
+/* An action in progress, whose tuple has kind, stage, micro-batch and chunk. */
 typedef struct {
-    Py_ssize_t action, enabled, has_actions, is_in_run, is_off, plain, waiting_thread;
+    PyObject *action;
+    int32_t kind, stage, microbatch, chunk;
+} Action;
+
+typedef struct Ring Ring;
+typedef struct Places Places;
+extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Places_Type;
+
+/* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and other values of Python objects. */
+typedef struct {
+    Py_ssize_t action, alone, enabled, forward, has_actions, is_in_run, is_off, plain, waiting_thread;
 } Slots;
 
 extern Slots slots;
@@ -95,8 +112,28 @@ PyObject *call_wait(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_outside_runs(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
+/* The same; see megatron.c and exchanges.c. */
+PyObject *call_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_backward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_exchange(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+
 int prepare_actions(void);
 int prepare_messages(void);
+int prepare_megatron(void);
+int prepare_exchanges(void);
+
+/* arguments.c. `argument` returns a borrowed reference, NULL if there is no argument or if it is None. */
+int intern(PyObject **names, int count, const char *const *texts);
+CallSite site_of(Wrapper *self, PyObject *names, PyObject *const *wanted, int count);
+PyObject *argument(PyObject *const *args, Py_ssize_t count, int8_t at, Py_ssize_t position);
+
+/* actions.c: `run_action` calls the original and records the action, as a wrapper whose first references are recorder,
+   guard, ring and actions. `give_to_guard` passes it the exception that is set; -1 if that belongs to the training. */
+PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found);
+int give_to_guard(const Wrapper *self, PyObject *action);
+
+/* messages.c: the dict of the keywords of a call. */
+PyObject *keywords_of(PyObject *const *values, PyObject *names);
 
 static inline PyObject *pass_to(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *names)
 {
@@ -128,8 +165,47 @@ int add_issued(Pending *pending, PyObject *handle, Message message);
 void remove_created(Pending *pending, Message *message);
 void remove_issued(Pending *pending, Message *message);
 int is_awaited(const Pending *pending, uint8_t action, int32_t stage, int32_t microbatch);
-int is_about(const Message *message, PyObject *object);
+int is_reference_to(PyObject *reference, PyObject *object);
 PyObject *described(const Message *message);
 void give_to_python(Pending *pending);
+
+/* places.c: the places of the actions that made objects. `kept_place` returns a borrowed reference. */
+void fetch_place(const Places *self, const PyObject *object);
+int keep_place(Places *self, PyObject *object, PyObject *value);
+PyObject *kept_place(const Places *self, PyObject *object);
+
+/* transfers.c: the messages of Megatron-core. `message.reference` is that of the handle, NULL as soon as the wait for it
+   has ended. `tensor` is a weak reference to what a receive brings, NULL for a send, whose action is known. */
+#define MOST_TRANSFERS 128
+
+typedef struct {
+    Message message;
+    PyObject *tensor;
+    int64_t wait_start_ns, wait_end_ns;
+    int32_t chunk;
+} Transfer;
+
+typedef struct {
+    PyObject_HEAD
+    int count, stage, chunk;
+    char is_on;
+    PyObject *handles[MOST_TRANSFERS], *tensors[MOST_TRANSFERS];
+    Transfer transfers[MOST_TRANSFERS];
+    PyObject *recorder, *take_over;
+    Ring *ring;
+} Transfers;
+
+Transfer *find_handle(Transfers *self, PyObject *handle);
+Transfer *find_tensor(Transfers *self, PyObject *tensor);
+int add_transfer(Transfers *self, PyObject *handle, PyObject *tensor, Transfer transfer);
+Transfer remove_transfer(Transfers *self, Transfer *transfer, PyObject **tensor);
+void drop_transfer(Transfer transfer);
+int record_transfer(const Transfers *self, const Transfer *transfer);
+void give_transfers(Transfers *self);
+
+/* megatron.c. `leave_to_python` leaves a call to the wrapper in Python, unless a signal handler has raised. */
+int is_usual(PyObject *recorder, PyObject *guard, PyObject *runs, const Transfers *transfers);
+PyObject *find_place(PyObject *places, PyObject *made, Action *found);
+PyObject *leave_to_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
 #endif

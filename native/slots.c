@@ -8,26 +8,29 @@ Slots slots;
 
 static const struct {
     const char *name;
-    int of_guard;
+    int owner;
     Py_ssize_t *offset;
 } DECLARED[] = {
     {"action", 0, &slots.action},
+    {"alone", 0, &slots.alone},
     {"enabled", 0, &slots.enabled},
     {"has_actions", 0, &slots.has_actions},
     {"is_in_run", 0, &slots.is_in_run},
     {"plain", 0, &slots.plain},
     {"waiting_thread", 0, &slots.waiting_thread},
     {"is_off", 1, &slots.is_off},
+    {"forward", 2, &slots.forward},
 };
 
-/* Find where the slots of two classes are: those of a recorder and of a guard. */
+/* Find where the slots of three classes are: those of a recorder, of a guard and of the activities of a process. */
 PyObject *use_slots(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *owners[2];
-    if (!PyArg_ParseTuple(args, "O!O!:use_slots", &PyType_Type, &owners[0], &PyType_Type, &owners[1]))
+    PyObject *owners[3];
+    if (!PyArg_ParseTuple(args, "O!O!O!:use_slots", &PyType_Type, &owners[0], &PyType_Type, &owners[1], &PyType_Type,
+                          &owners[2]))
         return NULL;
     for (size_t i = 0; i < sizeof DECLARED / sizeof *DECLARED; i++) {
-        PyObject *found = PyObject_GetAttrString(owners[DECLARED[i].of_guard], DECLARED[i].name);
+        PyObject *found = PyObject_GetAttrString(owners[DECLARED[i].owner], DECLARED[i].name);
         if (found == NULL)
             return NULL;
         PyMemberDef *member = Py_IS_TYPE(found, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)found)->d_member : NULL;

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from stagescope.record.emitter import Emitter
+    from stagescope.record.frameworks.megatron_messages import Exchanges
     from stagescope.record.hooks import Creation, Function, Guard, Issues, Timed, Waits
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 1
+INTERFACE = 2
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"
@@ -87,6 +88,42 @@ class Pending(Protocol):
         """Forget all messages."""
 
 
+class Transfers(Protocol):
+    """The messages of Megatron-core that are under way, and received ones no action has taken; see native/transfers.c.
+
+    `is_on` states that a schedule is running whose messages are recorded; messages without an action have the `stage`
+    and the `chunk`. `take_over` is called before something is left to Python, if there are any.
+    """
+
+    is_on: bool
+    stage: int
+    chunk: int
+    take_over: Callable[[], None]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """Return and forget all of them, in order.
+
+        Each has the address of a handle and a weak reference to it, or None twice; the same of a tensor; kind, rank at
+        the other end, bytes and step; stage, micro-batch and chunk; start and end of the issue, and of the wait.
+        """
+
+
+class Places(Protocol):
+    """Values by the identity of an object, see native/places.c and `IdentityMap` in frameworks/runs.py."""
+
+    def keep(self, owner: object, value: Any, /) -> None:
+        """Store `value` for an object; does nothing for None."""
+
+    def find(self, owner: object, default: Any = None, /) -> Any:
+        """Return the value of an object."""
+
+    def clear(self) -> None:
+        """Remove everything."""
+
+
 @functools.cache
 def extension() -> Any:
     """Return the module _plain, None without it."""
@@ -96,11 +133,12 @@ def extension() -> Any:
     try:
         from stagescope.record import _plain  # type: ignore[attr-defined]  # not everywhere
         from stagescope.record.emitter import Emitter
+        from stagescope.record.frameworks.host_activities import HostActivities
         from stagescope.record.hooks import Guard
 
         if _plain.INTERFACE != INTERFACE:
             return None
-        _plain.use_slots(Emitter, Guard)
+        _plain.use_slots(Emitter, Guard, HostActivities)
         _plain.use_signal_handlers(is_of_signal_handler)
     except Exception:  # noqa: BLE001  # built for another version of Python: the wrappers in Python do the same
         return None
@@ -127,6 +165,18 @@ def pending(recorder: Emitter) -> Pending | None:
         return None
     receives = bytes(_RECEIVE_OF_ACTION.get(code, 0) for code in range(KINDS))
     return extension().Pending(recorder, own, receives)  # type: ignore[no-any-return]
+
+
+def transfers(recorder: Emitter) -> Transfers | None:
+    """Return where messages of Megatron-core under way are noted; None without the extension."""
+    own = ring_of(recorder)
+    return None if own is None else extension().Transfers(recorder, own)
+
+
+def places() -> Places | None:
+    """Return an empty IdentityMap that wrappers in C can use; None without the extension."""
+    plain = extension()
+    return None if plain is None else plain.Places()
 
 
 def plain_wrapper(original: Function, general: Function, watch: Any, guard: Guard) -> Function:
@@ -159,6 +209,9 @@ def calls_in_progress(thread: int) -> list[tuple[Any, int | None, int]]:
 def _of_timed(timed: Timed, guard: Guard) -> Parts | None:
     method, actions = timed.method, timed.actions
     own = ring_of(actions.recorder)
+    if timed.usual is not None and own is not None:
+        kind, known, numbers = timed.usual
+        return kind, (actions.recorder, guard, own, actions, *known), numbers
     if method is None or own is None:
         return None
     refs = (
@@ -185,7 +238,18 @@ def _of_issues(issues: Issues, guard: Guard) -> Parts | None:
 def _of_waits(waits: Waits, guard: Guard) -> Parts | None:
     if waits.pending is None or waits.ended is None:
         return None
-    return "wait", (guard, waits.values, waits.pending, _guarded(waits.ended, guard)), ()
+    return "wait", (guard, waits.values, waits.pending, _guarded(waits.ended, guard), waits.transfers), ()
+
+
+def _of_exchanges(exchanges: Exchanges, guard: Guard) -> Parts | None:
+    messages, kinds = exchanges.messages, exchanges.kinds
+    if messages.transfers is None:
+        return None
+    refs = (
+        messages.recorder, guard, messages.transfers, messages.runs, messages.places, messages.works.classes,
+        _guarded(exchanges.take, guard),
+    )  # fmt: skip
+    return "exchange", refs, (*kinds, exchanges.is_in_order)
 
 
 def _of_watch(watch: object, guard: Guard) -> Parts | None:
@@ -198,6 +262,7 @@ _PARTS: dict[str, Callable[[Any, Guard], Parts | None]] = {
     "Creation": _of_creation,
     "Issues": _of_issues,
     "Waits": _of_waits,
+    "Exchanges": _of_exchanges,
 }
 """What a wrapper in C needs, by the class of what sees the calls: its kind, and what the enums of that kind declare."""
 

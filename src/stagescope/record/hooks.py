@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping
 
     from stagescope.record.calls import Call, Parameter
-    from stagescope.record.compiled import Pending
+    from stagescope.record.compiled import Pending, Transfers
     from stagescope.record.recorder import Recorder
     from stagescope.record.timing import Timer
 
@@ -108,7 +108,8 @@ class Timed(NamedTuple):
 
     `identify` returns the action of a call, None if it is none. `after` receives an action that has ended and its
     result. With `always`, `identify` is asked outside of the recorded steps, too, where it returns None. While
-    `possible` is empty, no call is an action. With a `method`, there is no `after`.
+    `possible` is empty, no call is an action. With a `method`, there is no `after`. A wrapper in C takes usual calls if
+    there is one for them: `usual` has its kind, and what it needs besides the recorder and the actions.
     """
 
     actions: Actions
@@ -117,6 +118,7 @@ class Timed(NamedTuple):
     always: bool = False
     possible: Collection[int] = (0,)
     method: StageMethod | None = None
+    usual: tuple[str, tuple[Any, ...], tuple[int, ...]] | None = None
 
 
 class Waits(NamedTuple):
@@ -124,14 +126,15 @@ class Waits(NamedTuple):
 
     `values` has, by the id of a handle, a reference to it and three things: the function that receives the moments at
     which the wait began and ended, its first argument unless that is None, and the clock that the moments are read
-    from, None for that of the `timer`. Handles of `pending` messages are known besides; `ended` receives those that a
-    wrapper in C cannot record.
+    from, None for that of the `timer`. Handles of `pending` messages and `transfers` are known besides; `ended` receives
+    those of the former that a wrapper in C cannot record.
     """
 
     values: dict[int, tuple[Callable[[], object], Any]]
     timer: Timer
     pending: Pending | None = None
     ended: Callable[..., None] | None = None
+    transfers: Transfers | None = None
 
 
 class Creation(NamedTuple):

@@ -70,7 +70,7 @@ def seen_wrapper(original: Function, see: Result, guard: Guard) -> Function:
 
 def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:
     """Return a wrapper of a function that computes one action."""
-    actions, identify, after, always, possible, _ = timed
+    actions, identify, after, always, possible, *_ = timed
     recorder, expected, leave = actions.recorder, actions.expected, guard.leave
     waiting, most_waiting = recorder.waiting, recorder.most_waiting
 

@@ -35,6 +35,8 @@ SHORTEST_NS = 100_000
 class HostActivities:
     """Records the activities of one process. `forward` is the place of a forward that may load its data."""
 
+    __slots__ = ("_inside", "forward", "recorder")
+
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.forward: tuple[int, int, int] | None = None

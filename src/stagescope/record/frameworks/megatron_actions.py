@@ -7,7 +7,6 @@ costs 1 us. So what usually happens is written out in one function before the ca
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.format import NONE
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     Numbers = tuple[int, int, int]  # those of a Place
 
 CONTAINERS = (list, tuple, dict)
-NOWHERE: tuple[Callable[[], object] | None, Numbers] = (None, UNKNOWN)
 
 
 class Actions(ActionsInProgress):
@@ -53,7 +51,7 @@ class Actions(ActionsInProgress):
         self._messages = messages
         self._activities = activities
         self._outside = outside
-        self._waiting: deque[Numbers] = deque()
+        self._waiting: list[Numbers] = []
 
     def begin_run(self, models: Sequence[Any], pp_rank: int, pp_size: int) -> None:
         """Begin a run with these chunks of the model: Megatron assigns stages to ranks round-robin."""
@@ -62,12 +60,13 @@ class Actions(ActionsInProgress):
         self._models, self.chunks = models, len(models)
         self.pp_rank, self.pp_size = pp_rank, pp_size
         if NONE not in (pp_rank, pp_size):
-            self._stages = {chunk: chunk * pp_size + pp_rank for chunk in range(len(models))}
+            self._stages.clear()
+            self._stages.update({chunk: chunk * pp_size + pp_rank for chunk in range(len(models))})
 
     def end_run(self) -> None:
         """Forget the layout."""
         self._models = ()
-        self._stages = {}
+        self._stages.clear()
         self.pp_rank, self.pp_size = NONE, NONE
 
     def stage(self, chunk: int) -> int:
@@ -81,7 +80,8 @@ class Actions(ActionsInProgress):
             signature.parameter("current_microbatch").place,
             signature.parameter("vp_stage").place,
         )
-        taken, arrivals, waiting = signature.parameter("input_tensor"), messages.arrivals, self._waiting
+        taken, arriving, waiting = signature.parameter("input_tensor"), messages.arriving.values, self._waiting
+        transfers = messages.transfers
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
             if recorder.alone is not None and recorder.alone is not runs:
@@ -102,7 +102,7 @@ class Actions(ActionsInProgress):
             place = (self._stages.get(chunk, NONE), number, chunk)
             activities.forward = place
             waiting.append(place)
-            if arrivals:
+            if arriving or transfers:
                 messages.used_by(taken.of(args, kwargs), place)
             return (FORWARD, *place)
 
@@ -118,17 +118,17 @@ class Actions(ActionsInProgress):
             else:
                 keep_one(made, action[1:])
 
-        return Timed(self, identify, forward_ends)
+        places = (taken.place, number_of, chunk_of)
+        usual = self._usual("forward", FORWARD, forward_ends, places, (self._stages, activities))
+        return Timed(self, identify, forward_ends, usual=usual)
 
     def backwards(self, signature: Signature) -> Timed:
         """Return what sees ``backward_step``, which is given neither micro-batch nor chunk."""
         recorder, runs, messages = self.recorder, self._runs, self._messages
-        made_by, values, waiting = (
-            signature.parameter("output_tensor").place,
-            messages.places.values,
-            self._waiting,
-        )
-        taken, arrivals = signature.parameter("output_tensor_grad"), messages.arrivals
+        made_by, waiting = signature.parameter("output_tensor").place, self._waiting
+        find = messages.places.find
+        taken, arriving = signature.parameter("output_tensor_grad"), messages.arriving.values
+        transfers = messages.transfers
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:
             if recorder.alone is not None and recorder.alone is not runs:
@@ -139,16 +139,35 @@ class Actions(ActionsInProgress):
                 made = args[made_by]
             if type(made) is list and len(made) == 1:
                 made = made[0]
-            refer, place = values.get(id(made), NOWHERE)
-            if refer is not None and refer() is made and waiting and waiting[0] == place:
-                waiting.popleft()
+            place = find(made)
+            if place is not None and waiting and waiting[0] == place:
+                waiting.pop(0)
             else:
                 place = self._place(made)
-            if arrivals:
+            if arriving or transfers:
                 messages.used_by(taken.of(args, kwargs), place)
             return (BACKWARD, *place)
 
-        return Timed(self, identify, self._keep)
+        usual = self._usual("backward", BACKWARD, self._keep, (taken.place, made_by))
+        return Timed(self, identify, self._keep, usual=usual)
+
+    def _usual(
+        self,
+        wrapper: str,
+        kind: int,
+        after: Callable[..., None],
+        places: tuple[int, ...],
+        more: tuple[Any, ...] = (),
+    ) -> tuple[str, tuple[Any, ...], tuple[int, ...]] | None:
+        """Return what the wrapper in C needs that takes usual calls; see native/megatron.c."""
+        messages = self._messages
+        if messages.transfers is None:
+            return None
+        refs = (
+            self._runs, messages.transfers, messages.arriving.values, messages.places, self._waiting, self.kinds,
+            after, *more,
+        )  # fmt: skip
+        return wrapper, refs, (kind, *places)
 
     def parts(self, call: Call) -> list[Part]:
         """Return the actions of a merged call: a forward, a backward, or both."""
@@ -189,7 +208,7 @@ class Actions(ActionsInProgress):
         waiting = self._waiting
         place = self._messages.place_of(made)
         if place is None:
-            return waiting.popleft() if self.chunks == 1 and waiting else UNKNOWN
+            return waiting.pop(0) if self.chunks == 1 and waiting else UNKNOWN
         if place in waiting:
             waiting.remove(place)
         return place

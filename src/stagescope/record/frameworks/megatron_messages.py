@@ -21,22 +21,26 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagescope.record import compiled
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.megatron_facts import ask
 from stagescope.record.frameworks.megatron_overlap import Overlap
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, IdentityMap
 from stagescope.record.frameworks.works import works_of
+from stagescope.record.hooks import prepared
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from stagescope.record.calls import Call
+    from stagescope.record.calls import Call, Signature
+    from stagescope.record.compiled import Places
     from stagescope.record.frameworks.runs import Runs
+    from stagescope.record.frameworks.works import Clock
+    from stagescope.record.hooks import Watch
     from stagescope.record.recorder import Recorder
 
-    Observation = Generator[None, Any, Any]
     Numbers = tuple[int, int, int]  # those of a Place
 
 SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
@@ -130,9 +134,12 @@ class Messages:
     """Follows each message from its issue to the end of the wait for it and to its action.
 
     `default_place` is what is known of a message without an action, `places` are those of the actions that made a
-    tensor. `arrivals` is empty if no message brings a tensor that an action has yet to use. Transfers are recorded
+    tensor. `arriving` are the messages that bring a tensor which an action has yet to use. Transfers are recorded
     while `is_on` is set, and not in the schedule of another framework that uses the functions of Megatron
     (`Runs.observe_alone`).
+
+    Messages that were issued and waited for in the usual way are `transfers` instead, which the wrappers in C fill and
+    empty. Before anything else is done with messages, this class takes over what is there.
     """
 
     def __init__(self, recorder: Recorder, runs: Runs) -> None:
@@ -140,11 +147,13 @@ class Messages:
         self.runs = runs
         self.overlap = Overlap(recorder)
         self.works = works_of(recorder)
+        self.transfers = self.works.transfers
+        if self.transfers is not None:
+            self.transfers.take_over = self._take_over
         self.default_place = UNKNOWN
         self.is_on = False
-        self.places = IdentityMap()
-        self._arriving = IdentityMap()
-        self.arrivals = self._arriving.ids
+        self.places: IdentityMap | Places = compiled.places() or IdentityMap()
+        self.arriving = IdentityMap()
         self._open: set[Message] = set()
 
     @property
@@ -152,16 +161,35 @@ class Messages:
         """Whether transfers are recorded here and now."""
         return self.is_on and self.recorder.enabled and not self.runs.is_muted
 
-    def issue(self, call: Call) -> Observation:
+    @property
+    def is_on(self) -> bool:
+        """Whether a schedule is running whose transfers are recorded."""
+        return self._is_on
+
+    @is_on.setter
+    def is_on(self, value: bool) -> None:
+        self._is_on = value
+        if self.transfers is not None:
+            self.transfers.is_on = value
+
+    @property
+    def default_place(self) -> Numbers:
+        """The place of a message without an action."""
+        return self._default_place
+
+    @default_place.setter
+    def default_place(self, place: Numbers) -> None:
+        self._default_place = place
+        if self.transfers is not None:
+            self.transfers.stage, _, self.transfers.chunk = place
+
+    @prepared
+    def issue(self, signature: Signature) -> Watch:
         """Observe a function that issues operations and returns their handles."""
-        if not self.is_active:
-            return
-        for direction in DIRECTIONS:
-            if direction.kind in ACTION_THAT_SENDS and call.get(f"tensor_{direction.name}") is not None:
-                self.overlap.before_send(ACTION_THAT_SENDS[direction.kind])
-        start_ns = now_ns()
-        handles = yield
-        end_ns = now_ns()
+        return Exchanges(self, signature)
+
+    def issued(self, call: Call, handles: Any, start_ns: int, end_ns: int) -> None:
+        """Follow the messages of a call that has issued them and returned their handles."""
         messages = {}
         for direction in DIRECTIONS:
             tensor = call.get(f"tensor_{direction.name}")
@@ -185,7 +213,7 @@ class Messages:
     def brings(self, message: Message, tensors: Iterable[Any]) -> None:
         """Remember the tensors that a message brings; neither keeps the other alive."""
         for tensor in tensors:
-            self._arriving.keep(tensor, [*self._arriving.find(tensor, ()), message])
+            self.arriving.keep(tensor, [*self.arriving.find(tensor, ()), message])
 
     def begin_wait(self, messages: list[Message]) -> Any:
         """Return the current moment of the host, or of the device if there is a receive.
@@ -213,10 +241,12 @@ class Messages:
 
     def used_by(self, value: Any, place: Numbers) -> None:
         """Assign the action that takes received tensors."""
-        if not self.arrivals:
+        if self.transfers:
+            self._take_over()
+        if not self.arriving.values:
             return
         for tensor in tensors_in(value):
-            for message in self._arriving.take(tensor, ()):
+            for message in self.arriving.take(tensor, ()):
                 if not message.action_is_known:
                     message.belongs_to(place)
                     self._settle(message)
@@ -224,6 +254,8 @@ class Messages:
     def close(self) -> None:
         """Record the messages without a wait or an action, discard everything, and stop following."""
         self.is_on = False
+        if self.transfers:
+            self._take_over()
         for message in list(self._open):
             message.action_is_known = True
             is_pending = (
@@ -232,12 +264,28 @@ class Messages:
             if not is_pending:
                 self._emit(message)
         self._open.clear()
-        if self.arrivals:
-            self._arriving.clear()
-        if self.places.ids:
-            self.places.clear()
+        if self.arriving.values:
+            self.arriving.clear()
+        self.places.clear()
         if self.works.waits:
             self.works.forget(self)
+
+    def _take_over(self) -> None:
+        """Follow the messages that the wrappers in C have followed so far."""
+        for handle, tensor, facts, place, times in self.transfers.take() if self.transfers is not None else ():
+            message = Message(*facts)
+            message.stage, message.microbatch, message.chunk = place
+            message.start_ns, message.end_ns, message.wait_start_ns, message.wait_end_ns = times
+            message.action_is_known = not message.is_receive
+            self._open.add(message)
+            if message.is_receive:
+                address, reference = tensor
+                before = self.arriving.find(reference(), ())
+                self.arriving.values[address] = (reference, [*before, message])
+            if handle[1] is not None:
+                address, reference = handle
+                self.works.values[address] = (reference, self._waited_for([message]))
+            self._settle(message)
 
     def _place_of_sender(self, kind: int) -> Numbers | None:
         """Return the place of the half of a merged call that is sending: its output is not known before it ends."""
@@ -261,8 +309,12 @@ class Messages:
             self._watch_one(handles[0], list(messages.values()))
 
     def _watch_one(self, work: Any, messages: list[Message]) -> None:
-        clock = None if _has_receive(messages) else now_ns
-        self.works.watch(work, partial(self._wait_ended, messages), clock)
+        waited, _, clock = self._waited_for(messages)
+        self.works.watch(work, waited, clock)
+
+    def _waited_for(self, messages: list[Message]) -> tuple[Callable[..., object], None, Clock | None]:
+        """Return what `Works` needs to know of a handle."""
+        return partial(self._wait_ended, messages), None, None if _has_receive(messages) else now_ns
 
     def _wait_ended(self, messages: list[Message], start: Any, end: Any) -> None:
         """Note a wait between two moments, which are the host's unless there is a receive."""
@@ -311,6 +363,44 @@ class Messages:
             message.wait_end_ns,
             step=message.step,
         )
+
+
+class Exchanges:
+    """Watches a function that issues operations and returns their handles.
+
+    A wrapper in C takes usual calls. It leaves the handles to `take` that it does not expect.
+    """
+
+    kinds = tuple(direction.kind for direction in DIRECTIONS)
+
+    def __init__(self, messages: Messages, signature: Signature) -> None:
+        self.messages = messages
+        self._signature = signature
+        self.is_in_order = signature.name == "_batched_p2p_ops"
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, int] | None:
+        """Note the sends of a merged call, which end its halves."""
+        messages = self.messages
+        if not messages.is_active:
+            return None
+        call = self._signature.call(args, kwargs)
+        for direction in DIRECTIONS if messages.overlap.halves else ():
+            if direction.kind in ACTION_THAT_SENDS and call.get(f"tensor_{direction.name}") is not None:
+                messages.overlap.before_send(ACTION_THAT_SENDS[direction.kind])
+        return call, now_ns()
+
+    def end(self, state: tuple[Call, int], result: Any) -> None:
+        """Follow the messages."""
+        end_ns = now_ns()
+        call, start_ns = state
+        self.messages.issued(call, result, start_ns, end_ns)
+
+    def take(self, kwargs: dict[str, Any], start_ns: int, result: Any) -> None:
+        """Follow the messages of a call that a wrapper in C has made."""
+        self.end((self._signature.call((), kwargs), start_ns), result)
+
+    def abandon(self, state: Any) -> None:
+        """Follow nothing of a call that failed."""
 
 
 def size_of(tensor: Any) -> int:

@@ -31,11 +31,13 @@ class Works:
 
     `values` and `classes` are for `Messages.issued`, which cannot afford to call `watch`. `pending` are the messages
     that wrappers in C know, None without them; `when_ended` receives one that has ended where something is unusual.
+    `transfers` are those of Megatron-core, likewise.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._timer = recorder.timer
         self.pending = compiled.pending(recorder)
+        self.transfers = compiled.transfers(recorder)
         self.when_ended: Callable[..., None] | None = None
         self._waits = IdentityMap()
         self.waits = self._waits.ids
@@ -86,7 +88,7 @@ class Works:
     def wait(self, signature: Signature) -> Waits:
         """Observe a wait for any handle."""
         del signature
-        return Waits(self._waits.values, self._timer, self.pending, self._ended)
+        return Waits(self._waits.values, self._timer, self.pending, self._ended, self.transfers)
 
     def _ended(self, *message: Any) -> None:
         if self.when_ended is not None:

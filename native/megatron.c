@@ -1,0 +1,237 @@
+/* Megatron-core's forwards and backwards; see record/frameworks/megatron_actions.py, whose `places` of what actions have
+   made and forwards that are `waiting` for their backward are used here as well. */
+
+#include "plain.h"
+
+enum { RECORDER, GUARD, RING, ACTIONS, RUNS, TRANSFERS, ARRIVALS, PLACES, WAITING, KINDS, AFTER, STAGES, ACTIVITIES };
+enum { KIND, TAKEN_AT, MICROBATCH_AT, CHUNK_AT, MADE_AT = MICROBATCH_AT };
+
+static PyObject *of_forward[3], *of_backward[2];
+
+int prepare_megatron(void)
+{
+    static const char *const FORWARD[] = {"input_tensor", "current_microbatch", "vp_stage"};
+    static const char *const BACKWARD[] = {"output_tensor_grad", "output_tensor"};
+    return intern(of_forward, 3, FORWARD) < 0 ? -1 : intern(of_backward, 2, BACKWARD);
+}
+
+static int is_container(PyObject *value)
+{
+    return PyList_Check(value) || PyTuple_Check(value) || PyDict_Check(value);
+}
+
+/* Return what is in a list of one, a borrowed reference, or the value itself. */
+static PyObject *single(PyObject *value)
+{
+    return value != NULL && PyList_CheckExact(value) && PyList_GET_SIZE(value) == 1 ? PyList_GET_ITEM(value, 0) : value;
+}
+
+/* Return whether nothing is unusual: a schedule is running that is recorded, and no action of it. */
+int is_usual(PyObject *recorder, PyObject *guard, PyObject *runs, const Transfers *transfers)
+{
+    PyObject *alone = get_slot(recorder, slots.alone);
+    return get_slot(guard, slots.is_off) == Py_False && transfers->is_on && (alone == Py_None || alone == runs) &&
+           get_slot(recorder, slots.action) == Py_None && is_open(transfers->ring, recorder);
+}
+
+/* Return the place of the action that made an object, a borrowed reference, and its numbers; NULL if it is unknown. */
+PyObject *find_place(PyObject *places, PyObject *made, Action *found)
+{
+    PyObject *place = kept_place((Places *)places, made);
+    if (place == NULL || !PyTuple_Check(place) || PyTuple_GET_SIZE(place) != 3 ||
+        !is_int32(PyTuple_GET_ITEM(place, 0), &found->stage) ||
+        !is_int32(PyTuple_GET_ITEM(place, 1), &found->microbatch) ||
+        !is_int32(PyTuple_GET_ITEM(place, 2), &found->chunk) || found->chunk != (int16_t)found->chunk)
+        return NULL;
+    return place;
+}
+
+/* The arrival of the tensor that an action takes. */
+
+/* Return whether its messages can be recorded here, if there are any: their waits have ended. */
+static int is_settled_here(const Wrapper *self, PyObject *taken)
+{
+    Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    int is_followed_in_python = PyDict_GET_SIZE(self->refs[ARRIVALS]) > 0;
+    if (taken == NULL || taken == Py_None || (transfers->count == 0 && !is_followed_in_python))
+        return 1;
+    if (is_container(taken))
+        return 0;
+    for (int place = 0; place < transfers->count; place++) {
+        if (transfers->tensors[place] == taken && transfers->transfers[place].message.reference != NULL &&
+            is_reference_to(transfers->transfers[place].tensor, taken))
+            return 0;
+    }
+    if (!is_followed_in_python)
+        return 1;
+    PyObject *key = PyLong_FromVoidPtr(taken);
+    int is_known = key == NULL ? -1 : PyDict_Contains(self->refs[ARRIVALS], key);
+    Py_XDECREF(key);
+    return is_known == 0;
+}
+
+/* Record the messages that brought a tensor. Return -1 if they are left to Python. */
+static int settle(Transfers *transfers, PyObject *taken, const Action *found)
+{
+    Transfer *arrived;
+    while (taken != NULL && transfers->count > 0 && (arrived = find_tensor(transfers, taken)) != NULL) {
+        Transfer known = *arrived;
+        known.message.stage = found->stage;
+        known.message.microbatch = found->microbatch;
+        known.chunk = found->chunk;
+        if (record_transfer(transfers, &known) < 0)
+            return -1;
+        PyObject *tensor;
+        drop_transfer(remove_transfer(transfers, arrived, &tensor));
+    }
+    return 0;
+}
+
+/* Actions. */
+
+/* Keep what an action has made. Return NULL with an exception, or the result. */
+static PyObject *keep_result(const Wrapper *self, PyObject *result, PyObject *made, PyObject *action, PyObject *place)
+{
+    PyObject *done;
+    if (made != NULL && !is_container(made)) {
+        if (made == Py_None || keep_place((Places *)self->refs[PLACES], made, place) == 0)
+            return result;
+        if (is_of_training()) {
+            Py_DECREF(result);
+            return NULL;
+        }
+    }
+    done = PyObject_CallFunctionObjArgs(self->refs[AFTER], action, result, NULL);
+    if (done == NULL && give_to_guard(self, action) < 0)
+        Py_CLEAR(result);
+    Py_XDECREF(done);
+    return result;
+}
+
+/* Note that there are actions of this kind; there are two kinds. */
+static int note_kind(const Wrapper *self)
+{
+    if (PySet_GET_SIZE(self->refs[KINDS]) == 2)
+        return 0;
+    PyObject *kind = PyLong_FromSsize_t(self->numbers[KIND]);
+    int done = kind == NULL ? -1 : PySet_Add(self->refs[KINDS], kind);
+    Py_XDECREF(kind);
+    return done;
+}
+
+static PyObject *action_of(const Wrapper *self, PyObject *place)
+{
+    PyObject *kind = PyLong_FromSsize_t(self->numbers[KIND]);
+    PyObject *action = kind == NULL ? NULL
+                                    : PyTuple_Pack(4, kind, PyTuple_GET_ITEM(place, 0), PyTuple_GET_ITEM(place, 1),
+                                                   PyTuple_GET_ITEM(place, 2));
+    Py_XDECREF(kind);
+    return action;
+}
+
+/* Leave a call to the wrapper in Python, unless a signal handler of the training has raised an exception. */
+PyObject *leave_to_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    if (PyErr_Occurred() && is_of_training())
+        return NULL;
+    return pass_to(self->general, args, nargsf, names);
+}
+
+/* Return the place of a forward, a new reference, and its numbers. Return NULL if it is unusual, maybe with an
+   exception. Without a chunk among the arguments there is one only. */
+static PyObject *place_of_forward(const Wrapper *self, PyObject *number, PyObject *chunk, Action *found)
+{
+    PyObject *stages = self->refs[STAGES], *first = NULL, *place = NULL;
+    if (chunk == NULL && PyDict_GET_SIZE(stages) == 1)
+        chunk = first = PyLong_FromLong(0);
+    if (chunk != NULL && number != NULL && PyLong_CheckExact(chunk) && PyLong_CheckExact(number)) {
+        PyObject *stage = PyDict_GetItemWithError(stages, chunk);
+        if (stage != NULL && is_int32(stage, &found->stage) && is_int32(number, &found->microbatch) &&
+            is_int32(chunk, &found->chunk) && found->chunk == (int16_t)found->chunk)
+            place = PyTuple_Pack(3, stage, number, chunk);
+    }
+    Py_XDECREF(first);
+    return place;
+}
+
+static PyObject *forward_at(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names,
+                            const Action *found, PyObject *place)
+{
+    if (PyList_Append(self->refs[WAITING], place) < 0 || note_kind(self) < 0)
+        PyErr_Clear(); /* memory has ended */
+    set_slot(self->refs[ACTIVITIES], slots.forward, place);
+    PyObject *result = run_action(self, args, nargsf, names, found);
+    if (result == NULL)
+        return NULL;
+    set_slot(self->refs[ACTIVITIES], slots.forward, Py_None);
+    PyObject *made = result; /* older versions do not return a tuple */
+    if (PyTuple_Check(result))
+        made = PyTuple_GET_SIZE(result) > 0 ? PyTuple_GET_ITEM(result, 0) : NULL;
+    return keep_result(self, result, single(made), found->action, place);
+}
+
+/* Call `forward_step`, as `timed_wrapper` does with the `Timed` of megatron_actions.py. */
+PyObject *call_forward(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Wrapper *self = (Wrapper *)object;
+    Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
+    if (!is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))
+        return pass_to(self->general, args, nargsf, names);
+    CallSite site = site_of(self, names, of_forward, 3);
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *taken = single(argument(args, count, site.at[0], self->numbers[TAKEN_AT]));
+    PyObject *number = argument(args, count, site.at[1], self->numbers[MICROBATCH_AT]);
+    PyObject *chunk = argument(args, count, site.at[2], self->numbers[CHUNK_AT]);
+    Action found = {.kind = (int32_t)self->numbers[KIND]};
+    PyObject *place = is_settled_here(self, taken) ? place_of_forward(self, number, chunk, &found) : NULL, *result;
+    found.action = place == NULL ? NULL : action_of(self, place);
+    if (found.action == NULL || settle(transfers, taken, &found) < 0)
+        result = leave_to_python(self, args, nargsf, names);
+    else
+        result = forward_at(self, args, nargsf, names, &found, place);
+    Py_XDECREF(place);
+    Py_XDECREF(found.action);
+    return result;
+}
+
+/* Remove a place from the forwards that wait for their backward, where it usually is the first. */
+static int remove_place(PyObject *waiting, PyObject *place)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(waiting); i++) {
+        int is_equal = PyObject_RichCompareBool(PyList_GET_ITEM(waiting, i), place, Py_EQ);
+        if (is_equal != 0)
+            return is_equal < 0 ? -1 : PyList_SetSlice(waiting, i, i + 1, NULL);
+    }
+    return 0;
+}
+
+/* Call `backward_step`, likewise. */
+PyObject *call_backward(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Wrapper *self = (Wrapper *)object;
+    Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
+    if (!is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))
+        return pass_to(self->general, args, nargsf, names);
+    CallSite site = site_of(self, names, of_backward, 2);
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *taken = single(argument(args, count, site.at[0], self->numbers[TAKEN_AT]));
+    PyObject *made = single(argument(args, count, site.at[1], self->numbers[MADE_AT]));
+    Action found = {.kind = (int32_t)self->numbers[KIND]};
+    PyObject *place = made != NULL && is_settled_here(self, taken) ? find_place(self->refs[PLACES], made, &found) : NULL;
+    Py_XINCREF(place);
+    found.action = place == NULL ? NULL : action_of(self, place);
+    PyObject *result;
+    if (found.action == NULL || settle(transfers, taken, &found) < 0 || remove_place(self->refs[WAITING], place) < 0 ||
+        note_kind(self) < 0) {
+        result = leave_to_python(self, args, nargsf, names);
+    } else {
+        result = run_action(self, args, nargsf, names, &found);
+        if (result != NULL)
+            result = keep_result(self, result, single(result), found.action, place);
+    }
+    Py_XDECREF(place);
+    Py_XDECREF(found.action);
+    return result;
+}

@@ -1,0 +1,203 @@
+/* The messages of Megatron-core that are under way: from the issue of an operation to the end of the wait for its
+   handle, and those that were received to the action that takes the tensor. See record/frameworks/megatron_messages.py.
+
+   There are few at a time, so they are found by comparing addresses in a row, and recognized by weak references.
+   Whatever is unusual is done in Python: `give_transfers` calls `take_over` before that, which moves all of them into
+   the dictionaries of Messages. */
+
+#include "plain.h"
+
+/* Return the transfer of a handle that is waited for, or NULL. */
+Transfer *find_handle(Transfers *self, PyObject *handle)
+{
+    for (int place = self->count - 1; place >= 0; place--) {
+        if (self->handles[place] == handle && is_reference_to(self->transfers[place].message.reference, handle))
+            return &self->transfers[place];
+    }
+    return NULL;
+}
+
+/* Return the first transfer that brings a tensor, or NULL. */
+Transfer *find_tensor(Transfers *self, PyObject *tensor)
+{
+    for (int place = 0; place < self->count; place++) {
+        if (self->tensors[place] == tensor && is_reference_to(self->transfers[place].tensor, tensor))
+            return &self->transfers[place];
+    }
+    return NULL;
+}
+
+/* Add a transfer, and take its references. Return -1 if there is no place, or if the handle is that of another one. */
+int add_transfer(Transfers *self, PyObject *handle, PyObject *tensor, Transfer transfer)
+{
+    if (self->count == MOST_TRANSFERS || (handle != NULL && find_handle(self, handle) != NULL))
+        return -1;
+    self->handles[self->count] = handle;
+    self->tensors[self->count] = tensor;
+    self->transfers[self->count++] = transfer;
+    return 0;
+}
+
+void drop_transfer(Transfer transfer)
+{
+    Py_XDECREF(transfer.message.reference);
+    Py_XDECREF(transfer.tensor);
+}
+
+/* Remove a transfer, and return it with its references. The address of its tensor is left in `tensor`. */
+Transfer remove_transfer(Transfers *self, Transfer *transfer, PyObject **tensor)
+{
+    Transfer found = *transfer;
+    Py_ssize_t place = transfer - self->transfers;
+    int last = --self->count;
+    *tensor = self->tensors[place];
+    self->handles[place] = self->handles[last];
+    self->tensors[place] = self->tensors[last];
+    *transfer = self->transfers[last];
+    return found;
+}
+
+/* Let Python follow all transfers from now on. What cannot be moved, because memory has ended, is lost. */
+void give_transfers(Transfers *self)
+{
+    if (self->count == 0 || self->take_over == NULL)
+        return;
+    PyObject *done = PyObject_CallNoArgs(self->take_over);
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+}
+
+/* Record a transfer whose wait has ended and whose action is known. Return -1 if that is left to Python. */
+int record_transfer(const Transfers *self, const Transfer *transfer)
+{
+    const Message *message = &transfer->message;
+    Record *record = is_open(self->ring, self->recorder) ? next_record(self->ring, message->kind) : NULL;
+    if (record == NULL)
+        return -1;
+    record->start_ns = message->start_ns;
+    record->end_ns = message->is_receive ? transfer->wait_end_ns : message->end_ns;
+    record->wait_start_ns = transfer->wait_start_ns;
+    record->wait_end_ns = transfer->wait_end_ns;
+    record->bytes = message->bytes;
+    record->step = message->step;
+    record->stage = message->stage;
+    record->microbatch = message->microbatch;
+    record->chunk = (int16_t)transfer->chunk;
+    record->peer = message->peer;
+    return 0;
+}
+
+/* An address and a weak reference, or None twice. */
+static PyObject *known_object(PyObject *address, PyObject *reference)
+{
+    if (reference == NULL)
+        return Py_BuildValue("(OO)", Py_None, Py_None);
+    return Py_BuildValue("(NO)", PyLong_FromVoidPtr(address), reference);
+}
+
+static PyObject *as_tuple(const Transfer *transfer, PyObject *handle, PyObject *tensor)
+{
+    const Message *message = &transfer->message;
+    return Py_BuildValue("(NN(iiLi)(iii)(LLLL))", known_object(handle, message->reference),
+                         known_object(tensor, transfer->tensor), message->kind, message->peer,
+                         (long long)message->bytes, message->step, message->stage, message->microbatch,
+                         transfer->chunk, (long long)message->start_ns, (long long)message->end_ns,
+                         (long long)transfer->wait_start_ns, (long long)transfer->wait_end_ns);
+}
+
+/* Take each of them out before anything is allocated: garbage that is collected meanwhile may add others. */
+static PyObject *take(PyObject *object, PyObject *Py_UNUSED(arg))
+{
+    Transfers *self = (Transfers *)object;
+    PyObject *found = PyList_New(0);
+    while (found != NULL && self->count > 0) {
+        PyObject *handle = self->handles[self->count - 1], *tensor;
+        Transfer transfer = remove_transfer(self, &self->transfers[self->count - 1], &tensor);
+        PyObject *one = as_tuple(&transfer, handle, tensor);
+        drop_transfer(transfer);
+        if (one == NULL || PyList_Append(found, one) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+    if (found != NULL && PyList_Reverse(found) < 0)
+        Py_CLEAR(found);
+    return found;
+}
+
+static int traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(((Transfers *)object)->recorder);
+    Py_VISIT(((Transfers *)object)->take_over);
+    return 0;
+}
+
+static int clear(PyObject *object)
+{
+    Transfers *self = (Transfers *)object;
+    PyObject *tensor;
+    while (self->count > 0)
+        drop_transfer(remove_transfer(self, &self->transfers[self->count - 1], &tensor));
+    Py_CLEAR(self->take_over);
+    return 0;
+}
+
+static void deallocate(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    clear(object);
+    Py_XDECREF(((Transfers *)object)->recorder);
+    Py_XDECREF((PyObject *)((Transfers *)object)->ring);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(names))
+{
+    PyObject *recorder, *ring;
+    if (!PyArg_ParseTuple(args, "OO!:Transfers", &recorder, &Ring_Type, &ring))
+        return NULL;
+    Transfers *self = (Transfers *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->recorder = Py_NewRef(recorder);
+    self->ring = (Ring *)Py_NewRef(ring);
+    self->stage = self->chunk = NONE;
+    return (PyObject *)self;
+}
+
+static Py_ssize_t length(PyObject *object)
+{
+    return ((Transfers *)object)->count;
+}
+
+static PyMethodDef methods[] = {
+    {"take", take, METH_NOARGS,
+     "Return and forget all transfers, in order: address and reference of a handle, or None; those of a tensor; kind, "
+     "rank at the other end, bytes, step; stage, micro-batch, chunk; start and end of the issue, and of the wait."},
+    {NULL},
+};
+
+static PyMemberDef members[] = {
+    {"is_on", T_BOOL, offsetof(Transfers, is_on), 0, "Whether one of the schedules is running that are recorded."},
+    {"stage", T_INT, offsetof(Transfers, stage), 0, "The stage of messages without an action."},
+    {"chunk", T_INT, offsetof(Transfers, chunk), 0, "The chunk of messages without an action."},
+    {"take_over", T_OBJECT, offsetof(Transfers, take_over), 0, "Called before Python does anything with messages."},
+    {NULL},
+};
+
+static PySequenceMethods sequence = {.sq_length = length};
+
+PyTypeObject Transfers_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stagescope.record._plain.Transfers",
+    .tp_doc = "Transfers(recorder, ring): messages under way, and received ones that no action has taken.",
+    .tp_basicsize = sizeof(Transfers),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = make,
+    .tp_dealloc = deallocate,
+    .tp_traverse = traverse,
+    .tp_clear = clear,
+    .tp_methods = methods,
+    .tp_members = members,
+    .tp_as_sequence = &sequence,
+};
