@@ -148,8 +148,13 @@ static PyObject *exchange(const Wrapper *self, PyObject *const *args, size_t nar
 PyObject *call_exchange(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Wrapper *self = (Wrapper *)object;
+    fetch_wrapper(self);
     Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    fetch_transfers(transfers);
     fetch(transfers->ring, self->refs[RECORDER]);
+    __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
+    __builtin_prefetch(self->refs[CLASSES]);
+    __builtin_prefetch(self->refs[PLACES]);
     if (PyVectorcall_NARGS(nargsf) > 0 ||
         !is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))
         return pass_to(self->general, args, nargsf, names);

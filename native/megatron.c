@@ -3,7 +3,7 @@
 
 #include "plain.h"
 
-enum { RECORDER, GUARD, RING, ACTIONS, RUNS, TRANSFERS, ARRIVALS, PLACES, WAITING, KINDS, AFTER, STAGES, ACTIVITIES };
+enum { RECORDER, GUARD, RING, ACTIONS, RUNS, TRANSFERS, ARRIVALS, PLACES, WAITING, KINDS, AFTER, ACTIVITIES };
 enum { KIND, TAKEN_AT, MICROBATCH_AT, CHUNK_AT, MADE_AT = MICROBATCH_AT };
 
 static PyObject *of_forward[3], *of_backward[2];
@@ -141,16 +141,18 @@ PyObject *leave_to_python(const Wrapper *self, PyObject *const *args, size_t nar
    exception. Without a chunk among the arguments there is one only. */
 static PyObject *place_of_forward(const Wrapper *self, PyObject *number, PyObject *chunk, Action *found)
 {
-    PyObject *stages = self->refs[STAGES], *first = NULL, *place = NULL;
-    if (chunk == NULL && PyDict_GET_SIZE(stages) == 1)
-        chunk = first = PyLong_FromLong(0);
-    if (chunk != NULL && number != NULL && PyLong_CheckExact(chunk) && PyLong_CheckExact(number)) {
-        PyObject *stage = PyDict_GetItemWithError(stages, chunk);
-        if (stage != NULL && is_int32(stage, &found->stage) && is_int32(number, &found->microbatch) &&
-            is_int32(chunk, &found->chunk) && found->chunk == (int16_t)found->chunk)
-            place = PyTuple_Pack(3, stage, number, chunk);
-    }
-    Py_XDECREF(first);
+    const Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    found->chunk = chunk == NULL && transfers->chunks == 1 ? 0 : NONE;
+    if (number == NULL || !PyLong_CheckExact(number) || !is_int32(number, &found->microbatch) ||
+        (chunk != NULL && (!PyLong_CheckExact(chunk) || !is_int32(chunk, &found->chunk))) || found->chunk < 0 ||
+        found->chunk >= transfers->chunks)
+        return NULL;
+    found->stage = found->chunk * transfers->ranks + transfers->rank;
+    PyObject *stage = PyLong_FromLong(found->stage), *own = PyLong_FromLong(found->chunk), *place = NULL;
+    if (stage != NULL && own != NULL)
+        place = PyTuple_Pack(3, stage, number, own);
+    Py_XDECREF(stage);
+    Py_XDECREF(own);
     return place;
 }
 
@@ -174,8 +176,14 @@ static PyObject *forward_at(const Wrapper *self, PyObject *const *args, size_t n
 PyObject *call_forward(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Wrapper *self = (Wrapper *)object;
+    fetch_wrapper(self);
     Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    fetch_transfers(transfers);
     fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
+    __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
+    __builtin_prefetch(self->refs[WAITING]);
+    __builtin_prefetch(self->refs[ARRIVALS]);
+    __builtin_prefetch(self->refs[KINDS]);
     if (!is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))
         return pass_to(self->general, args, nargsf, names);
     CallSite site = site_of(self, names, of_forward, 3);
@@ -198,6 +206,10 @@ PyObject *call_forward(PyObject *object, PyObject *const *args, size_t nargsf, P
 /* Remove a place from the forwards that wait for their backward, where it usually is the first. */
 static int remove_place(PyObject *waiting, PyObject *place)
 {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(waiting); i++) { /* without reading them: it is that of the forward */
+        if (PyList_GET_ITEM(waiting, i) == place)
+            return PyList_SetSlice(waiting, i, i + 1, NULL);
+    }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(waiting); i++) {
         int is_equal = PyObject_RichCompareBool(PyList_GET_ITEM(waiting, i), place, Py_EQ);
         if (is_equal != 0)
@@ -210,8 +222,14 @@ static int remove_place(PyObject *waiting, PyObject *place)
 PyObject *call_backward(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Wrapper *self = (Wrapper *)object;
+    fetch_wrapper(self);
     Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    fetch_transfers(transfers);
     fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
+    __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
+    __builtin_prefetch(self->refs[WAITING]);
+    __builtin_prefetch(self->refs[ARRIVALS]);
+    __builtin_prefetch(self->refs[KINDS]);
     if (!is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))
         return pass_to(self->general, args, nargsf, names);
     CallSite site = site_of(self, names, of_backward, 2);

@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#define MOST_REFS 14
+#define MOST_REFS 12
 #define MOST_NUMBERS 5
 #define MOST_WANTED 6
 #define MOST_SITES 2
@@ -135,6 +135,13 @@ int give_to_guard(const Wrapper *self, PyObject *action);
 /* messages.c: the dict of the keywords of a call. */
 PyObject *keywords_of(PyObject *const *values, PyObject *names);
 
+/* Ask for the memory of a wrapper, all at once; see `fetch`. */
+static inline void fetch_wrapper(const Wrapper *self)
+{
+    for (size_t line = 0; line < sizeof *self; line += 64)
+        __builtin_prefetch((const char *)self + line);
+}
+
 static inline PyObject *pass_to(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     return PyObject_Vectorcall(function, args, nargsf, names);
@@ -187,13 +194,15 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    int count, stage, chunk;
+    int count, stage, chunk, chunks, rank, ranks;
     char is_on;
-    PyObject *handles[MOST_TRANSFERS], *tensors[MOST_TRANSFERS];
-    Transfer transfers[MOST_TRANSFERS];
     PyObject *recorder, *take_over;
     Ring *ring;
+    PyObject *handles[MOST_TRANSFERS], *tensors[MOST_TRANSFERS];
+    Transfer transfers[MOST_TRANSFERS];
 } Transfers;
+
+void fetch_transfers(const Transfers *self);
 
 Transfer *find_handle(Transfers *self, PyObject *handle);
 Transfer *find_tensor(Transfers *self, PyObject *tensor);

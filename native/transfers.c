@@ -7,6 +7,17 @@
 
 #include "plain.h"
 
+/* Ask for the memory of the transfers, all at once; see `fetch`. */
+void fetch_transfers(const Transfers *self)
+{
+    __builtin_prefetch(&self->count, 1);
+    __builtin_prefetch(&self->ring, 1);
+    __builtin_prefetch(self->handles, 1);
+    __builtin_prefetch(self->tensors, 1);
+    for (size_t line = 0; line < 3 * sizeof *self->transfers; line += 64)
+        __builtin_prefetch((const char *)self->transfers + line, 1);
+}
+
 /* Return the transfer of a handle that is waited for, or NULL. */
 Transfer *find_handle(Transfers *self, PyObject *handle)
 {
@@ -181,6 +192,9 @@ static PyMemberDef members[] = {
     {"is_on", T_BOOL, offsetof(Transfers, is_on), 0, "Whether one of the schedules is running that are recorded."},
     {"stage", T_INT, offsetof(Transfers, stage), 0, "The stage of messages without an action."},
     {"chunk", T_INT, offsetof(Transfers, chunk), 0, "The chunk of messages without an action."},
+    {"chunks", T_INT, offsetof(Transfers, chunks), 0, "The chunks of this rank, 0 if their stages are unknown."},
+    {"rank", T_INT, offsetof(Transfers, rank), 0, "The rank of this process in its pipeline."},
+    {"ranks", T_INT, offsetof(Transfers, ranks), 0, "The ranks of its pipeline."},
     {"take_over", T_OBJECT, offsetof(Transfers, take_over), 0, "Called before Python does anything with messages."},
     {NULL},
 };

@@ -92,12 +92,16 @@ class Transfers(Protocol):
     """The messages of Megatron-core that are under way, and received ones no action has taken; see native/transfers.c.
 
     `is_on` states that a schedule is running whose messages are recorded; messages without an action have the `stage`
-    and the `chunk`. `take_over` is called before something is left to Python, if there are any.
+    and the `chunk`. The stages of the `chunks` of this rank follow from its `rank` among the `ranks` of the pipeline;
+    there are 0 if they are unknown. `take_over` is called before something is left to Python, if there is any message.
     """
 
     is_on: bool
     stage: int
     chunk: int
+    chunks: int
+    rank: int
+    ranks: int
     take_over: Callable[[], None]
 
     def __len__(self) -> int:

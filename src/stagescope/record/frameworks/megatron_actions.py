@@ -60,14 +60,22 @@ class Actions(ActionsInProgress):
         self._models, self.chunks = models, len(models)
         self.pp_rank, self.pp_size = pp_rank, pp_size
         if NONE not in (pp_rank, pp_size):
-            self._stages.clear()
-            self._stages.update({chunk: chunk * pp_size + pp_rank for chunk in range(len(models))})
+            self._stages = {chunk: chunk * pp_size + pp_rank for chunk in range(len(models))}
+            if self._messages.transfers is not None:
+                self._messages.transfers.rank, self._messages.transfers.ranks = pp_rank, pp_size
+        self._show_chunks()
 
     def end_run(self) -> None:
         """Forget the layout."""
         self._models = ()
-        self._stages.clear()
+        self._stages = {}
+        self._show_chunks()
         self.pp_rank, self.pp_size = NONE, NONE
+
+    def _show_chunks(self) -> None:
+        """Let the wrappers in C know how many chunks have a known stage."""
+        if self._messages.transfers is not None:
+            self._messages.transfers.chunks = len(self._stages)
 
     def stage(self, chunk: int) -> int:
         """Return the global stage of a local chunk, `NONE` if it is unknown."""
@@ -119,7 +127,7 @@ class Actions(ActionsInProgress):
                 keep_one(made, action[1:])
 
         places = (taken.place, number_of, chunk_of)
-        usual = self._usual("forward", FORWARD, forward_ends, places, (self._stages, activities))
+        usual = self._usual("forward", FORWARD, forward_ends, places, (activities,))
         return Timed(self, identify, forward_ends, usual=usual)
 
     def backwards(self, signature: Signature) -> Timed:
