@@ -9,6 +9,7 @@ class Tensor:
     """Four elements of two bytes."""
 
     requires_grad = True
+    nbytes = 8
 
     def numel(self):
         return 4

@@ -88,7 +88,11 @@ class Actions(ActionsInProgress):
             signature.parameter("current_microbatch").place,
             signature.parameter("vp_stage").place,
         )
-        taken, arriving, waiting = signature.parameter("input_tensor"), messages.arriving.values, self._waiting
+        taken, arriving, waiting = (
+            signature.parameter("input_tensor"),
+            messages.arriving.values,
+            self._waiting,
+        )
         transfers = messages.transfers
 
         def identify(args: Arguments, kwargs: Keywords) -> Action | None:

@@ -32,12 +32,11 @@ from stagescope.record.hooks import prepared
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from stagescope.record.calls import Call, Signature
     from stagescope.record.compiled import Places
     from stagescope.record.frameworks.runs import Runs
-    from stagescope.record.frameworks.works import Clock
     from stagescope.record.hooks import Watch
     from stagescope.record.recorder import Recorder
 
@@ -271,20 +270,23 @@ class Messages:
             self.works.forget(self)
 
     def _take_over(self) -> None:
-        """Follow the messages that the wrappers in C have followed so far."""
-        for handle, tensor, facts, place, times in self.transfers.take() if self.transfers is not None else ():
+        """Follow the messages that the wrappers in C have followed so far.
+
+        Another object may have the address of a handle or tensor that does not exist any more.
+        """
+        for handle, tensor, facts, place, times in (
+            self.transfers.take() if self.transfers is not None else ()
+        ):
             message = Message(*facts)
             message.stage, message.microbatch, message.chunk = place
             message.start_ns, message.end_ns, message.wait_start_ns, message.wait_end_ns = times
             message.action_is_known = not message.is_receive
             self._open.add(message)
-            if message.is_receive:
-                address, reference = tensor
-                before = self.arriving.find(reference(), ())
-                self.arriving.values[address] = (reference, [*before, message])
-            if handle[1] is not None:
-                address, reference = handle
-                self.works.values[address] = (reference, self._waited_for([message]))
+            received, work = (refer() if refer is not None else None for _, refer in (tensor, handle))
+            if received is not None:
+                self.brings(message, [received])
+            if work is not None:
+                self._watch_one(work, [message])
             self._settle(message)
 
     def _place_of_sender(self, kind: int) -> Numbers | None:
@@ -309,12 +311,8 @@ class Messages:
             self._watch_one(handles[0], list(messages.values()))
 
     def _watch_one(self, work: Any, messages: list[Message]) -> None:
-        waited, _, clock = self._waited_for(messages)
-        self.works.watch(work, waited, clock)
-
-    def _waited_for(self, messages: list[Message]) -> tuple[Callable[..., object], None, Clock | None]:
-        """Return what `Works` needs to know of a handle."""
-        return partial(self._wait_ended, messages), None, None if _has_receive(messages) else now_ns
+        clock = None if _has_receive(messages) else now_ns
+        self.works.watch(work, partial(self._wait_ended, messages), clock)
 
     def _wait_ended(self, messages: list[Message], start: Any, end: Any) -> None:
         """Note a wait between two moments, which are the host's unless there is a receive."""
