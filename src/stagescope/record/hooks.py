@@ -126,8 +126,8 @@ class Waits(NamedTuple):
 
     `values` has, by the id of a handle, a reference to it and three things: the function that receives the moments at
     which the wait began and ended, its first argument unless that is None, and the clock that the moments are read
-    from, None for that of the `timer`. Handles of `pending` messages and `transfers` are known besides; `ended` receives
-    those of the former that a wrapper in C cannot record.
+    from, None for that of the `timer`. Handles of `pending` messages and `transfers` are known besides; `ended`
+    receives those of the former that a wrapper in C cannot record.
     """
 
     values: dict[int, tuple[Callable[[], object], Any]]

@@ -25,11 +25,17 @@ from stagescope.record import compiled
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.megatron_facts import ask
+from stagescope.record.frameworks.megatron_message import (
+    RECV_BACKWARD,
+    RECV_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    Message,
+)
 from stagescope.record.frameworks.megatron_overlap import Overlap
 from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, IdentityMap
 from stagescope.record.frameworks.works import works_of
 from stagescope.record.hooks import prepared
-from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,9 +48,6 @@ if TYPE_CHECKING:
 
     Numbers = tuple[int, int, int]  # those of a Place
 
-SEND_FORWARD, RECV_FORWARD, SEND_BACKWARD, RECV_BACKWARD = (
-    BY_NAME[name].code for name in ("send_forward", "recv_forward", "send_backward", "recv_backward")
-)
 ACTION_THAT_SENDS = {SEND_FORWARD: FORWARD, SEND_BACKWARD: BACKWARD}
 
 
@@ -85,48 +88,6 @@ def tensors_in(value: Any) -> Sequence[Any]:
         elif each is not None:
             found.append(each)
     return found
-
-
-class Message:
-    """One tensor in transit."""
-
-    __slots__ = (
-        "action_is_known",
-        "chunk",
-        "end_ns",
-        "is_recorded",
-        "kind",
-        "microbatch",
-        "peer",
-        "size_bytes",
-        "stage",
-        "start_ns",
-        "step",
-        "wait_end_ns",
-        "wait_start_ns",
-        "waits",
-    )  # fmt: skip
-
-    def __init__(self, kind: int, peer: int, size_bytes: int, step: int) -> None:
-        self.kind = kind
-        self.peer = peer
-        self.size_bytes = size_bytes
-        self.step = step
-        self.stage, self.microbatch, self.chunk = UNKNOWN
-        self.action_is_known = False
-        self.is_recorded = False
-        self.waits = False
-        self.start_ns = self.end_ns = self.wait_start_ns = self.wait_end_ns = NONE
-
-    @property
-    def is_receive(self) -> bool:
-        """Whether this rank receives it."""
-        return self.kind in (RECV_FORWARD, RECV_BACKWARD)
-
-    def belongs_to(self, place: Numbers) -> None:
-        """Set the action that the message belongs to."""
-        self.stage, self.microbatch, self.chunk = place
-        self.action_is_known = True
 
 
 class Messages:
