@@ -147,9 +147,7 @@ class Instrumentation:
         """Observe a call that issues the reduction of gradients, or waits for it: its collectives are recorded."""
         del call
         stage = self.recorder.stage
-        return self.collectives.observe_reduction(
-            self.messages.default_place.stage if stage == NONE else stage
-        )
+        return self.collectives.observe_reduction(self.messages.default_place[0] if stage == NONE else stage)
 
     def gather(self, call: Call) -> Observation:
         """Observe a call that issues the gathering of parameters, or waits for it; a forward may contain it."""

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
-from stagescope.record.frameworks.megatron_messages import (
+from stagescope.record.frameworks.megatron_message import (
     RECV_BACKWARD,
     RECV_FORWARD,
     SEND_BACKWARD,
     SEND_FORWARD,
     Message,
-    Messages,
-    size_of,
 )
+from stagescope.record.frameworks.megatron_messages import Messages, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
