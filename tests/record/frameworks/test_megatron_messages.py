@@ -39,7 +39,7 @@ def guard(recorder):
 @pytest.fixture
 def messages(recorder, guard):
     patches, messages = Patches(), Messages(recorder, Runs(recorder, "Megatron-core"))
-    messages.is_on = True
+    messages.open()
     patches.observe(Work, "wait", messages.works.wait, guard)
     yield messages
     patches.undo()

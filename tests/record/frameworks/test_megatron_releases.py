@@ -105,7 +105,7 @@ def bridged(recorder, patches):
     module.BridgeCommunicator = type("BridgeCommunicator", (), dict(vars(BridgeCommunicator)))
     instrumentation = megatron.Instrumentation(recorder, patches)
     instrumentation.install(module)
-    instrumentation.messages.is_on = True
+    instrumentation.messages.open()
     recorder.begin_step()
     yield module.BridgeCommunicator, instrumentation.messages
     assert recorder.guards[NAME].errors == 0

@@ -187,7 +187,7 @@ class Instrumentation:
             self.runs.forget()
         if self.optimizers.tokens:
             self.optimizers.forget()
-        messages.is_on = True
+        messages.open()
         model = call.get("model")
         models = model if isinstance(model, (list, tuple)) else (model,)
         actions.begin_run(models, *pipeline_place(call.name, call))

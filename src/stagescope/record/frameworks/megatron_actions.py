@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Numbers = tuple[int, int, int]  # those of a Place
 
 CONTAINERS = (list, tuple, dict)
+NOWHERE = (None, None)
 
 
 class Actions(ActionsInProgress):
@@ -138,7 +139,7 @@ class Actions(ActionsInProgress):
         """Return what sees ``backward_step``, which is given neither micro-batch nor chunk."""
         recorder, runs, messages = self.recorder, self._runs, self._messages
         made_by, waiting = signature.parameter("output_tensor").place, self._waiting
-        find = messages.places.find
+        find, values = messages.places.find, getattr(messages.places, "values", None)
         taken, arriving = signature.parameter("output_tensor_grad"), messages.arriving.values
         transfers = messages.transfers
 
@@ -151,7 +152,11 @@ class Actions(ActionsInProgress):
                 made = args[made_by]
             if type(made) is list and len(made) == 1:
                 made = made[0]
-            place = find(made)
+            if values is None:  # they are in C, and this is no call of Python
+                place = find(made)
+            else:
+                refer, place = values.get(id(made), NOWHERE)
+                place = place if refer is not None and refer() is made else None
             if place is not None and waiting and waiting[0] == place:
                 waiting.pop(0)
             else:

@@ -121,16 +121,11 @@ class Messages:
         """Whether transfers are recorded here and now."""
         return self.is_on and self.recorder.enabled and not self.runs.is_muted
 
-    @property
-    def is_on(self) -> bool:
-        """Whether a schedule is running whose transfers are recorded."""
-        return self._is_on
-
-    @is_on.setter
-    def is_on(self, value: bool) -> None:
-        self._is_on = value
+    def open(self) -> None:
+        """Record transfers from now on: a schedule begins."""
+        self.is_on = True
         if self.transfers is not None:
-            self.transfers.is_on = value
+            self.transfers.is_on = True
 
     @property
     def default_place(self) -> Numbers:
@@ -214,6 +209,8 @@ class Messages:
     def close(self) -> None:
         """Record the messages without a wait or an action, discard everything, and stop following."""
         self.is_on = False
+        if self.transfers is not None:
+            self.transfers.is_on = False
         if self.transfers:
             self._take_over()
         for message in list(self._open):
