@@ -21,6 +21,10 @@ def options_of_allocator(_item: object) -> list[str]:
     return os.environ["_RJEM_MALLOC_CONF"].split(",")
 
 
+def trim_threshold(_item: object) -> str | None:
+    return os.environ.get("MALLOC_TRIM_THRESHOLD_")
+
+
 def limit_of_ranks(_item: object) -> int:
     return limit("ranks")
 

@@ -12,7 +12,15 @@ import pytest
 
 import execution_work
 from dask_scheduler import dask_scheduler
-from execution_work import killed, killed_once, large, refused, squared
+from execution_work import (
+    killed,
+    killed_once,
+    large,
+    options_of_allocator,
+    refused,
+    squared,
+    trim_threshold,
+)
 from pipeline_recordings import planted_training, write_training
 from slurm_cluster import slurm, wait_until
 from stagescope.execution import executor_for, slurm_cluster
@@ -46,6 +54,19 @@ def slurm_jobs(monkeypatch, tmp_path):
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HOME", str(tmp_path))
         yield
+
+
+def test_local_workers_keep_memory_unless_the_user_has_configured_what_they_return():
+    config = pytest.importorskip("dask.config")
+    with executor_for(cluster="local:1") as workers:
+        assert list(workers.map(trim_threshold, [0])) == [None]
+        [options] = workers.map(options_of_allocator, [0])
+        assert "thp:always" in options
+    with (
+        config.set({"distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 1_000_000}}),
+        executor_for(cluster="local:1") as workers,
+    ):
+        assert list(workers.map(trim_threshold, [0])) == ["1000000"]
 
 
 @pytest.fixture(params=["local:4", "ray", "slurm"])

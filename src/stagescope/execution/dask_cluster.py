@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,9 @@ INSTALL = "pip install 'stagescope[cluster]'"
 SAME_VERSIONS = ("python", "stagescope", "polars", "distributed")
 WAIT_S = 60
 """For the scheduler and for its first worker."""
+TRIM, TRIM_OF_DASK = "MALLOC_TRIM_THRESHOLD_", 65_536
+"""What Dask sets for its workers. The C library then returns the memory of each array, which made an analysis take half
+as long again."""
 PER_WORKER = 4
 """Items that are submitted at once: enough for every worker, and few enough for a scheduler with a million of them."""
 
@@ -46,7 +49,7 @@ def start(
         if address.startswith("local:"):
             count = int(address.partition(":")[2])
             where = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-            with threads_shared(count):
+            with threads_shared(count), _memory_kept():
                 cluster = LocalCluster(n_workers=count, threads_per_worker=1, **where)
             return Client(cluster), cluster.close
         if address == slurm_cluster.SLURM:
@@ -56,6 +59,19 @@ def start(
     except (OSError, TimeoutError, ValueError) as reason:
         raise CommandError.cluster_lost(address, str(reason)) from reason
     return client, bool
+
+
+@contextmanager
+def _memory_kept() -> Iterator[None]:
+    """Let local workers that start in the block keep memory, unless the user has configured what they return."""
+    from dask import config  # noqa: PLC0415 - an optional library
+
+    name = "distributed.nanny.pre-spawn-environ"
+    variables = dict(config.get(name, {}))
+    if variables.get(TRIM) == TRIM_OF_DASK:
+        del variables[TRIM]
+    with config.set({name: variables}):
+        yield
 
 
 class DaskCluster:
