@@ -85,7 +85,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "model": TABLES,
     "schedules": frozenset(),
     "execution": frozenset(),
-    "execution/dask_cluster": frozenset({"distributed"}),
+    "execution/dask_cluster": frozenset({"dask", "distributed"}),
     "execution/slurm_cluster": frozenset({"cryptography", "dask", "dask_jobqueue", "distributed"}),
     "execution/ray_cluster": frozenset({"ray"}),
     "record": frozenset(),
