@@ -1,7 +1,7 @@
 /* Arguments by name.
 
-   Where the keywords of a call are is the same for all calls from one place of the code, which pass the same tuple of
-   names. It is kept, so that no other one can have its address. */
+   All calls from one call site pass the same tuple of keyword names, so the positions found for it are cached. The
+   cache keeps the tuple alive, so that no other tuple can have its address. */
 
 #include "plain.h"
 

@@ -98,7 +98,7 @@ static int follow(const Wrapper *self, Exchange *exchange, PyObject *handles, in
         references[i] = PyWeakref_NewRef(exchange->handles[i], NULL);
         done = references[i] == NULL ? -1 : 0;
     }
-    /* Only now, because a reference may have collected garbage: nothing else happens from here on. */
+    /* Checked only now: creating references may collect garbage, which runs other code. None runs from here on. */
     if (!is_open(transfers->ring, self->refs[RECORDER]) || transfers->count + exchange->count > MOST_TRANSFERS)
         done = -1;
     for (int i = 0; done == 0 && i < exchange->count; i++)

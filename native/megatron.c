@@ -1,5 +1,5 @@
-/* Megatron-core's forwards and backwards; see record/frameworks/megatron_actions.py, whose `places` of what actions have
-   made and forwards that are `waiting` for their backward are used here as well. */
+/* Megatron-core's forwards and backwards; see record/frameworks/megatron_actions.py. C and Python share the `places` of
+   the actions that made tensors, and the forwards that are `waiting` for their backward. */
 
 #include "plain.h"
 
@@ -26,7 +26,7 @@ static PyObject *single(PyObject *value)
     return value != NULL && PyList_CheckExact(value) && PyList_GET_SIZE(value) == 1 ? PyList_GET_ITEM(value, 0) : value;
 }
 
-/* Return whether nothing is unusual: a schedule is running that is recorded, and no action of it. */
+/* Return whether a schedule that is recorded is running, and no action is in progress. */
 int is_usual(PyObject *recorder, PyObject *guard, PyObject *runs, const Transfers *transfers)
 {
     PyObject *alone = get_slot(recorder, slots.alone);
@@ -137,6 +137,20 @@ PyObject *leave_to_python(const Wrapper *self, PyObject *const *args, size_t nar
     return pass_to(self->general, args, nargsf, names);
 }
 
+/* Ask for the memory that an action needs, all at once. Return the transfers, NULL if something is unusual. */
+static Transfers *usual_transfers(const Wrapper *self)
+{
+    fetch_wrapper(self);
+    Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    fetch_transfers(transfers);
+    fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
+    __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
+    __builtin_prefetch(self->refs[WAITING]);
+    __builtin_prefetch(self->refs[ARRIVALS]);
+    __builtin_prefetch(self->refs[KINDS]);
+    return is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers) ? transfers : NULL;
+}
+
 /* Return the place of a forward, a new reference, and its numbers. Return NULL if it is unusual, maybe with an
    exception. Without a chunk among the arguments there is one only. */
 static PyObject *place_of_forward(const Wrapper *self, PyObject *number, PyObject *chunk, Action *found)
@@ -160,7 +174,7 @@ static PyObject *forward_at(const Wrapper *self, PyObject *const *args, size_t n
                             const Action *found, PyObject *place)
 {
     if (PyList_Append(self->refs[WAITING], place) < 0 || note_kind(self) < 0)
-        PyErr_Clear(); /* memory has ended */
+        PyErr_Clear(); /* out of memory */
     set_slot(self->refs[ACTIVITIES], slots.forward, place);
     PyObject *result = run_action(self, args, nargsf, names, found);
     if (result == NULL)
@@ -176,15 +190,8 @@ static PyObject *forward_at(const Wrapper *self, PyObject *const *args, size_t n
 PyObject *call_forward(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Wrapper *self = (Wrapper *)object;
-    fetch_wrapper(self);
-    Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
-    fetch_transfers(transfers);
-    fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
-    __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
-    __builtin_prefetch(self->refs[WAITING]);
-    __builtin_prefetch(self->refs[ARRIVALS]);
-    __builtin_prefetch(self->refs[KINDS]);
-    if (!is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))
+    Transfers *transfers = usual_transfers(self);
+    if (transfers == NULL)
         return pass_to(self->general, args, nargsf, names);
     CallSite site = site_of(self, names, of_forward, 3);
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
@@ -206,7 +213,7 @@ PyObject *call_forward(PyObject *object, PyObject *const *args, size_t nargsf, P
 /* Remove a place from the forwards that wait for their backward, where it usually is the first. */
 static int remove_place(PyObject *waiting, PyObject *place)
 {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(waiting); i++) { /* without reading them: it is that of the forward */
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(waiting); i++) { /* usually the same tuple */
         if (PyList_GET_ITEM(waiting, i) == place)
             return PyList_SetSlice(waiting, i, i + 1, NULL);
     }
@@ -222,22 +229,17 @@ static int remove_place(PyObject *waiting, PyObject *place)
 PyObject *call_backward(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Wrapper *self = (Wrapper *)object;
-    fetch_wrapper(self);
-    Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
-    fetch_transfers(transfers);
-    fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
-    __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
-    __builtin_prefetch(self->refs[WAITING]);
-    __builtin_prefetch(self->refs[ARRIVALS]);
-    __builtin_prefetch(self->refs[KINDS]);
-    if (!is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))
+    Transfers *transfers = usual_transfers(self);
+    if (transfers == NULL)
         return pass_to(self->general, args, nargsf, names);
     CallSite site = site_of(self, names, of_backward, 2);
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     PyObject *taken = single(argument(args, count, site.at[0], self->numbers[TAKEN_AT]));
     PyObject *made = single(argument(args, count, site.at[1], self->numbers[MADE_AT]));
     Action found = {.kind = (int32_t)self->numbers[KIND]};
-    PyObject *place = made != NULL && is_settled_here(self, taken) ? find_place(self->refs[PLACES], made, &found) : NULL;
+    PyObject *place = NULL;
+    if (made != NULL && is_settled_here(self, taken))
+        place = find_place(self->refs[PLACES], made, &found);
     Py_XINCREF(place);
     found.action = place == NULL ? NULL : action_of(self, place);
     PyObject *result;

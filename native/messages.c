@@ -323,7 +323,8 @@ PyObject *call_wait(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
         give_transfers(transfers);
     if (found == NULL)
         return wait_in_python(self, args, nargsf, names);
-    if (!is_reference_to(found->reference, args[0]) || is_off(self->refs[W_GUARD]) || !is_open(pending->ring, pending->recorder)) {
+    if (!is_reference_to(found->reference, args[0]) || is_off(self->refs[W_GUARD]) ||
+        !is_open(pending->ring, pending->recorder)) {
         give_to_python(pending);
         return wait_in_python(self, args, nargsf, names);
     }

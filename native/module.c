@@ -201,8 +201,7 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__plain(void)
 {
-    if (prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 ||
-        prepare_exchanges() < 0 ||
+    if (prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 || prepare_exchanges() < 0 ||
         PyType_Ready(&Wrapper_Type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);

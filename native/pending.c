@@ -108,15 +108,21 @@ PyObject *described(const Message *message)
                          (long long)message->bytes);
 }
 
-/* Move all messages to Python. What cannot be moved, because memory has ended, is lost. */
-void give_to_python(Pending *pending)
+/* Let Python take over a number of messages. What cannot be moved, because memory has run out, is lost. */
+void let_take_over(PyObject *take_over, int count)
 {
-    if (pending->created_count + pending->issued_count == 0 || pending->take_over == NULL)
+    if (count == 0 || take_over == NULL)
         return;
-    PyObject *done = PyObject_CallNoArgs(pending->take_over);
+    PyObject *done = PyObject_CallNoArgs(take_over);
     if (done == NULL)
         PyErr_Clear();
     Py_XDECREF(done);
+}
+
+/* Move all messages to Python. */
+void give_to_python(Pending *pending)
+{
+    let_take_over(pending->take_over, pending->created_count + pending->issued_count);
 }
 
 /* Append the tuple of an address, a weak reference and the message, and of its issue if it has a handle. */

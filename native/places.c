@@ -1,7 +1,7 @@
-/* Values by the identity of an object, as IdentityMap of record/frameworks/runs.py, for what is looked up in each call.
+/* Values by the identity of an object, like IdentityMap in record/frameworks/runs.py, for lookups in each call.
 
-   Objects are referenced weakly, those without weak references are held. Those that do not exist any more are removed
-   when there would be no place otherwise, so what is kept is about twice what exists. */
+   Objects are referenced weakly; those that do not support weak references are kept alive. Entries of objects that no
+   longer exist are removed when the table is full, so it has about twice as many entries as there are objects. */
 
 #include "plain.h"
 
@@ -171,7 +171,7 @@ static PyMethodDef methods[] = {
 PyTypeObject Places_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stagescope.record._plain.Places",
-    .tp_doc = "Places(): values by the identity of an object, as IdentityMap of record/frameworks/runs.py.",
+    .tp_doc = "Places(): values by the identity of an object, like IdentityMap in record/frameworks/runs.py.",
     .tp_basicsize = sizeof(Places),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,

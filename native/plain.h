@@ -19,8 +19,7 @@
 #define MOST_SITES 2
 #define NONE (-1)
 
-/* The names of the keywords of calls from one place of the code, and where those are that are wanted, NONE if they are
-   not among them. */
+/* The keyword names of the calls from one call site, and the position of each wanted keyword, NONE if it is missing. */
 typedef struct {
     PyObject *names;
     int8_t at[MOST_WANTED];
@@ -67,7 +66,7 @@ typedef struct Ring Ring;
 typedef struct Places Places;
 extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Places_Type;
 
-/* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and other values of Python objects. */
+/* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and conversions of numbers. */
 typedef struct {
     Py_ssize_t action, alone, enabled, forward, has_actions, is_in_run, is_off, plain, waiting_thread;
 } Slots;
@@ -174,6 +173,7 @@ void remove_issued(Pending *pending, Message *message);
 int is_awaited(const Pending *pending, uint8_t action, int32_t stage, int32_t microbatch);
 int is_reference_to(PyObject *reference, PyObject *object);
 PyObject *described(const Message *message);
+void let_take_over(PyObject *take_over, int count);
 void give_to_python(Pending *pending);
 
 /* places.c: the places of the actions that made objects. `kept_place` returns a borrowed reference. */
@@ -181,8 +181,8 @@ void fetch_place(const Places *self, const PyObject *object);
 int keep_place(Places *self, PyObject *object, PyObject *value);
 PyObject *kept_place(const Places *self, PyObject *object);
 
-/* transfers.c: the messages of Megatron-core. `message.reference` is that of the handle, NULL as soon as the wait for it
-   has ended. `tensor` is a weak reference to what a receive brings, NULL for a send, whose action is known. */
+/* transfers.c: the messages of Megatron-core. `message.reference` is a weak reference to the handle, NULL as soon as
+   the wait for it has ended. `tensor` is one to what a receive brings, NULL for a send, whose action is known. */
 #define MOST_TRANSFERS 128
 
 typedef struct {

@@ -68,15 +68,10 @@ Transfer remove_transfer(Transfers *self, Transfer *transfer, PyObject **tensor)
     return found;
 }
 
-/* Let Python follow all transfers from now on. What cannot be moved, because memory has ended, is lost. */
+/* Let Python follow all transfers from now on. */
 void give_transfers(Transfers *self)
 {
-    if (self->count == 0 || self->take_over == NULL)
-        return;
-    PyObject *done = PyObject_CallNoArgs(self->take_over);
-    if (done == NULL)
-        PyErr_Clear();
-    Py_XDECREF(done);
+    let_take_over(self->take_over, self->count);
 }
 
 /* Record a transfer whose wait has ended and whose action is known. Return -1 if that is left to Python. */

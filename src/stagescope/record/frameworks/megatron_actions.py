@@ -152,7 +152,7 @@ class Actions(ActionsInProgress):
                 made = args[made_by]
             if type(made) is list and len(made) == 1:
                 made = made[0]
-            if values is None:  # they are in C, and this is no call of Python
+            if values is None:  # a table in C, whose method costs no call of a Python function
                 place = find(made)
             else:
                 refer, place = values.get(id(made), NOWHERE)
