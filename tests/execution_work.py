@@ -25,6 +25,12 @@ def trim_threshold(_item: object) -> str | None:
     return os.environ.get("MALLOC_TRIM_THRESHOLD_")
 
 
+def sampling_interval(_item: object) -> str:
+    from dask import config  # noqa: PLC0415 - an optional library
+
+    return str(config.get("distributed.worker.profile.interval"))
+
+
 def limit_of_ranks(_item: object) -> int:
     return limit("ranks")
 

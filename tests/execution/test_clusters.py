@@ -18,6 +18,7 @@ from execution_work import (
     large,
     options_of_allocator,
     refused,
+    sampling_interval,
     squared,
     trim_threshold,
 )
@@ -56,17 +57,20 @@ def slurm_jobs(monkeypatch, tmp_path):
         yield
 
 
-def test_local_workers_keep_memory_unless_the_user_has_configured_what_they_return():
+def test_local_workers_keep_memory_and_seldom_sample_unless_the_user_has_configured_it():
     config = pytest.importorskip("dask.config")
     with executor_for(cluster="local:1") as workers:
         assert list(workers.map(trim_threshold, [0])) == [None]
+        assert list(workers.map(sampling_interval, [0])) == ["200ms"]
         [options] = workers.map(options_of_allocator, [0])
         assert "thp:always" in options
-    with (
-        config.set({"distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 1_000_000}}),
-        executor_for(cluster="local:1") as workers,
-    ):
+    of_user = {
+        "distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 1_000_000},
+        "distributed.worker.profile.interval": "20ms",
+    }
+    with config.set(of_user), executor_for(cluster="local:1") as workers:
         assert list(workers.map(trim_threshold, [0])) == ["1000000"]
+        assert list(workers.map(sampling_interval, [0])) == ["20ms"]
 
 
 @pytest.fixture(params=["local:4", "ray", "slurm"])
