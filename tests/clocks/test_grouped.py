@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stagescope.clocks import grouped as grouped_values
-from stagescope.clocks.grouped import grouped
+from stagescope.clocks.grouped import distinct, grouped
 
 
 @pytest.mark.parametrize("at_once", [1, 64, 1 << 17])
@@ -40,3 +40,11 @@ def test_some_of_the_rows_can_be_grouped():
 def test_without_rows_there_is_no_group():
     found = grouped(np.zeros(0, np.int64))
     assert len(found.number) == len(found.size) == 0
+
+
+@pytest.mark.parametrize("keys", [[], [4], [2, 2, 7, 7, 7, 1], [3, 1, 3, 1, 1, 3]])
+def test_distinct_keys_are_those_of_numpy(keys):
+    keys = np.array(keys, np.int64)
+    expected = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    for found, known in zip(distinct(keys), expected, strict=True):
+        assert found.tolist() == known.tolist()

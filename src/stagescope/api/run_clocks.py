@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stagescope.api.detached_tables import attach
 from stagescope.clocks import solve_clocks, timestamps_of
 from stagescope.exporters.stored_run.waiting_rows import waiting
 
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 class Unsolved(NamedTuple):
     """What all parts show about the clocks of a run; `rows` and `numbered` are those of each part.
 
-    `observed` is empty once it has been solved.
+    `observed` has its tables in files.
     """
 
     clocks: ClocksOfRun
-    observed: list[Observed]
+    observed: tuple[Observed, ...]
     extents: tuple[pl.DataFrame, ...]
     rows: tuple[WaitingRows, ...]
     numbered: tuple[pl.DataFrame, ...]
@@ -48,4 +49,5 @@ def solve_run(item: Unsolved) -> SolvedClocks:
                     found[clock].append(own_ns)
         return {clock: np.unique(np.concatenate(own)) for clock, own in found.items()}
 
-    return solve_clocks(item.clocks, item.observed, item.extents, timestamps_of_clocks)
+    observed = [attach(each) for each in item.observed]
+    return solve_clocks(item.clocks, observed, item.extents, timestamps_of_clocks)

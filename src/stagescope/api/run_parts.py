@@ -7,12 +7,14 @@ that the tables of a part are exactly the rows that reading the whole run at onc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.api.detached_tables import detach
 from stagescope.clocks import extents_of, observe, with_corrections
-from stagescope.exporters.stored_run.partition_files import Unwritten, write_partition
+from stagescope.exporters.stored_run.partition_files import UNENCODED, Unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import divide_tables
 from stagescope.exporters.stored_run.waiting_rows import wait, waiting
 from stagescope.ingest.merge import conformed, with_valid_rows
@@ -68,9 +70,9 @@ class Unobserved(NamedTuple):
 class Observation(NamedTuple):
     """What a part shows about the whole run.
 
-    `rows` names the files with its rows. `counts` has table, rank, step and n (rows), `edges` rank and peer of
-    transfers, `acted` the ranks with actions, `stages` those of stage_evidence, and `names` the distinct names of
-    spans.
+    `rows` names the files with its rows, and `observed` has its tables in files, too (detached_tables.py). `counts` has
+    table, rank, step and n (rows), `edges` rank and peer of transfers, `acted` the ranks with actions, `stages` those
+    of stage_evidence, and `names` the distinct names of spans.
     """
 
     rows: WaitingRows
@@ -120,9 +122,12 @@ def observe_part(item: Unobserved) -> Observation:
         .select(table=pl.lit(table.name), rank="rank", step=pl.col("step").cast(pl.Int32), n="n")
         for table in PARTITIONED
     ]
+    waiting_rows = wait(timeline, item.directory, part.name)
+    # A worker that was taken for dead may still write its own files.
+    folder = item.directory / UNENCODED / f"observed-{token_hex(8)}"
     return Observation(
-        wait(timeline, item.directory, part.name),
-        observe(timeline, part.numbered, part.run),
+        waiting_rows,
+        detach(observe(timeline, part.numbered, part.run), folder),
         extents_of(timeline, part.numbered),
         pl.concat(counts),
         spans.lazy().filter(is_edge).select("rank", "peer").unique().collect(),

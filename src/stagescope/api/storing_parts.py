@@ -271,7 +271,7 @@ def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOpti
     """Return the corrections of all clocks of the run."""
     item = Unsolved(
         run.clocks._replace(timeline=run.tables),
-        [each.observed for each in observations],
+        tuple(each.observed for each in observations),
         tuple(each.extents for each in observations),
         tuple(each.rows for each in observations),
         tuple(part.numbered for part in run.parts),

@@ -131,9 +131,10 @@ def solve_clocks(
     )
     gathered = gather_observations(parts, run.timeline.diagnostics, run.numbered)
     parts.clear()
-    table = pl.concat([gathered.table, recorded]).sort(
-        "source", "target", "sent_ns", "received_ns", maintain_order=True
-    )
+    table = gathered.table
+    if len(recorded):
+        order = ("source", "target", "sent_ns", "received_ns")
+        table = pl.concat([table, recorded]).sort(order, maintain_order=True)
     # Recorded offsets are measured against one more clock, which belongs to no machine.
     count = len(clocks) + (1 if len(recorded) else 0)
     rate_error_ns = _rate_errors_ns(run.timeline.clocks, clocks)

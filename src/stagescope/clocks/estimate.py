@@ -19,9 +19,10 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 
 from stagescope.clocks.conflicts import tight
 from stagescope.clocks.exits import compared_by_exits, exit_errors
+from stagescope.clocks.grouped import distinct
 from stagescope.clocks.normal_equations import Method, solution
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
-from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
+from stagescope.clocks.windows import LOW_QUANTILE, Cells, Problem, Windows, cells_of, windows_of
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stagescope.clocks.rates import Corner
 
 ROUNDS = 4
+FIRST_ROUNDS = 2
+"""Of the most variable rates, before steadier ones are tried: the other rounds follow if none of these fits."""
 PER_WINDOW = 8
 """Messages per direction that a window needs to contain a short delay."""
 MOST_WINDOWS = 64
@@ -118,10 +121,26 @@ class Fit:
         return np.asarray(value)
 
 
-def fit(
-    evidence: Evidence, grid: Grid, anchored: Bools, corners: tuple[Corner, ...] = (), *, trusted: bool
-) -> Fit:
-    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found.
+class FitInputs(NamedTuple):
+    """What the fit needs of the observations.
+
+    `side` is how many adjustments and corners are before each observation, `cells` and `steadiest_cells` are the
+    windows for the most variable and the steadiest rates, and `exit_errors_ns` are those of `exit_errors`.
+    """
+
+    evidence: Evidence
+    grid: Grid
+    corners: tuple[Corner, ...]
+    times_ns: Floats
+    abrupt_ns: Floats
+    side: Ints
+    cells: Cells | None
+    steadiest_cells: Cells | None
+    exit_errors_ns: Floats
+
+
+def fit_inputs(evidence: Evidence, grid: Grid, corners: tuple[Corner, ...] = ()) -> FitInputs:
+    """Return what the fit needs of observations, which takes a while and does not depend on the bounds.
 
     At `corners`, and around changes of rates that were removed, rates may change by any amount, and no window spans
     one.
@@ -131,32 +150,52 @@ def fit(
     evidence = evidence.where(tight(evidence, clocks, by_channel=True))
     abrupt_ns = _abrupt(grid, corners)
     times_ns = _times(evidence, grid, FINER if len(abrupt_ns) else 1)
-    result = Fit(
-        times_ns,
-        np.zeros((len(times_ns), clocks)),
-        -np.array([adjustment.size_ns for adjustment in grid.adjustments]),
-    )
     before = grid.segment_at(evidence.source, evidence.sent_ns)
     after = grid.segment_at(evidence.target, evidence.received_ns)
     usable = (before >= 0) & (after >= 0)
     side = before + after + np.searchsorted(np.sort(abrupt_ns.mean(axis=1)), evidence.sent_ns)
     evidence, side = evidence.where(usable), side[usable]
-    if not len(evidence):
+    cells, steadiest = (
+        cells_of(evidence, times_ns, side, each.per_window) if len(evidence) else None
+        for each in (MOST_VARIABLE, STEADIER[0])
+    )
+    errors_ns = exit_errors(evidence, clocks)
+    return FitInputs(evidence, grid, corners, times_ns, abrupt_ns, side, cells, steadiest, errors_ns)
+
+
+def fit(inputs: FitInputs, anchored: Bools, *, trusted: bool) -> Fit:
+    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found."""
+    evidence, grid, times_ns, abrupt_ns = inputs.evidence, inputs.grid, inputs.times_ns, inputs.abrupt_ns
+    clocks = len(grid.budget)
+    result = Fit(
+        times_ns,
+        np.zeros((len(times_ns), clocks)),
+        -np.array([adjustment.size_ns for adjustment in grid.adjustments]),
+    )
+    if inputs.cells is None:
         return result
-    low_quantile = ROUND_TRIP_QUANTILE if trusted else LOW_QUANTILE
-    attempts: list[tuple[Fit, Problem, coo_array]] = []
-    for rate_noise in (MOST_VARIABLE, *STEADIER):
-        cells = cells_of(evidence, times_ns, side, rate_noise.per_window)
-        problem = Problem(
-            evidence, cells, grid, anchored, low_quantile, has_corners=trusted and len(abrupt_ns) > 0
+    problem = Problem(
+        evidence,
+        inputs.cells,
+        grid,
+        anchored,
+        ROUND_TRIP_QUANTILE if trusted else LOW_QUANTILE,
+        has_corners=trusted and len(abrupt_ns) > 0,
+    )
+    smoothness = _smoothness(times_ns, clocks, MOST_VARIABLE.walk, abrupt_ns)
+    result = _refined(result, problem, smoothness, range(FIRST_ROUNDS))
+    cells = inputs.steadiest_cells
+    for rate_noise in STEADIER:
+        longer = replace(
+            problem, cells=cells or cells_of(evidence, times_ns, inputs.side, rate_noise.per_window)
         )
-        smoothness = _smoothness(times_ns, clocks, rate_noise.walk, abrupt_ns)
-        refined = _refined(attempts[0][0] if attempts else result, problem, smoothness)
-        attempts.append((refined, problem, smoothness))
-        is_most_variable = len(attempts) == 1
-        if not is_most_variable and _misfit(windows_of(problem, refined, is_first=False)) <= MISFIT:
-            return _with_errors(refined, problem, smoothness, finest=attempts[0][1])
-    return _with_errors(*attempts[0], finest=attempts[0][1])
+        cells = None  # of the first alone
+        smoother = _smoothness(times_ns, clocks, rate_noise.walk, abrupt_ns)
+        steadier = _refined(result, longer, smoother, range(ROUNDS))
+        if _misfit(windows_of(longer, steadier, is_first=False)) <= MISFIT:
+            return _with_errors(steadier, (longer, problem), smoother, inputs.exit_errors_ns)
+    result = _refined(result, problem, smoothness, range(FIRST_ROUNDS, ROUNDS))
+    return _with_errors(result, (problem, problem), smoothness, inputs.exit_errors_ns)
 
 
 def _abrupt(grid: Grid, corners: tuple[Corner, ...]) -> Floats:
@@ -166,26 +205,29 @@ def _abrupt(grid: Grid, corners: tuple[Corner, ...]) -> Floats:
     return np.array(ends_ns, float).reshape(-1, 2)
 
 
-def _refined(result: Fit, problem: Problem, smoothness: coo_array) -> Fit:
-    """Return the fit after several rounds of finding the shortest delays and solving for the corrections."""
-    for number in range(ROUNDS):
+def _refined(result: Fit, problem: Problem, smoothness: coo_array, rounds: range) -> Fit:
+    """Return the fit after some rounds of finding the shortest delays and solving for the corrections."""
+    for number in rounds:
         windows = windows_of(problem, result, is_first=not number)
         result = _solve(windows, problem.grid, result, problem.anchored, smoothness)
     return result
 
 
-def _with_errors(result: Fit, problem: Problem, smoothness: coo_array, finest: Problem) -> Fit:
-    """Return the fit with its standard errors.
+def _with_errors(
+    result: Fit, problems: tuple[Problem, Problem], smoothness: coo_array, exit_errors_ns: Floats
+) -> Fit:
+    """Return the fit with its standard errors; `problems` are its own, and that with the shortest windows.
 
     Where the shortest windows deviate from the fit by more than their variances allow, such as where a clock was slewed
     by too little to be found, all windows of that pair are less certain by as much (Birge 1932).
     """
+    problem, finest = problems
     windows = windows_of(replace(problem, has_exits=True), result, is_first=False)
     ratio = birge_ratios(windows_of(finest, result, is_first=False), len(windows.constant_ns))
     windows = replace(
         windows,
         weight=windows.weight / ratio[windows.constant] ** 2,
-        exit_errors_ns=exit_errors(problem.evidence, len(problem.anchored)),
+        exit_errors_ns=exit_errors_ns,
     )
     system = _system(windows, problem.grid, result, problem.anchored, smoothness)
     return replace(
@@ -203,8 +245,8 @@ def _misfit(windows: Windows) -> float:
 def _times(evidence: Evidence, grid: Grid, finer: int) -> Floats:
     """Return the knots of the fit, `finer` times as many as the number of observations asks for."""
     clocks = len(grid.budget)
-    pairs, counts = np.unique(evidence.source * clocks + evidence.target, return_counts=True)
-    each = float(np.quantile(counts, 0.9)) if len(pairs) else 0.0
+    counts = distinct(evidence.source * clocks + evidence.target).counts
+    each = float(np.quantile(counts, 0.9)) if len(counts) else 0.0
     most = max(2, min(MOST_WINDOWS, MOST_UNKNOWN // (finer * clocks)))
     count = int(np.clip(each / PER_WINDOW + 1, 2, most))
     return np.linspace(grid.knots_ns[0], grid.knots_ns[-1], finer * (count - 1) + 1)

@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import (  # type: ignore[import-untyped]
 )
 
 from stagescope.clocks.exits import OF_EXITS
+from stagescope.clocks.grouped import distinct
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -88,7 +89,7 @@ def coarse_offsets(table: pl.DataFrame, clocks: int) -> Coarse:
     source, target = (table[name].to_numpy().astype(np.int64) for name in ("source", "target"))
     delay_ns = (table["received_ns"] - table["sent_ns"]).to_numpy()
     typical: dict[tuple[int, int], float] = {}
-    keys, first = np.unique(source * clocks + target, return_index=True)
+    keys, first = distinct(source * clocks + target)[:2]
     for key, delays in zip(keys, np.split(delay_ns, first[1:]), strict=True):
         rank = int(len(delays) * TYPICAL_QUANTILE)
         typical[int(key // clocks), int(key % clocks)] = float(np.partition(delays, rank)[rank])

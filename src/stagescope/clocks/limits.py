@@ -15,6 +15,7 @@ import numpy as np
 
 from stagescope.clocks.conflicts import tight
 from stagescope.clocks.grid import TOLERANCE_NS
+from stagescope.clocks.grouped import distinct
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
@@ -289,7 +290,7 @@ def limits_of(constraints: Constraints, grid: Grid) -> Limits:
     """Return the limits at every knot; constraints move along the knots by the drift budgets of their clocks."""
     clocks, knots = len(grid.budget), len(grid.knots_ns)
     key = constraints.source * clocks + constraints.target
-    pairs, column = np.unique(key, return_inverse=True)
+    pairs, _, column, _ = distinct(key)
     one, other = pairs // clocks, pairs % clocks
     place = np.searchsorted(pairs, other * clocks + one)
     place = np.minimum(place, max(0, len(pairs) - 1))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stagescope.clocks.evidence import COLLECTIVE
+from stagescope.clocks.grouped import distinct
 from stagescope.clocks.lines import (
     CHANNELS,
     SHARP_NS,
@@ -67,7 +68,7 @@ def rate_changes(evidence: Evidence, clocks: int) -> RateChanges:
     at_ns = np.where(ahead, waited.sent_ns, waited.received_ns)
     order = np.lexsort((at_ns, key))
     key, ahead = key[order], ahead[order]
-    _, pair, counts = np.unique(key, return_inverse=True, return_counts=True)
+    _, _, pair, counts = distinct(key)
     delays = Delays(
         at_ns[order],
         waited.delay_ns[order],
@@ -79,7 +80,7 @@ def rate_changes(evidence: Evidence, clocks: int) -> RateChanges:
     if not len(enough):
         return RateChanges([], [], [])
     delays, key = delays.where(enough), key[enough]
-    pair = np.unique(key, return_inverse=True)[1]
+    pair = distinct(key).inverse
     delays = with_spreads(delays, pair)
     changes: list[RateChange] = []
     stretches: list[Stretch] = []

@@ -8,8 +8,9 @@ rest is solved without them.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
@@ -24,9 +25,10 @@ from stagescope.clocks.conflicts import (
     find_outliers,
     unproven_outliers,
 )
-from stagescope.clocks.estimate import fit
+from stagescope.clocks.estimate import FitInputs, fit, fit_inputs
 from stagescope.clocks.excursions import excursions
 from stagescope.clocks.grid import TOLERANCE_NS, Grid, grid_of, knots_for
+from stagescope.clocks.grouped import distinct
 from stagescope.clocks.limits import constraints_of, contradicting_pairs, limit_slope, limits_of
 from stagescope.clocks.rate_changes import rate_changes
 from stagescope.clocks.reference_bounds import reference_limits
@@ -102,6 +104,14 @@ class Screened:
     outlier_fraction: float
 
 
+class Bounded(NamedTuple):
+    """Observations without outliers, the bounds that they give, and what the fit needs."""
+
+    screened: Screened
+    bounds: Bounds
+    inputs: FitInputs
+
+
 def solve(
     evidence: Evidence,
     clocks: int,
@@ -129,23 +139,10 @@ def solve(
         # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil
         # them.
         worst = pairs_with_many_outliers(inside, screened.rejected)
-        for outlier_fraction in (
-            screened.outlier_fraction,
-            *(s for s in OUTLIER_FRACTIONS if s > screened.outlier_fraction),
-        ):
-            if worst:
-                break
-            limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
-            around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
-            found = bound(limits, screened.grid, reference, around)
-            if not contradicting_pairs(limits) and not found.contradictory.any():
-                found = _without_disputed(found, reference, contradictions)
-                return _solution(
-                    replace(screened, outlier_fraction=outlier_fraction),
-                    reference,
-                    found,
-                    (tuple(contradictions), corners),
-                )
+        bounded = None if worst else _bounded(screened, reference, corners)
+        if bounded is not None:
+            found = _without_disputed(bounded.bounds, reference, contradictions)
+            return _solution(bounded._replace(bounds=found), reference, tuple(contradictions))
         if not worst:
             plain_limits = limits_of(constraints_of(inside, grid, 0.0), grid)
             worst = sorted(contradicting_pairs(plain_limits), key=lambda pair: -pair[2])[:1]
@@ -156,6 +153,31 @@ def solve(
         ]
         keys = [key for one, other, _ in worst for key in (one * clocks + other, other * clocks + one)]
         evidence = evidence.where(~np.isin(evidence.source * clocks + evidence.target, keys))
+
+
+def _bounded(screened: Screened, reference: Ints, corners: tuple[Corner, ...]) -> Bounded | None:
+    """Return bounds without contradictions, None if there are none.
+
+    What the fit needs is found at the same time by another thread: NumPy computes without the lock of the interpreter.
+    """
+    with ThreadPoolExecutor(1) as aside:
+        inputs = aside.submit(_inputs_of_fit, screened, len(reference), corners)
+        fractions = (each for each in OUTLIER_FRACTIONS if each > screened.outlier_fraction)
+        for outlier_fraction in (screened.outlier_fraction, *fractions):
+            limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
+            around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
+            found = bound(limits, screened.grid, reference, around)
+            if not contradicting_pairs(limits) and not found.contradictory.any():
+                return Bounded(replace(screened, outlier_fraction=outlier_fraction), found, inputs.result())
+    return None
+
+
+def _inputs_of_fit(screened: Screened, clocks: int, corners: tuple[Corner, ...]) -> FitInputs:
+    # Observations in an unbounded stretch are probably correct, which is good enough for an estimate.
+    if screened.rejected:
+        corners = tuple(rate_changes(screened.kept, clocks).corners)
+    corners = tuple(each for each in corners if not _is_explained(each, screened.attributed))
+    return fit_inputs(screened.kept, screened.grid.seen, corners)
 
 
 def _without_disputed(found: Bounds, reference: Ints, contradictions: list[Contradiction]) -> Bounds:
@@ -175,7 +197,7 @@ def pairs_with_many_outliers(evidence: Evidence, rejected: dict[int, float]) -> 
         return []
     clocks = int(max(evidence.source.max(), evidence.target.max())) + 1
     way = evidence.source * clocks + evidence.target
-    ways, counts = np.unique(way, return_counts=True)
+    ways, _, _, counts = distinct(way)
     is_outlier = np.isin(evidence.row, list(rejected))
     outlier_counts = np.bincount(np.searchsorted(ways, way[is_outlier]), minlength=len(ways))
     found: dict[tuple[int, int], float] = {}
@@ -194,7 +216,7 @@ def references(evidence: Evidence, clocks: int) -> Ints:
 
     That is the case for clocks in the same strongly connected component of the graph of observations.
     """
-    places = np.unique(evidence.source * clocks + evidence.target)
+    places = distinct(evidence.source * clocks + evidence.target).keys
     links = coo_array((np.ones(len(places)), (places // clocks, places % clocks)), shape=(clocks, clocks))
     group = connected_components(links.tocsr(), directed=True, connection="strong")[1]
     _, first, back = np.unique(group, return_index=True, return_inverse=True)
@@ -267,22 +289,13 @@ def _unnoticed_fraction(kept: Evidence, grid: Grid, conflict_ns: Floats) -> floa
     return float(min(OUTLIER_FRACTIONS[-1], UNNOTICED_PER_NOTICED * (small_count + 1) / max(1, len(kept))))
 
 
-def _solution(
-    screened: Screened,
-    reference: Ints,
-    found: Bounds,
-    also: tuple[tuple[Contradiction, ...], tuple[Corner, ...]],
-) -> Solution:
+def _solution(bounded: Bounded, reference: Ints, contradictions: tuple[Contradiction, ...]) -> Solution:
     """Return the solution: the estimate at every knot, moved into its bounds where it is outside."""
-    grid = screened.grid
+    screened, found, inputs = bounded
+    grid, corners = screened.grid, inputs.corners
     count, clocks = found.upper_ns.shape
     anchored = reference == np.arange(clocks)
-    # Observations in an unbounded stretch are probably correct, which is good enough for an estimate.
-    contradictions, corners = also
-    if screened.rejected:
-        corners = tuple(rate_changes(screened.kept, len(reference)).corners)
-    corners = tuple(each for each in corners if not _is_explained(each, screened.attributed))
-    fitted = fit(screened.kept, grid.seen, anchored, corners, trusted=not screened.outlier_fraction)
+    fitted = fit(inputs, anchored, trusted=not screened.outlier_fraction)
     clock = np.tile(np.arange(clocks), count)
     x_ns = fitted.at(grid, clock, np.repeat(grid.knots_ns, clocks)).reshape(count, clocks)
     inside_ns = _feasible(x_ns, found, grid)

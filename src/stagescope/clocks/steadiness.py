@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stagescope.clocks.grid import slewed_stretches
+from stagescope.clocks.grouped import distinct
 from stagescope.clocks.rate_changes import LEAST_IN_PAIR
 
 if TYPE_CHECKING:
@@ -76,9 +77,7 @@ def observed_pairs(evidence: Evidence) -> list[tuple[int, int]]:
     """Return the pairs of clocks with enough observations for their rates to be examined."""
     source, target = evidence.source[evidence.waited], evidence.target[evidence.waited]
     clocks = int(max(source.max(initial=0), target.max(initial=0))) + 1
-    pairs, counts = np.unique(
-        np.minimum(source, target) * clocks + np.maximum(source, target), return_counts=True
-    )
+    pairs, _, _, counts = distinct(np.minimum(source, target) * clocks + np.maximum(source, target))
     return [divmod(pair, clocks) for pair in pairs[counts >= LEAST_IN_PAIR].tolist()]
 
 

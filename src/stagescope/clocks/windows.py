@@ -17,7 +17,7 @@ import numpy as np
 
 from stagescope.clocks.evidence import COLLECTIVE
 from stagescope.clocks.exits import EXIT_NS
-from stagescope.clocks.grouped import grouped
+from stagescope.clocks.grouped import distinct, grouped
 
 if TYPE_CHECKING:
     from stagescope.clocks.estimate import Fit
@@ -143,7 +143,7 @@ def cells_of(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) 
     """
     one, other = np.minimum(evidence.source, evidence.target), np.maximum(evidence.source, evidence.target)
     pairs = (one * (int(other.max()) + 1) + other) * 2 + (evidence.channel == COLLECTIVE)
-    _, pair, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    _, _, pair, counts = distinct(pairs)
     ahead = evidence.source < evidence.target
     waited = np.zeros((2, len(counts)), bool)
     waited[np.where(ahead, 0, 1)[evidence.waited], pair[evidence.waited]] = True
@@ -152,7 +152,7 @@ def cells_of(evidence: Evidence, times_ns: Floats, side: Ints, per_window: int) 
     fraction = (evidence.sent_ns - times_ns[0]) / (times_ns[-1] - times_ns[0])
     window = np.clip(np.floor(fraction * number), 0, number - 1).astype(np.int64)
     cell = (pair * len(times_ns) + window) * (int(side.max()) + 1) + side
-    _, first, index = np.unique(cell, return_index=True, return_inverse=True)
+    _, first, index, _ = distinct(cell)
     at_ns = np.bincount(index, evidence.sent_ns) / np.bincount(index)
     is_collective = (evidence.channel == COLLECTIVE)[first]
     return Cells(index, one[first], other[first], at_ns, pair[first], ahead, waited, is_collective)
