@@ -56,9 +56,9 @@ def test_json_lines_have_every_step_with_the_values_of_the_report(recordings, ca
     bubbles = report.steps["bubble_fraction"].to_list()
     assert [event["values"]["bubble"] for event in steps] == pytest.approx(bubbles)
     (alarm,) = [event for event in found if event["event"] == "alarm"]  # began and ended in one update
-    assert alarm["changes"][0] | {"size": None, "usual_ns": None, "now_ns": None} == {
+    assert alarm["changes"][0] | {"size": None, "relative_size": None, "usual_ns": None, "now_ns": None} == {
         "kind": "rank", "part": None, "rank": SLOW_RANK, "peer": None, "direction": None, "step": SLOW_STEPS[0],
-        "size": None, "usual_ns": None, "now_ns": None,
+        "size": None, "relative_size": None, "usual_ns": None, "now_ns": None,
     }  # fmt: skip
 
 

@@ -27,6 +27,8 @@ MOST_CAUSES = 6
 LEAST_SHOWN = 0.0005
 """Share of the iteration below which a cause would be printed as 0.0 %."""
 
+LEAST_OWN = 0.5
+"""If the values of a rank rose by less than this share of what it fell behind the others, these became faster."""
 RECENT = 8
 """Steps whose mean is shown as the present value."""
 
@@ -55,11 +57,14 @@ def change_text(change: Change) -> str:
         more, share = duration_text(round(change.now - change.usual)), 100 * change.size
         return f"{name} takes {more} more per iteration ({share:.0f} % of the usual iteration)"
     before, now = duration_text(round(change.usual)), duration_text(round(change.now))
-    if change.subject.kind == RANK:
-        return (
-            f"{name} is {100 * change.size:.0f} % slower (its actions take {now} per step, {before} before)"
-        )
-    return f"{name} takes {100 * change.size:.0f} % longer ({now}, {before} before)"
+    is_rank, size, compared = change.subject.kind == RANK, change.size, ""
+    if change.relative_size is not None and size < LEAST_OWN * change.relative_size:
+        size = change.relative_size
+        compared = f" relative to the other {'ranks' if is_rank else 'links'}, which became faster"
+    if is_rank:
+        times = f"its actions take {now} per step, {before} before"
+        return f"{name} is {100 * size:.0f} % slower{compared} ({times})"
+    return f"{name} takes {100 * size:.0f} % longer{compared} ({now}, {before} before)"
 
 
 def value_text(quantity: str, value: float) -> str:
@@ -157,6 +162,7 @@ def alarm_json(alarm: Alarm) -> dict[str, Any]:
                 **change.subject._asdict(),
                 "step": change.step,
                 "size": change.size,
+                "relative_size": change.relative_size,
                 "usual_ns": change.usual,
                 "now_ns": change.now,
             }

@@ -152,3 +152,13 @@ def test_a_level_that_was_not_higher_in_its_first_steps_is_no_alarm_until_it_is(
             stated += [change.size for alarm in found for change in alarm.changes]
         assert stated, seed
         assert min(stated) > 0.01, (seed, stated)
+
+
+def test_a_rank_that_is_left_behind_by_the_others_has_a_relative_change():
+    others = ranks()[:3] + ranks()[4:]
+    alarms, _ = events(others, 0.75)
+    alarm = alarms.all[0]
+    assert alarm.changes[0].subject == ranks()[3]
+    assert abs(alarm.changes[0].size) < 0.03
+    assert abs(alarm.changes[0].relative_size - 1 / 3) < 0.05
+    assert Alarms().history.is_relative("rank") is False

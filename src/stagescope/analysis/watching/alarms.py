@@ -47,6 +47,8 @@ class Change:
     `usual` is that of the last `FEWEST_REFERENCE` steps before, `now` that of the first `SHORTEST` steps of it.
 
     `size` is the difference of the two, relative to `usual`, and for a cause relative to the usual iteration.
+    `relative_size` is by how much a rank or link became slower relative to the median of all, None if there are too few
+    to compare with. It is larger than `size` if the others became faster.
     """
 
     subject: Subject
@@ -54,6 +56,7 @@ class Change:
     size: float
     usual: float
     now: float
+    relative_size: float | None = None
 
 
 @dataclass
@@ -196,7 +199,12 @@ class Alarms:
         now = self.history.usual(subject, since=first, before=first + SHORTEST)
         iteration = self.history.usual(Subject(ITERATION), before=first, most=FEWEST_REFERENCE)
         whole = iteration if subject.kind == PART else usual
-        return Change(subject, first, (now - usual) / whole, usual, now)
+        relative_size = None
+        if self.history.is_relative(subject.kind):
+            earlier = self.history.usual_ratio(subject, before=first, most=FEWEST_REFERENCE)
+            later = self.history.usual_ratio(subject, since=first, before=first + SHORTEST)
+            relative_size = later / earlier - 1
+        return Change(subject, first, (now - usual) / whole, usual, now, relative_size)
 
     def _end_returned(
         self, step: int, levels: np.ndarray[tuple[int, ...], np.dtype[np.float64]]

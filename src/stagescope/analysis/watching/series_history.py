@@ -59,6 +59,10 @@ class SeriesHistory:
         """The position in SEARCHED of the kind of each row."""
         return np.array([SEARCHED.index(subject.kind) for subject in self.subjects], np.int64)
 
+    def is_relative(self, kind: str) -> bool:
+        """Return whether subjects of this kind are compared with others in the same step."""
+        return kind in WITH_PEERS and sum(each.kind == kind for each in self.subjects) >= FEWEST_PEERS
+
     def levels(self) -> Floats:
         """Return the logarithm of times, and causes relative to the iteration.
 
@@ -68,8 +72,8 @@ class SeriesHistory:
             found = np.log(np.where(self._values > 0, self._values, np.nan))
         groups = self.groups
         for kind in WITH_PEERS:
-            peers = groups == SEARCHED.index(kind)
-            if peers.sum() >= FEWEST_PEERS:
+            if self.is_relative(kind):
+                peers = groups == SEARCHED.index(kind)
                 found[peers] -= _medians(found[peers])
         parts = groups == SEARCHED.index(PART)
         found[parts] = self._values[parts] / self.usual(Subject(ITERATION))
@@ -85,9 +89,18 @@ class SeriesHistory:
         """
         if subject not in self._rows:
             return float("nan")
-        chosen = self._values[self._rows[subject], (self._steps < before) & (self._steps >= since)]
-        known = chosen[np.isfinite(chosen)][-most:]
-        return float(np.median(known)) if len(known) else float("nan")
+        return _median_of_last(self._values[self._rows[subject]], self._between(before, since), most)
+
+    def usual_ratio(
+        self, subject: Subject, before: int = NEVER, since: int = FIRST, most: int = HISTORY
+    ) -> float:
+        """Return the same for values relative to the median of all subjects of that kind in the same step."""
+        peers = self._values[self.groups == SEARCHED.index(subject.kind)]
+        ratios = self._values[self._rows[subject]] / _medians(peers)
+        return _median_of_last(ratios, self._between(before, since), most)
+
+    def _between(self, before: int, since: int) -> NDArray[np.bool_]:
+        return (self._steps < before) & (self._steps >= since)
 
     def recent(self, subject: Subject, steps: int) -> Floats:
         """Return the last values of a subject, as many as are known."""
@@ -113,6 +126,13 @@ class SeriesHistory:
     def show(self, row: int, first: int, last: int) -> None:
         """Undo `hide` with the same steps."""
         self._hidden[row].remove((first, last))
+
+
+def _median_of_last(values: Floats, chosen: NDArray[np.bool_], most: int) -> float:
+    """Return the median of the last known ones of the chosen values, NaN without any."""
+    own = values[chosen]
+    known = own[np.isfinite(own)][-most:]
+    return float(np.median(known)) if len(known) else float("nan")
 
 
 def _medians(values: Floats) -> Floats:
