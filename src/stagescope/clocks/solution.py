@@ -135,11 +135,7 @@ def solve(
             (grid.segment_at(inside.source, inside.sent_ns) >= 0)
             & (grid.segment_at(inside.target, inside.received_ns) >= 0)
         )
-        screened = screen(inside, grid, reference)
-        # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil
-        # them.
-        worst = pairs_with_many_outliers(inside, screened.rejected)
-        bounded = None if worst else _bounded(screened, reference, corners)
+        bounded, worst = _bounded(inside, grid, reference, corners)
         if bounded is not None:
             found = _without_disputed(bounded.bounds, reference, contradictions)
             return _solution(bounded._replace(bounds=found), reference, tuple(contradictions))
@@ -155,21 +151,34 @@ def solve(
         evidence = evidence.where(~np.isin(evidence.source * clocks + evidence.target, keys))
 
 
-def _bounded(screened: Screened, reference: Ints, corners: tuple[Corner, ...]) -> Bounded | None:
-    """Return bounds without contradictions, None if there are none.
+def _bounded(
+    inside: Evidence, grid: Grid, reference: Ints, corners: tuple[Corner, ...]
+) -> tuple[Bounded | None, list[tuple[int, int, float]]]:
+    """Return bounds without contradictions, None if there are none, and the pairs with too many outliers, if any.
 
-    What the fit needs is found at the same time by another thread: NumPy computes without the lock of the interpreter.
+    What the fit needs is found at the same time by another thread, because NumPy computes without the lock of the
+    interpreter: if nothing contradicts, as usual, while contradictions are searched for.
     """
     with ThreadPoolExecutor(1) as aside:
-        inputs = aside.submit(_inputs_of_fit, screened, len(reference), corners)
+        every = Screened(inside, grid, (), {}, 0.0)
+        inputs = aside.submit(_inputs_of_fit, every, len(reference), corners)
+        screened = screen(inside, grid, reference)
+        # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil
+        # them.
+        worst = pairs_with_many_outliers(inside, screened.rejected)
+        if worst:
+            return None, worst
+        if screened.grid is not grid:
+            inputs = aside.submit(_inputs_of_fit, screened, len(reference), corners)
         fractions = (each for each in OUTLIER_FRACTIONS if each > screened.outlier_fraction)
         for outlier_fraction in (screened.outlier_fraction, *fractions):
             limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
             around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
             found = bound(limits, screened.grid, reference, around)
             if not contradicting_pairs(limits) and not found.contradictory.any():
-                return Bounded(replace(screened, outlier_fraction=outlier_fraction), found, inputs.result())
-    return None
+                certain = replace(screened, outlier_fraction=outlier_fraction)
+                return Bounded(certain, found, inputs.result()), []
+    return None, []
 
 
 def _inputs_of_fit(screened: Screened, clocks: int, corners: tuple[Corner, ...]) -> FitInputs:

@@ -54,7 +54,7 @@ class ExplanationFacts:
     rank_error: tuple[float | None, float | None]
     clock_notes: dict[int, str]
     lengths_note: str | None
-    unrecorded: frozenset[str]
+    unrecorded: tuple[str, ...]
     steps_per_iteration: int
     tested: TriedChanges
     waits_inside: tuple[int, ...]
@@ -153,7 +153,7 @@ def _explanation_facts(explanation: Explanation) -> ExplanationFacts:
         rank_error=(error, degrees),
         clock_notes=explanation.clock_notes,
         lengths_note=explanation.lengths_note,
-        unrecorded=explanation.unrecorded,
+        unrecorded=tuple(sorted(explanation.unrecorded)),  # the same bytes in every process
         steps_per_iteration=explanation.steps_per_iteration,
         tested=explanation.tested._replace(
             untested={why: tuple(names) for why, names in explanation.tested.untested.items()}

@@ -142,7 +142,7 @@ def _restore_explanation(facts: ExplanationFacts, load: Load, intermediates: Int
         "lost_time": facts.lost_time,
         "clock_notes": facts.clock_notes,
         "lengths_note": facts.lengths_note,
-        "unrecorded": facts.unrecorded,
+        "unrecorded": frozenset(facts.unrecorded),
         "steps_per_iteration": facts.steps_per_iteration,
         "tested": facts.tested,
         "waits_inside": facts.waits_inside,
