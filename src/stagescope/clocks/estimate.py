@@ -20,6 +20,7 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 from stagescope.clocks.conflicts import tight
 from stagescope.clocks.exits import compared_by_exits, exit_errors
 from stagescope.clocks.grouped import distinct
+from stagescope.clocks.knots import Moments, moments_of, place_between
 from stagescope.clocks.normal_equations import Method, solution
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
 from stagescope.clocks.windows import LOW_QUANTILE, Cells, Problem, Windows, cells_of, windows_of
@@ -103,32 +104,30 @@ class Fit:
         """Return the standard error of the correction of every clock at every knot of the grid, nan if unknown."""
         if not len(self.shape_error_ns):
             return np.full((len(grid.knots_ns), self.smooth_ns.shape[1]), np.nan)
-        place, fraction = _place(self.times_ns, grid.knots_ns)
+        place, fraction = place_between(self.times_ns, grid.knots_ns)
         shape_ns = self.shape_error_ns[place] * (1 - fraction[:, None])
         shape_ns += self.shape_error_ns[place + 1] * fraction[:, None]
         return np.asarray(np.hypot(shape_ns, self.offset_error_ns))
 
-    def at(self, grid: Grid, clock: Ints, at_ns: Floats) -> Floats:
+    def at(self, grid: Grid, moments: Moments) -> Floats:
         """Return the correction of each clock at a moment, in coarse time."""
-        place, fraction = _place(self.times_ns, at_ns)
-        value = self.smooth_ns[place, clock] * (1 - fraction) + self.smooth_ns[place + 1, clock] * fraction
+        value = moments.interpolated(self.smooth_ns)
         for adjustment, jump in zip(grid.adjustments, self.jumps_ns, strict=True):
-            value = value + np.where(
-                (clock == adjustment.clock) & (at_ns >= (adjustment.from_ns + adjustment.to_ns) / 2),
-                jump,
-                0.0,
-            )
+            is_after = moments.at_ns >= (adjustment.from_ns + adjustment.to_ns) / 2
+            value = value + np.where((moments.clock == adjustment.clock) & is_after, jump, 0.0)
         return np.asarray(value)
 
 
 class FitInputs(NamedTuple):
     """What the fit needs of the observations.
 
-    `side` is how many adjustments and corners are before each observation, `cells` and `steadiest_cells` are the
-    windows for the most variable and the steadiest rates, and `exit_errors_ns` are those of `exit_errors`.
+    `ends` are the moments at which their messages were sent and received, `side` is how many adjustments and corners
+    are before each observation, `cells` and `steadiest_cells` are the windows for the most variable and the steadiest
+    rates, and `exit_errors_ns` are those of `exit_errors`.
     """
 
     evidence: Evidence
+    ends: tuple[Moments, Moments]
     grid: Grid
     corners: tuple[Corner, ...]
     times_ns: Floats
@@ -159,8 +158,12 @@ def fit_inputs(evidence: Evidence, grid: Grid, corners: tuple[Corner, ...] = ())
         cells_of(evidence, times_ns, side, each.per_window) if len(evidence) else None
         for each in (MOST_VARIABLE, STEADIER[0])
     )
+    ends = (
+        moments_of(times_ns, clocks, evidence.source, evidence.sent_ns),
+        moments_of(times_ns, clocks, evidence.target, evidence.received_ns),
+    )
     errors_ns = exit_errors(evidence, clocks)
-    return FitInputs(evidence, grid, corners, times_ns, abrupt_ns, side, cells, steadiest, errors_ns)
+    return FitInputs(evidence, ends, grid, corners, times_ns, abrupt_ns, side, cells, steadiest, errors_ns)
 
 
 def fit(inputs: FitInputs, anchored: Bools, *, trusted: bool) -> Fit:
@@ -176,6 +179,7 @@ def fit(inputs: FitInputs, anchored: Bools, *, trusted: bool) -> Fit:
         return result
     problem = Problem(
         evidence,
+        inputs.ends,
         inputs.cells,
         grid,
         anchored,
@@ -250,13 +254,6 @@ def _times(evidence: Evidence, grid: Grid, finer: int) -> Floats:
     most = max(2, min(MOST_WINDOWS, MOST_UNKNOWN // (finer * clocks)))
     count = int(np.clip(each / PER_WINDOW + 1, 2, most))
     return np.linspace(grid.knots_ns[0], grid.knots_ns[-1], finer * (count - 1) + 1)
-
-
-def _place(times_ns: Floats, at_ns: Floats) -> tuple[Ints, Floats]:
-    gap_ns = times_ns[1] - times_ns[0]
-    place = np.clip((at_ns - times_ns[0]) // gap_ns, 0, len(times_ns) - 2).astype(np.int64)
-    # Beyond the outermost knots the correction is constant: a linear extrapolation would diverge.
-    return place, np.clip((at_ns - times_ns[place]) / gap_ns, 0.0, 1.0)
 
 
 def _smoothness(times_ns: Floats, clocks: int, walk: float, abrupt_ns: Floats) -> coo_array:
@@ -365,7 +362,7 @@ def _system(windows: Windows, grid: Grid, fitted: Fit, anchored: Bools, smoothne
 
 def _design(windows: Windows, grid: Grid, times_ns: Floats, clocks: int) -> coo_array:
     """Return the matrix from all corrections to the difference of corrections in each window."""
-    place, fraction = _place(times_ns, windows.at_ns)
+    place, fraction = place_between(times_ns, windows.at_ns)
     row = np.arange(len(place))
     entries = []
     for clock, sign in ((windows.one, 1.0), (windows.other, -1.0)):

@@ -29,6 +29,7 @@ from stagescope.clocks.estimate import FitInputs, fit, fit_inputs
 from stagescope.clocks.excursions import excursions
 from stagescope.clocks.grid import TOLERANCE_NS, Grid, grid_of, knots_for
 from stagescope.clocks.grouped import distinct
+from stagescope.clocks.knots import moments_of
 from stagescope.clocks.limits import constraints_of, contradicting_pairs, limit_slope, limits_of
 from stagescope.clocks.rate_changes import rate_changes
 from stagescope.clocks.reference_bounds import reference_limits
@@ -306,7 +307,8 @@ def _solution(bounded: Bounded, reference: Ints, contradictions: tuple[Contradic
     anchored = reference == np.arange(clocks)
     fitted = fit(inputs, anchored, trusted=not screened.outlier_fraction)
     clock = np.tile(np.arange(clocks), count)
-    x_ns = fitted.at(grid, clock, np.repeat(grid.knots_ns, clocks)).reshape(count, clocks)
+    knots = moments_of(fitted.times_ns, clocks, clock, np.repeat(grid.knots_ns, clocks))
+    x_ns = fitted.at(grid, knots).reshape(count, clocks)
     inside_ns = _feasible(x_ns, found, grid)
     standard_error_ns = fitted.standard_error_ns(grid)
     unexplained_ns = np.abs(inside_ns - x_ns)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
     from stagescope.clocks.grid import Grid
     from stagescope.clocks.grouped import Grouped
+    from stagescope.clocks.knots import Moments
 
 LEAST_WINDOWS = 6
 NOISE_NS = 300.0
@@ -76,13 +77,14 @@ class Cells:
 
 @dataclass(frozen=True)
 class Problem:
-    """The observations in cells, and what the fit assumes.
+    """The observations in cells, and what the fit assumes; `ends` are when messages were sent and received.
 
     `has_corners`: rates changed by much at some moments. `has_exits`: how far apart ranks always leave is part of the
     errors of the clocks, and not of the constants of pairs.
     """
 
     evidence: Evidence
+    ends: tuple[Moments, Moments]
     cells: Cells
     grid: Grid
     anchored: Bools
@@ -210,9 +212,9 @@ def windows_of(problem: Problem, fitted: Fit, *, is_first: bool) -> Windows:
 
 
 def _residual_delays(problem: Problem, fitted: Fit) -> Floats:
-    evidence, grid = problem.evidence, problem.grid
-    delay_ns = evidence.delay_ns + fitted.at(grid, evidence.target, evidence.received_ns)
-    return np.asarray(delay_ns - fitted.at(grid, evidence.source, evidence.sent_ns))
+    sent, received = problem.ends
+    delay_ns = problem.evidence.delay_ns + fitted.at(problem.grid, received)
+    return np.asarray(delay_ns - fitted.at(problem.grid, sent))
 
 
 def _from_both_ways(
