@@ -41,6 +41,32 @@ def test_items_are_done_in_processes_that_end(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+def test_only_the_item_that_a_killed_worker_worked_on_counts_as_tried(tmp_path):
+    notices: list[str] = []
+    markers = [str(tmp_path / f"marker-{number}") for number in range(4)]
+    items = [each for marker in markers for each in (marker, "", "")]
+    with executor_for(2, on_notice=notices.append) as workers:
+        assert len(list(workers.map(killed_once, items))) == len(items)
+        assert sorted(notices) == [
+            f"a worker process was killed while it worked on {each}, which runs again" for each in markers
+        ]
+
+
+def test_the_last_items_are_left_to_the_first_idle_workers():
+    taken = []
+
+    def items():
+        for number in range(40):
+            taken.append(number)
+            yield number
+
+    with executor_for(2) as workers:
+        results = workers.map(squared, items())
+        assert next(results) == 0
+        assert len(taken) <= 16  # those at workers, done ahead and looked at
+        assert list(results) == [number**2 for number in range(1, 40)]
+
+
 def test_workers_start_early_where_they_will_be_needed():
     with executor_for(3) as workers:
         workers.prepare(squared, 2)

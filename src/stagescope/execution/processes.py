@@ -1,18 +1,24 @@
 """Worker processes on this machine.
 
 `concurrent.futures` fails every item that is left when one worker is killed, and does not state which item it was
-working on. Here each worker has a connection of its own, so that exactly that item is run again.
+working on. Here each worker has a connection of its own, so that exactly that item is run again. While a worker works,
+its next item is already there: otherwise, on a machine whose processors are all busy, it would wait for 15 ms until
+this process has been scheduled and has sent one.
 """
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
+import pickle
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing.connection import wait
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from stagescope.execution.executor import TRIES, name_of
@@ -33,21 +39,28 @@ PATIENCE_S = 5.0
 
 AHEAD = 4
 """Items per worker that may be done before an earlier one: their results wait in memory."""
+AT_WORKER = 2
+"""Items that a worker has at most: the one that it works on, and those after it."""
 
 
 @dataclass
 class _Worker:
+    """A process; `places` are those of its items, of which it works on the first."""
+
     process: SpawnProcess
     connection: Connection[Any, Any]
-    place: int | None = None
-    """Of the item that it works on."""
+    places: deque[int] = field(default_factory=deque)
 
 
 @dataclass
 class _Work:
-    """One call of `map`: the items that were taken and have no result yet, by place, and the results by place."""
+    """One call of `map`: the items that were taken and have no result yet, by place, and the results by place.
+
+    `upcoming` are the items after these, as many as were looked at.
+    """
 
     items: Iterator[Any]
+    upcoming: deque[Any] = field(default_factory=deque)
     held: dict[int, Any] = field(default_factory=dict)
     again: deque[int] = field(default_factory=deque)
     results: dict[int, tuple[bool, Any]] = field(default_factory=dict)
@@ -55,14 +68,19 @@ class _Work:
     taken: int = 0
 
     def next_place(self) -> int | None:
-        """Return the place of an item to work on: one whose worker was killed, or the next one; None without any."""
+        """Return the place of an item to work on: one that a killed worker had, or the next one; None without any."""
         if self.again:
             return self.again.popleft()
-        for item in self.items:
-            place, self.taken = self.taken, self.taken + 1
-            self.held[place] = item
-            return place
-        return None
+        if not self.has(1):
+            return None
+        place, self.taken = self.taken, self.taken + 1
+        self.held[place] = self.upcoming.popleft()
+        return place
+
+    def has(self, count: int) -> bool:
+        """Return whether so many items have not been taken yet."""
+        self.upcoming.extend(islice(self.items, max(0, count - len(self.upcoming))))
+        return len(self.upcoming) >= count
 
 
 class Processes:
@@ -92,7 +110,7 @@ class Processes:
         try:
             yield from self._results(function, _Work(iter(items)))
         finally:  # a result that comes later would be taken for one of the next call
-            self._end([worker for worker in self._workers if worker.place is not None])
+            self._end([worker for worker in self._workers if worker.places])
 
     def close(self, *, is_failed: bool = False) -> None:  # noqa: ARG002 - those that work never finish
         """End the workers: those that work are terminated."""
@@ -116,7 +134,7 @@ class Processes:
     def _end(self, workers: list[_Worker]) -> None:
         """End some of the workers: those that work are terminated, others end when their connection does."""
         for worker in workers:
-            if worker.place is not None:
+            if worker.places:
                 worker.process.terminate()
             worker.connection.close()
             self._workers.remove(worker)
@@ -126,35 +144,47 @@ class Processes:
                 worker.process.kill()
                 worker.process.join()
 
-    def _note_lost(self, lost: list[int], work: _Work) -> None:
-        """State which items run again. Raises CommandError if one has been tried often enough."""
-        for place in lost:
+    def _note_lost(self, lost: list[deque[int]], work: _Work) -> None:
+        """State which items run again, of those that killed workers had.
+
+        Raises CommandError if one has been tried often enough.
+        """
+        for places in lost:
+            place = places[0]
             work.tries[place] += 1
             name = name_of(work.held[place])
             if work.tries[place] == TRIES:
                 raise CommandError.workers_killed(name, TRIES)
             self._notice(f"a worker process was killed while it worked on {name}, which runs again")
-        work.again.extendleft(lost)
+            work.again.extendleft(reversed(places))
 
     def _send(self, function: Callable[[Any], Any], work: _Work, place: int) -> None:
-        """Give each idle worker an item, and start workers while there are items for them.
+        """Give each worker an item, and start workers while there are items for them; then give them the next ones.
 
-        `place` is that of the result that is needed next.
+        The last items are left to the workers that are the first to have none. `place` is that of the result that is
+        needed next.
         """
-        while (busy := sum(worker.place is not None for worker in self._workers)) < self._count:
-            is_ahead = work.taken - place >= AHEAD * self._count
-            following = None if is_ahead and not work.again else work.next_place()
-            if following is None:
+        while work.again or (work.taken - place < AHEAD * self._count and work.has(1)):
+            worker = self._next_worker(work)
+            following = None if worker is None else work.next_place()
+            if worker is None or following is None:
                 return
-            if busy == len(self._workers):
-                self._workers.append(_started(self._count))
-            worker = next(each for each in self._workers if each.place is None)
-            worker.place = following
+            worker.places.append(following)
             with suppress(OSError):  # killed while it was idle, which _receive notices
                 worker.connection.send((function, work.held[following]))
 
-    def _receive(self, work: _Work) -> list[int]:
-        """Wait for workers, add their results, and return the places of items whose workers were killed."""
+    def _next_worker(self, work: _Work) -> _Worker | None:
+        """Return the worker that gets another item, None if all have enough; start one if all others have items."""
+        idle = next((worker for worker in self._workers if not worker.places), None)
+        if idle is None and len(self._workers) < self._count:
+            idle = _started(self._count)
+            self._workers.append(idle)
+        if idle is not None or work.again or not work.has(self._count + 1):
+            return idle
+        return next((worker for worker in self._workers if len(worker.places) < AT_WORKER), None)
+
+    def _receive(self, work: _Work) -> list[deque[int]]:
+        """Wait for workers, add their results, and return the places of the items that killed workers had."""
         lost = []
         ready = wait([worker.connection for worker in self._workers])
         for worker in [each for each in self._workers if each.connection in ready]:
@@ -164,12 +194,11 @@ class Processes:
                 self._workers.remove(worker)
                 worker.connection.close()
                 worker.process.join()
-                lost += [] if worker.place is None else [worker.place]
+                lost += [worker.places] if worker.places else []
                 continue
-            if worker.place is not None:
-                work.results[worker.place] = outcome
-                del work.held[worker.place]
-            worker.place = None
+            place = worker.places.popleft()
+            work.results[place] = outcome
+            del work.held[place]
         return lost
 
 
@@ -195,11 +224,10 @@ def _work(connection: Connection[Any, Any], limits: Mapping[str, int]) -> None:
     begin_worker(limits)
     # The modules of the first function are imported with it: looking for cycles in them takes a tenth of that time.
     gc.disable()
-    while True:
-        try:
-            function, *items = connection.recv()
-        except (EOFError, OSError):
-            return
+    received: SimpleQueue[bytes | None] = SimpleQueue()
+    Thread(target=_read, args=(connection, received), daemon=True).start()
+    while (message := received.get()) is not None:
+        function, *items = pickle.loads(message)  # noqa: S301 - from the process that started this one
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
@@ -213,3 +241,11 @@ def _work(connection: Connection[Any, Any], limits: Mapping[str, int]) -> None:
             connection.send(outcome)
         except OSError:
             return
+
+
+def _read(connection: Connection[Any, Any], received: SimpleQueue[bytes | None]) -> None:
+    """Receive what is sent while this process works, so that the sender never waits; None when there is no more."""
+    with suppress(EOFError, OSError):
+        while True:
+            received.put(connection.recv_bytes())
+    received.put(None)
