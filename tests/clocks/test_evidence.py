@@ -4,7 +4,7 @@ import polars as pl
 from evidence_rows import evidence_from_rows
 from stagescope.clocks.evidence import coarse_offsets, evidence_of, joined
 from stagescope.clocks.exits import OF_EXITS
-from stagescope.clocks.observations import OBSERVATION_SCHEMA
+from stagescope.clocks.observation_table import OBSERVATION_SCHEMA
 
 EPOCH_NS = 1_763_600_000_000_000_000
 

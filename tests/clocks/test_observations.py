@@ -6,7 +6,8 @@ import pytest
 from drawing import timeline_from_text
 from observed_clocks import observations
 from planted_clocks import Plan, plant
-from stagescope.clocks.observations import MOST_REDUCERS, OBSERVATION_SCHEMA
+from stagescope.clocks.observation_table import OBSERVATION_SCHEMA
+from stagescope.clocks.reductions import MOST_REDUCERS
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.validate import conform
 

@@ -9,7 +9,7 @@ import pytest
 from planted_clocks import ClockStep, Plan, plant, uncovered
 from stagescope.clocks import align_clocks, thinning
 from stagescope.clocks.exits import OF_EXITS
-from stagescope.clocks.observations import OBSERVATION_SCHEMA
+from stagescope.clocks.observation_table import OBSERVATION_SCHEMA
 from stagescope.clocks.thinning import OUTERMOST, thinned
 
 MOST = 64

@@ -11,7 +11,7 @@ import pytest
 from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import read
-from stagescope.clocks import observations, observe
+from stagescope.clocks import observe, reductions
 from stagescope.clocks.alignment import align_clocks
 from stagescope.clocks.observations import gather_observations
 
@@ -58,7 +58,7 @@ def test_errors_do_not_add_up_along_a_thousand_machines():
 @pytest.mark.parametrize(("most_long", "reach"), [(2_000, 8), (120, 3), (1, 1)])
 def test_of_many_machines_each_is_compared_with_those_next_to_it(most_long, reach, monkeypatch):
     count, steps = 40, 30
-    monkeypatch.setattr(observations, "MOST_LONG", most_long)
+    monkeypatch.setattr(reductions, "MOST_LONG", most_long)
     truth = run(replace(random_times(Shape(count, 1, 2, steps, noise=0.05), 2), reduces=True))
     numbers = {"rank": range(count), "clock": range(count)}
     clocks = pl.DataFrame(numbers, schema={"rank": pl.Int32, "clock": pl.Int32})

@@ -1,12 +1,13 @@
 """Aligns the clocks of all machines of a run, with a guaranteed bound on the error.
 
-The steps, each in a module of its own: observations (pairs of ordered events), collectives and recorded_offsets
-collect the facts, and exits how far apart the ranks of a collective leave it; evidence turns them into arrays; lines,
-rate_changes and slews find clocks that were slewed, and prepared removes that from the observations; conflicts,
-adjustments and ambiguous_edges find outliers and clocks that were set; limits, bounds and reference_bounds compute the
-guaranteed bounds; windows (with grouped and knots) and estimate compute the best estimate within them, and uncertainty
-its error; solution runs these in order; correction and groups turn the result into corrections of raw timestamps;
-summary, report and report_text describe it. docs/clocks.md explains the assumptions and the method.
+The steps, each in a module of its own: observations (pairs of ordered events), reductions, collectives and
+recorded_offsets collect the facts in tables (observation_table), and exits how far apart the ranks of a collective
+leave it; evidence turns them into arrays; lines, rate_changes and slews find clocks that were slewed, and prepared
+removes that from the observations; conflicts, adjustments and ambiguous_edges find outliers and clocks that were set;
+limits, bounds and reference_bounds compute the guaranteed bounds; windows (with grouped and knots) and estimate compute
+the best estimate within them, and uncertainty its error; solution runs these in order; correction and groups turn the
+result into corrections of raw timestamps; summary, report and report_text describe it. docs/clocks.md explains the
+assumptions and the method.
 """
 
 from stagescope.clocks.alignment import (

@@ -130,7 +130,6 @@ def solve_clocks(
         run.timeline.clocks, None if spans_ns[0] is None else spans_ns, number
     )
     gathered = gather_observations(parts, run.timeline.diagnostics, run.numbered)
-    parts.clear()
     table = gathered.table
     if len(recorded):
         order = ("source", "target", "sent_ns", "received_ns")

@@ -129,7 +129,6 @@ class FitInputs(NamedTuple):
     evidence: Evidence
     ends: tuple[Moments, Moments]
     grid: Grid
-    corners: tuple[Corner, ...]
     times_ns: Floats
     abrupt_ns: Floats
     side: Ints
@@ -139,7 +138,7 @@ class FitInputs(NamedTuple):
 
 
 def fit_inputs(evidence: Evidence, grid: Grid, corners: tuple[Corner, ...] = ()) -> FitInputs:
-    """Return what the fit needs of observations, which takes a while and does not depend on the bounds.
+    """Return what the fit needs of observations.
 
     At `corners`, and around changes of rates that were removed, rates may change by any amount, and no window spans
     one.
@@ -163,7 +162,7 @@ def fit_inputs(evidence: Evidence, grid: Grid, corners: tuple[Corner, ...] = ())
         moments_of(times_ns, clocks, evidence.target, evidence.received_ns),
     )
     errors_ns = exit_errors(evidence, clocks)
-    return FitInputs(evidence, ends, grid, corners, times_ns, abrupt_ns, side, cells, steadiest, errors_ns)
+    return FitInputs(evidence, ends, grid, times_ns, abrupt_ns, side, cells, steadiest, errors_ns)
 
 
 def fit(inputs: FitInputs, anchored: Bools, *, trusted: bool) -> Fit:

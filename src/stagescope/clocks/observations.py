@@ -10,67 +10,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from stagescope.clocks.collectives import (
     HOST_TIMES,
-    LATE_NS,
     Collectives,
     calls_of,
     collective_observations,
     match_calls,
 )
-from stagescope.clocks.exits import MEMBER_EXITS, OF_EXITS, with_exits
+from stagescope.clocks.exits import OF_EXITS
+from stagescope.clocks.observation_table import OBSERVATION_SCHEMA, ROWS
+from stagescope.clocks.reductions import observed_reductions, reductions_of
 from stagescope.clocks.thinning import most_of_pair, thinned
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableSequence
 
-    from stagescope.clocks.evidence import Bools, Ints
     from stagescope.model import Timeline
-
-ROWS = ("rank", "start_ns", "end_ns")
-"""The order of a spans table."""
-
-REDUCED = ("step", "stage", "tp", "cp")
-"""What the members of a gradient reduction without a number have in common."""
 
 WAITED_NS = 5_000
 """A receive that blocked for longer was waiting for its message, so its delay is that of the network path alone."""
-
-MOST_REDUCERS = 16
-"""In a reduction without a number, up to this many clocks are compared pair by pair; of more, each clock with the eight
-next to it on either side. All pairs of a large reduction would be quadratic."""
-
-STARS = 16
-"""About as many calls of a stage compare all its replicas with the last one to enter, if they are more than that."""
-
-MOST_LONG = 1_000
-"""Long delays of one large reduction that are used in each direction of its ring, about. With 125 clocks next to each
-other alone, bounds are 1.6 times as wide as with eight on either side."""
-
-OBSERVATION_SCHEMA = {
-    "kind": pl.String,
-    "source": pl.Int32,
-    "target": pl.Int32,
-    "source_rank": pl.Int32,
-    "target_rank": pl.Int32,
-    "step": pl.Int32,
-    "microbatch": pl.Int32,
-    "sent_ns": pl.Int64,
-    "received_ns": pl.Int64,
-    "waited": pl.Boolean,
-    "stay_ns": pl.Int64,
-    "by_exit": pl.Boolean,
-    "scatter_ns": pl.Int64,
-    "constant_ns": pl.Int64,
-    "target_constant_ns": pl.Int64,
-}
-
 
 NOT_COLLECTIVE = tuple(pl.lit(None).alias(name) for name in ("stay_ns", "by_exit", *OF_EXITS))
 """What only observations of collectives have."""
@@ -142,14 +105,18 @@ def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = N
         thinned(messages, most),
         thinned(actions, most),
         calls_of(timeline.spans, None if part is None else part.groups),
-        _reductions_of(timeline),
+        reductions_of(timeline),
     )
 
 
 def gather_observations(
-    parts: Sequence[Observed], diagnostics: pl.DataFrame, clocks: pl.DataFrame
+    parts: MutableSequence[Observed], diagnostics: pl.DataFrame, clocks: pl.DataFrame
 ) -> Gathered:
-    """Return all observations of a run; `diagnostics` are those of the run, `clocks` as in `observe`."""
+    """Return all observations of a run; `diagnostics` are those of the run, `clocks` as in `observe`.
+
+    `parts` is emptied, and tables are freed as soon as they have been used: with 10,000 ranks and 100 steps, this takes
+    the most memory of the alignment.
+    """
     messages = pl.concat(part.messages for part in parts)
     # Two pipelines may be on the same two clocks, and only one of them may have messages.
     joined = messages.select(PAIR).unique()
@@ -158,16 +125,22 @@ def gather_observations(
         "one", "other"
     )
     calls = pl.concat(part.calls for part in parts).sort(ROWS, maintain_order=True)
-    reductions = pl.concat(part.reductions for part in parts).sort(ROWS, maintain_order=True)
+    reductions = pl.concat(part.reductions for part in parts)
+    parts.clear()
     collectives = match_calls(calls, diagnostics, clocks)
+    del calls
     host_timed = diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
     ways = [set(messages[way].unique().to_list()) for way in ("source", "target")]
     messaging = pl.Series("clock", sorted(ways[0] & ways[1]), pl.Int32)
     numbered, exits_of_numbered = collective_observations(collectives, host_timed, messaging)
     numbered = numbered.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())
-    unnumbered, exits = _reductions(reductions, clocks)
-    together = thinned(pl.concat([numbered, unnumbered]), most_of_pair(clocks["clock"].n_unique()))
-    every = pl.concat([messages, actions, together])
+    reductions = reductions.sort(ROWS, maintain_order=True)
+    unnumbered, exits = observed_reductions(reductions, clocks)
+    del reductions
+    together = pl.concat([numbered, unnumbered])
+    del numbered, unnumbered
+    every = pl.concat([messages, actions, thinned(together, most_of_pair(clocks["clock"].n_unique()))])
+    del messages, actions, together
     return Gathered(
         every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True),
         collectives,
@@ -269,132 +242,3 @@ def _between_clocks(pairs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     return found.filter(pl.col("source") != pl.col("target")).select(
         pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()
     )
-
-
-def _reductions_of(timeline: Timeline) -> pl.DataFrame:
-    """Return the rows of gradient reductions without a number, with what identifies their members.
-
-    `occurrence` counts those of a rank in a step, and `times` is how many it has.
-    """
-    is_whole = pl.col("stage").is_not_null() & pl.col("pair").is_null()
-    spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & is_whole).select(*ROWS, "step", "stage")
-    ranks = timeline.ranks.select("rank", "tp", "cp")
-    placed = spans.join(ranks, on="rank", how="left", maintain_order="left")
-    counts = {"occurrence": pl.int_range(pl.len(), dtype=pl.Int32), "times": pl.len()}
-    ordered = placed.sort(ROWS, maintain_order=True)
-    return ordered.with_columns(**{name: count.over(*REDUCED, "rank") for name, count in counts.items()})
-
-
-def _reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the observations of gradient reductions without a number, and how far apart their ranks leave.
-
-    The last rank to enter one came before the first rank to leave it: one observation per pair of clocks. The members
-    of a reduction are the replicas of one stage and tensor coordinate. Reductions that the members did not run equally
-    often in a step are omitted, because it is unknown which belong together.
-    """
-    group = list(REDUCED)
-    spans = spans.join(clocks, on="rank").sort("start_ns", maintain_order=True)
-    spans = spans.filter((pl.col("times").min() == pl.col("times").max()).over(group))
-    key = [*group, "occurrence"]
-    members = _of_clocks(spans, key)
-    # All leave at about the same time, so the shortest stay is that of the last to enter, on whichever clock.
-    stay_ns = pl.col("left_ns") - pl.col("entered_ns")
-    members = members.sort(*group, "occurrence", "clock").with_columns(
-        waited=stay_ns - stay_ns.min().over(key) <= LATE_NS
-    )
-    named = members.with_columns(slot="occurrence", call="step", name=_name_of_reduction())
-    members, exits = with_exits(named.filter((pl.len() > 1).over(key)), tuple(group[1:]))
-    ends = ("clock", "entered_ns", "left_ns", "entered_rank", "left_rank", "step", "waited", *MEMBER_EXITS)
-    parts = [
-        _compared(own.select(key).to_struct().rle_id().to_numpy(), own.select(ends))
-        for own in members.partition_by(group[1:], maintain_order=True)
-    ]
-    return pl.concat([pl.DataFrame(schema=OBSERVATION_SCHEMA), *parts]), exits
-
-
-def _of_clocks(spans: pl.DataFrame, key: list[str]) -> pl.DataFrame:
-    """Return one row per reduction and clock: when the last of its ranks entered and the first left, and which."""
-    names = [*key, "clock"]
-    places = spans.select("rank", *(name for name in names if name not in {"step", "occurrence"})).unique()
-    if not places.drop("rank").is_duplicated().any():  # one rank each, as usual
-        ends = {"entered_ns": "start_ns", "left_ns": "end_ns", "entered_rank": "rank", "left_rank": "rank"}
-        return spans.select(*names, **ends)
-    return spans.group_by(names, maintain_order=True).agg(
-        entered_ns=pl.max("start_ns"),
-        left_ns=pl.min("end_ns"),
-        entered_rank=pl.col("rank").gather(pl.col("start_ns").arg_max()).first(),
-        left_rank=pl.col("rank").gather(pl.col("end_ns").arg_min()).first(),
-    )
-
-
-def _name_of_reduction() -> pl.Expr:
-    where = [
-        pl.when(pl.col(name).is_not_null()).then(pl.format(f", {name} {{}}", name)).otherwise(pl.lit(""))
-        for name in ("tp", "cp")
-    ]
-    return pl.concat_str(pl.format("gradient reductions of stage {}", "stage"), *where)
-
-
-def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
-    """Return the observations of the reductions of one stage; `call` is the number of that of each member.
-
-    The members of a call are next to each other, in the order of their clocks. Those of large calls form a ring, in
-    which any two are connected through others, and some calls also connect all of them with the last one to enter. Long
-    delays are used between two clocks without short ones, in calls of
-    more than MOST_LONG / 8 clocks only the nearer ones: they would be most of the observations of a run.
-    """
-    size = np.bincount(call)[call]
-    first = (np.cumsum(np.bincount(call)) - np.bincount(call))[call]
-    rows = np.arange(len(call))
-    sources, targets, near_ones = [], [], []
-    for number in range(1, MOST_REDUCERS + 1):
-        near = number if number <= MOST_REDUCERS // 2 else number - MOST_REDUCERS - 1
-        distance = np.where(size <= MOST_REDUCERS, number, near)
-        there = rows[distance < size]
-        sources.append(there)
-        targets.append((first + (rows - first + distance) % size)[there])
-        near_ones.append((np.abs(distance) <= np.maximum(1, MOST_LONG // size))[there])
-    source, target, is_near = (np.concatenate(parts) for parts in (sources, targets, near_ones))
-    clock, waited = (members[name].to_numpy() for name in ("clock", "waited"))
-    pair = clock[source].astype(np.int64) * (int(clock.max(initial=0)) + 1) + clock[target]
-    has_short = np.unique(pair[waited[source]])
-    is_open = is_near.astype(bool) & ~np.isin(pair, has_short)
-    kept = waited[source] | (size[source] <= MOST_REDUCERS) | is_open
-    hub, spoke = _stars(call, size, waited)
-    by, to = (members[np.concatenate(ends)] for ends in ((source[kept], hub), (target[kept], spoke)))
-    return pl.DataFrame(
-        {
-            "kind": pl.repeat("reduction", by.height, eager=True),
-            "source": by["clock"],
-            "target": to["clock"],
-            "source_rank": by["entered_rank"],
-            "target_rank": to["left_rank"],
-            "step": by["step"],
-            "microbatch": pl.repeat(None, by.height, dtype=pl.Int32, eager=True),
-            "sent_ns": by["entered_ns"],
-            "received_ns": to["left_ns"],
-            "waited": by["waited"],
-            "stay_ns": by["left_ns"] - by["entered_ns"],
-            "by_exit": pl.repeat(value=True, n=by.height, eager=True),
-            **{name: by[name] for name in MEMBER_EXITS},
-            "target_constant_ns": to["constant_ns"],
-        },
-        schema=OBSERVATION_SCHEMA,
-    )
-
-
-def _stars(call: Ints, size: Ints, waited: Bools) -> tuple[Ints, Ints]:
-    """Return the members of some large calls, and for each of them the last one to enter: sources and targets.
-
-    In a ring of a thousand clocks, errors add up from neighbor to neighbor, and most clocks are never the last.
-    """
-    every = max(1, (int(call.max(initial=0)) + 1) // STARS)
-    rows = np.flatnonzero((size > MOST_REDUCERS) & (call % every == 0))
-    late = rows[waited[rows]]
-    calls, first = np.unique(call[late], return_index=True)
-    place = np.searchsorted(calls, call[rows])
-    hub = late[first][np.minimum(place, max(0, len(calls) - 1))] if len(calls) else rows
-    apart = np.abs(rows - hub)
-    apart = np.minimum(apart, size[rows] - apart)
-    is_far = apart > MOST_REDUCERS // 2
-    return hub[is_far], rows[is_far]

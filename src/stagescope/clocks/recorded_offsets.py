@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.clocks.exits import OF_EXITS
-from stagescope.clocks.observations import OBSERVATION_SCHEMA
+from stagescope.clocks.observation_table import OBSERVATION_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

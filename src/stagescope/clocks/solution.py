@@ -8,7 +8,6 @@ rest is solved without them.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +24,7 @@ from stagescope.clocks.conflicts import (
     find_outliers,
     unproven_outliers,
 )
-from stagescope.clocks.estimate import FitInputs, fit, fit_inputs
+from stagescope.clocks.estimate import fit, fit_inputs
 from stagescope.clocks.excursions import excursions
 from stagescope.clocks.grid import TOLERANCE_NS, Grid, grid_of, knots_for
 from stagescope.clocks.grouped import distinct
@@ -106,11 +105,11 @@ class Screened:
 
 
 class Bounded(NamedTuple):
-    """Observations without outliers, the bounds that they give, and what the fit needs."""
+    """Observations without outliers, the bounds that they give, and where rates change abruptly without them."""
 
     screened: Screened
     bounds: Bounds
-    inputs: FitInputs
+    corners: tuple[Corner, ...]
 
 
 def solve(
@@ -155,39 +154,20 @@ def solve(
 def _bounded(
     inside: Evidence, grid: Grid, reference: Ints, corners: tuple[Corner, ...]
 ) -> tuple[Bounded | None, list[tuple[int, int, float]]]:
-    """Return bounds without contradictions, None if there are none, and the pairs with too many outliers, if any.
-
-    What the fit needs is found at the same time by another thread, because NumPy computes without the lock of the
-    interpreter: if nothing contradicts, as usual, while contradictions are searched for.
-    """
-    with ThreadPoolExecutor(1) as aside:
-        every = Screened(inside, grid, (), {}, 0.0)
-        inputs = aside.submit(_inputs_of_fit, every, len(reference), corners)
-        screened = screen(inside, grid, reference)
-        # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil
-        # them.
-        worst = pairs_with_many_outliers(inside, screened.rejected)
-        if worst:
-            return None, worst
-        if screened.grid is not grid:
-            inputs = aside.submit(_inputs_of_fit, screened, len(reference), corners)
-        fractions = (each for each in OUTLIER_FRACTIONS if each > screened.outlier_fraction)
-        for outlier_fraction in (screened.outlier_fraction, *fractions):
-            limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
-            around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
-            found = bound(limits, screened.grid, reference, around)
-            if not contradicting_pairs(limits) and not found.contradictory.any():
-                certain = replace(screened, outlier_fraction=outlier_fraction)
-                return Bounded(certain, found, inputs.result()), []
+    """Return bounds without contradictions, None if there are none, and the pairs with too many outliers, if any."""
+    screened = screen(inside, grid, reference)
+    # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil them.
+    worst = pairs_with_many_outliers(inside, screened.rejected)
+    if worst:
+        return None, worst
+    fractions = (each for each in OUTLIER_FRACTIONS if each > screened.outlier_fraction)
+    for outlier_fraction in (screened.outlier_fraction, *fractions):
+        limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
+        around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
+        found = bound(limits, screened.grid, reference, around)
+        if not contradicting_pairs(limits) and not found.contradictory.any():
+            return Bounded(replace(screened, outlier_fraction=outlier_fraction), found, corners), []
     return None, []
-
-
-def _inputs_of_fit(screened: Screened, clocks: int, corners: tuple[Corner, ...]) -> FitInputs:
-    # Observations in an unbounded stretch are probably correct, which is good enough for an estimate.
-    if screened.rejected:
-        corners = tuple(rate_changes(screened.kept, clocks).corners)
-    corners = tuple(each for each in corners if not _is_explained(each, screened.attributed))
-    return fit_inputs(screened.kept, screened.grid.seen, corners)
 
 
 def _without_disputed(found: Bounds, reference: Ints, contradictions: list[Contradiction]) -> Bounds:
@@ -301,10 +281,15 @@ def _unnoticed_fraction(kept: Evidence, grid: Grid, conflict_ns: Floats) -> floa
 
 def _solution(bounded: Bounded, reference: Ints, contradictions: tuple[Contradiction, ...]) -> Solution:
     """Return the solution: the estimate at every knot, moved into its bounds where it is outside."""
-    screened, found, inputs = bounded
-    grid, corners = screened.grid, inputs.corners
+    screened, found, corners = bounded
+    grid = screened.grid
     count, clocks = found.upper_ns.shape
     anchored = reference == np.arange(clocks)
+    if screened.rejected:
+        corners = tuple(rate_changes(screened.kept, clocks).corners)
+    corners = tuple(each for each in corners if not _is_explained(each, screened.attributed))
+    # Observations in an unbounded stretch are probably correct, which is good enough for an estimate.
+    inputs = fit_inputs(screened.kept, grid.seen, corners)
     fitted = fit(inputs, anchored, trusted=not screened.outlier_fraction)
     clock = np.tile(np.arange(clocks), count)
     knots = moments_of(fitted.times_ns, clocks, clock, np.repeat(grid.knots_ns, clocks))
