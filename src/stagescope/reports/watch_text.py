@@ -57,14 +57,21 @@ def change_text(change: Change) -> str:
         more, share = duration_text(round(change.now - change.usual)), 100 * change.size
         return f"{name} takes {more} more per iteration ({share:.0f} % of the usual iteration)"
     before, now = duration_text(round(change.usual)), duration_text(round(change.now))
-    is_rank, size, compared = change.subject.kind == RANK, change.size, ""
-    if change.relative_size is not None and size < LEAST_OWN * change.relative_size:
-        size = change.relative_size
-        compared = f" relative to the other {'ranks' if is_rank else 'links'}, which became faster"
+    is_rank, size, relative_size = change.subject.kind == RANK, change.size, change.relative_size
+    if relative_size is not None and size < LEAST_OWN * relative_size:
+        share = 100 * relative_size
+        if is_rank:
+            return (
+                f"{name} is {share:.0f} % slower relative to the other ranks, which became faster "
+                f"(its actions take {now} per step, {before} before)"
+            )
+        return (
+            f"{name} takes {share:.0f} % longer relative to the other links, which became faster "
+            f"({now}, {before} before)"
+        )
     if is_rank:
-        times = f"its actions take {now} per step, {before} before"
-        return f"{name} is {100 * size:.0f} % slower{compared} ({times})"
-    return f"{name} takes {100 * size:.0f} % longer{compared} ({now}, {before} before)"
+        return f"{name} is {100 * size:.0f} % slower (its actions take {now} per step, {before} before)"
+    return f"{name} takes {100 * size:.0f} % longer ({now}, {before} before)"
 
 
 def value_text(quantity: str, value: float) -> str:
