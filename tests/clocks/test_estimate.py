@@ -3,7 +3,7 @@ import pytest
 
 from evidence_rows import evidence_from_rows
 from stagescope.clocks import condensed
-from stagescope.clocks.estimate import fit, fit_inputs
+from stagescope.clocks.estimate import fit
 from stagescope.clocks.grid import Adjustment, grid_of
 from stagescope.clocks.knots import moments_of
 from stagescope.clocks.normal_equations import Way
@@ -25,7 +25,7 @@ def messages(ahead_ns, *, each=400, spreads_ns=(30_000, 60_000), length_ns=10 * 
 def corrections(evidence, *, adjustments=(), at_ns=(0.5, 5.0, 9.5)):
     grid = grid_of(np.linspace(0, 10 * SECOND_NS, 20), np.array([0.0, 2e-4]), adjustments)
     moments_ns = np.array(at_ns) * SECOND_NS
-    fitted = fit(fit_inputs(evidence, grid), ANCHORED, trusted=True)
+    fitted = fit(evidence, grid, ANCHORED, trusted=True)
     return fitted, fitted.at(
         grid, moments_of(fitted.times_ns, len(ANCHORED), np.ones(len(at_ns), np.int64), moments_ns)
     )
@@ -86,7 +86,7 @@ def test_a_ring_of_clocks_is_solved_exactly_where_iterations_do_not_converge(mos
             ]
     budget = np.full(clocks, 2e-4)
     grid = grid_of(np.linspace(0, 10 * SECOND_NS, 20), budget, ())
-    fitted = fit(fit_inputs(evidence_from_rows(rows), grid), np.arange(clocks) == 0, trusted=True)
+    fitted = fit(evidence_from_rows(rows), grid, np.arange(clocks) == 0, trusted=True)
     found_ns = fitted.at(
         grid, moments_of(fitted.times_ns, clocks, np.arange(clocks), np.full(clocks, 5 * SECOND_NS))
     )

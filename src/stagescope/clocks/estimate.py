@@ -20,14 +20,15 @@ from scipy.sparse import coo_array, csc_array  # type: ignore[import-untyped]
 from stagescope.clocks.conflicts import tight
 from stagescope.clocks.exits import compared_by_exits, exit_errors
 from stagescope.clocks.grouped import distinct
-from stagescope.clocks.knots import Moments, moments_of, place_between
+from stagescope.clocks.knots import moments_of, place_between
 from stagescope.clocks.normal_equations import Method, solution
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
-from stagescope.clocks.windows import LOW_QUANTILE, Cells, Problem, Windows, cells_of, windows_of
+from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
     from stagescope.clocks.grid import Grid
+    from stagescope.clocks.knots import Moments
     from stagescope.clocks.rates import Corner
 
 ROUNDS = 4
@@ -118,27 +119,10 @@ class Fit:
         return np.asarray(value)
 
 
-class FitInputs(NamedTuple):
-    """What the fit needs of the observations.
-
-    `ends` are the moments at which their messages were sent and received, `side` is how many adjustments and corners
-    are before each observation, `cells` and `steadiest_cells` are the windows for the most variable and the steadiest
-    rates, and `exit_errors_ns` are those of `exit_errors`.
-    """
-
-    evidence: Evidence
-    ends: tuple[Moments, Moments]
-    grid: Grid
-    times_ns: Floats
-    abrupt_ns: Floats
-    side: Ints
-    cells: Cells | None
-    steadiest_cells: Cells | None
-    exit_errors_ns: Floats
-
-
-def fit_inputs(evidence: Evidence, grid: Grid, corners: tuple[Corner, ...] = ()) -> FitInputs:
-    """Return what the fit needs of observations.
+def fit(
+    evidence: Evidence, grid: Grid, anchored: Bools, corners: tuple[Corner, ...] = (), *, trusted: bool
+) -> Fit:
+    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found.
 
     At `corners`, and around changes of rates that were removed, rates may change by any amount, and no window spans
     one.
@@ -148,38 +132,25 @@ def fit_inputs(evidence: Evidence, grid: Grid, corners: tuple[Corner, ...] = ())
     evidence = evidence.where(tight(evidence, clocks, by_channel=True))
     abrupt_ns = _abrupt(grid, corners)
     times_ns = _times(evidence, grid, FINER if len(abrupt_ns) else 1)
-    before = grid.segment_at(evidence.source, evidence.sent_ns)
-    after = grid.segment_at(evidence.target, evidence.received_ns)
-    usable = (before >= 0) & (after >= 0)
-    side = before + after + np.searchsorted(np.sort(abrupt_ns.mean(axis=1)), evidence.sent_ns)
-    evidence, side = evidence.where(usable), side[usable]
-    cells, steadiest = (
-        cells_of(evidence, times_ns, side, each.per_window) if len(evidence) else None
-        for each in (MOST_VARIABLE, STEADIER[0])
-    )
-    ends = (
-        moments_of(times_ns, clocks, evidence.source, evidence.sent_ns),
-        moments_of(times_ns, clocks, evidence.target, evidence.received_ns),
-    )
-    errors_ns = exit_errors(evidence, clocks)
-    return FitInputs(evidence, ends, grid, times_ns, abrupt_ns, side, cells, steadiest, errors_ns)
-
-
-def fit(inputs: FitInputs, anchored: Bools, *, trusted: bool) -> Fit:
-    """Return the fitted corrections; those of `anchored` clocks are 0. `trusted`: no outliers were found."""
-    evidence, grid, times_ns, abrupt_ns = inputs.evidence, inputs.grid, inputs.times_ns, inputs.abrupt_ns
-    clocks = len(grid.budget)
     result = Fit(
         times_ns,
         np.zeros((len(times_ns), clocks)),
         -np.array([adjustment.size_ns for adjustment in grid.adjustments]),
     )
-    if inputs.cells is None:
+    before = grid.segment_at(evidence.source, evidence.sent_ns)
+    after = grid.segment_at(evidence.target, evidence.received_ns)
+    usable = (before >= 0) & (after >= 0)
+    side = before + after + np.searchsorted(np.sort(abrupt_ns.mean(axis=1)), evidence.sent_ns)
+    evidence, side = evidence.where(usable), side[usable]
+    if not len(evidence):
         return result
     problem = Problem(
         evidence,
-        inputs.ends,
-        inputs.cells,
+        (
+            moments_of(times_ns, clocks, evidence.source, evidence.sent_ns),
+            moments_of(times_ns, clocks, evidence.target, evidence.received_ns),
+        ),
+        cells_of(evidence, times_ns, side, MOST_VARIABLE.per_window),
         grid,
         anchored,
         ROUND_TRIP_QUANTILE if trusted else LOW_QUANTILE,
@@ -187,18 +158,14 @@ def fit(inputs: FitInputs, anchored: Bools, *, trusted: bool) -> Fit:
     )
     smoothness = _smoothness(times_ns, clocks, MOST_VARIABLE.walk, abrupt_ns)
     result = _refined(result, problem, smoothness, range(FIRST_ROUNDS))
-    cells = inputs.steadiest_cells
     for rate_noise in STEADIER:
-        longer = replace(
-            problem, cells=cells or cells_of(evidence, times_ns, inputs.side, rate_noise.per_window)
-        )
-        cells = None  # of the first alone
+        longer = replace(problem, cells=cells_of(evidence, times_ns, side, rate_noise.per_window))
         smoother = _smoothness(times_ns, clocks, rate_noise.walk, abrupt_ns)
         steadier = _refined(result, longer, smoother, range(ROUNDS))
         if _misfit(windows_of(longer, steadier, is_first=False)) <= MISFIT:
-            return _with_errors(steadier, (longer, problem), smoother, inputs.exit_errors_ns)
+            return _with_errors(steadier, longer, smoother, finest=problem)
     result = _refined(result, problem, smoothness, range(FIRST_ROUNDS, ROUNDS))
-    return _with_errors(result, (problem, problem), smoothness, inputs.exit_errors_ns)
+    return _with_errors(result, problem, smoothness, finest=problem)
 
 
 def _abrupt(grid: Grid, corners: tuple[Corner, ...]) -> Floats:
@@ -216,21 +183,18 @@ def _refined(result: Fit, problem: Problem, smoothness: coo_array, rounds: range
     return result
 
 
-def _with_errors(
-    result: Fit, problems: tuple[Problem, Problem], smoothness: coo_array, exit_errors_ns: Floats
-) -> Fit:
-    """Return the fit with its standard errors; `problems` are its own, and that with the shortest windows.
+def _with_errors(result: Fit, problem: Problem, smoothness: coo_array, finest: Problem) -> Fit:
+    """Return the fit with its standard errors; `finest` has the shortest windows.
 
     Where the shortest windows deviate from the fit by more than their variances allow, such as where a clock was slewed
     by too little to be found, all windows of that pair are less certain by as much (Birge 1932).
     """
-    problem, finest = problems
     windows = windows_of(replace(problem, has_exits=True), result, is_first=False)
     ratio = birge_ratios(windows_of(finest, result, is_first=False), len(windows.constant_ns))
     windows = replace(
         windows,
         weight=windows.weight / ratio[windows.constant] ** 2,
-        exit_errors_ns=exit_errors_ns,
+        exit_errors_ns=exit_errors(problem.evidence, len(problem.anchored)),
     )
     system = _system(windows, problem.grid, result, problem.anchored, smoothness)
     return replace(

@@ -9,7 +9,7 @@ rest is solved without them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
@@ -24,7 +24,7 @@ from stagescope.clocks.conflicts import (
     find_outliers,
     unproven_outliers,
 )
-from stagescope.clocks.estimate import fit, fit_inputs
+from stagescope.clocks.estimate import fit
 from stagescope.clocks.excursions import excursions
 from stagescope.clocks.grid import TOLERANCE_NS, Grid, grid_of, knots_for
 from stagescope.clocks.grouped import distinct
@@ -104,14 +104,6 @@ class Screened:
     outlier_fraction: float
 
 
-class Bounded(NamedTuple):
-    """Observations without outliers, the bounds that they give, and where rates change abruptly without them."""
-
-    screened: Screened
-    bounds: Bounds
-    corners: tuple[Corner, ...]
-
-
 def solve(
     evidence: Evidence,
     clocks: int,
@@ -135,10 +127,27 @@ def solve(
             (grid.segment_at(inside.source, inside.sent_ns) >= 0)
             & (grid.segment_at(inside.target, inside.received_ns) >= 0)
         )
-        bounded, worst = _bounded(inside, grid, reference, corners)
-        if bounded is not None:
-            found = _without_disputed(bounded.bounds, reference, contradictions)
-            return _solution(bounded._replace(bounds=found), reference, tuple(contradictions))
+        screened = screen(inside, grid, reference)
+        # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil
+        # them.
+        worst = pairs_with_many_outliers(inside, screened.rejected)
+        for outlier_fraction in (
+            screened.outlier_fraction,
+            *(s for s in OUTLIER_FRACTIONS if s > screened.outlier_fraction),
+        ):
+            if worst:
+                break
+            limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
+            around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
+            found = bound(limits, screened.grid, reference, around)
+            if not contradicting_pairs(limits) and not found.contradictory.any():
+                found = _without_disputed(found, reference, contradictions)
+                return _solution(
+                    replace(screened, outlier_fraction=outlier_fraction),
+                    reference,
+                    found,
+                    (tuple(contradictions), corners),
+                )
         if not worst:
             plain_limits = limits_of(constraints_of(inside, grid, 0.0), grid)
             worst = sorted(contradicting_pairs(plain_limits), key=lambda pair: -pair[2])[:1]
@@ -149,25 +158,6 @@ def solve(
         ]
         keys = [key for one, other, _ in worst for key in (one * clocks + other, other * clocks + one)]
         evidence = evidence.where(~np.isin(evidence.source * clocks + evidence.target, keys))
-
-
-def _bounded(
-    inside: Evidence, grid: Grid, reference: Ints, corners: tuple[Corner, ...]
-) -> tuple[Bounded | None, list[tuple[int, int, float]]]:
-    """Return bounds without contradictions, None if there are none, and the pairs with too many outliers, if any."""
-    screened = screen(inside, grid, reference)
-    # A pair whose observations are mostly outliers is excluded before the bounds are computed: it would spoil them.
-    worst = pairs_with_many_outliers(inside, screened.rejected)
-    if worst:
-        return None, worst
-    fractions = (each for each in OUTLIER_FRACTIONS if each > screened.outlier_fraction)
-    for outlier_fraction in (screened.outlier_fraction, *fractions):
-        limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
-        around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
-        found = bound(limits, screened.grid, reference, around)
-        if not contradicting_pairs(limits) and not found.contradictory.any():
-            return Bounded(replace(screened, outlier_fraction=outlier_fraction), found, corners), []
-    return None, []
 
 
 def _without_disputed(found: Bounds, reference: Ints, contradictions: list[Contradiction]) -> Bounds:
@@ -279,18 +269,22 @@ def _unnoticed_fraction(kept: Evidence, grid: Grid, conflict_ns: Floats) -> floa
     return float(min(OUTLIER_FRACTIONS[-1], UNNOTICED_PER_NOTICED * (small_count + 1) / max(1, len(kept))))
 
 
-def _solution(bounded: Bounded, reference: Ints, contradictions: tuple[Contradiction, ...]) -> Solution:
+def _solution(
+    screened: Screened,
+    reference: Ints,
+    found: Bounds,
+    also: tuple[tuple[Contradiction, ...], tuple[Corner, ...]],
+) -> Solution:
     """Return the solution: the estimate at every knot, moved into its bounds where it is outside."""
-    screened, found, corners = bounded
     grid = screened.grid
     count, clocks = found.upper_ns.shape
     anchored = reference == np.arange(clocks)
-    if screened.rejected:
-        corners = tuple(rate_changes(screened.kept, clocks).corners)
-    corners = tuple(each for each in corners if not _is_explained(each, screened.attributed))
     # Observations in an unbounded stretch are probably correct, which is good enough for an estimate.
-    inputs = fit_inputs(screened.kept, grid.seen, corners)
-    fitted = fit(inputs, anchored, trusted=not screened.outlier_fraction)
+    contradictions, corners = also
+    if screened.rejected:
+        corners = tuple(rate_changes(screened.kept, len(reference)).corners)
+    corners = tuple(each for each in corners if not _is_explained(each, screened.attributed))
+    fitted = fit(screened.kept, grid.seen, anchored, corners, trusted=not screened.outlier_fraction)
     clock = np.tile(np.arange(clocks), count)
     knots = moments_of(fitted.times_ns, clocks, clock, np.repeat(grid.knots_ns, clocks))
     x_ns = fitted.at(grid, knots).reshape(count, clocks)
