@@ -2,8 +2,8 @@
 
 `concurrent.futures` fails every item that is left when one worker is killed, and does not state which item it was
 working on. Here each worker has a connection of its own, so that exactly that item is run again. While a worker works,
-its next item is already there: otherwise, on a machine whose processors are all busy, it would wait for 15 ms until
-this process has been scheduled and has sent one.
+its next item is already there: otherwise, where all processors are busy, it would wait about 10 ms for this process to
+be scheduled and to send one.
 """
 
 from __future__ import annotations
