@@ -1,9 +1,10 @@
 """The check on a GPU: what device timing relies on, how accurate it is, and what it costs. `make gpu-check` runs this.
 
-Needs only the project and a torch for the GPU: PYTHONPATH=src python benchmarks/gpu_check.py [--parts AF]. Each part
-runs in a process of its own and at most ten minutes pass. Prints a table, writes it with the device, the driver, torch
-and the date into docs/accuracy.md and all values into a JSON file, and exits with status 1 if a value is not as
-expected. Without a GPU it reports this and exits with status 0.
+Builds the extension of native/ for this Python if it can. Needs only the project and a torch for the GPU:
+PYTHONPATH=src python benchmarks/gpu_check.py [--parts AF]. Each part runs in a process of its own and at most ten
+minutes pass. Prints a table, writes it with the device, the driver, torch and the date into docs/accuracy.md and all
+values into a JSON file, and exits with status 1 if a value is not as expected. Without a GPU it reports this and exits
+with status 0.
 
 --dry-run runs all parts on a simulated device, whose times mean nothing: it shows that the check itself works.
 """
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 import traceback
 from pathlib import Path
@@ -40,6 +42,7 @@ def main() -> int:
     if not facts.get("device"):
         print("torch finds no GPU: nothing was measured.")
         return 0
+    build_extension()
     print(f"{facts['date']}, {facts['device']}, driver {facts['driver']}, torch {facts['torch']}", flush=True)
     results = []
     for part in PARTS:
@@ -75,6 +78,13 @@ def parse_arguments() -> argparse.Namespace:
     if unknown or not arguments.parts:
         parser.error(f"--parts takes letters of {letters}, and not {''.join(unknown) or 'none'}")
     return arguments
+
+
+def build_extension() -> None:
+    """Build the extension in C for this Python beside the sources, unless it is there or cannot be built."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    if not (ROOT / "src" / "stagescope" / "record" / f"_plain{suffix}").exists():
+        subprocess.run([sys.executable, ROOT / "tools" / "build_hook.py"], check=False)
 
 
 def check(part: Part, *, dry_run: bool) -> dict[str, Any]:

@@ -2,8 +2,13 @@
 
     python benchmarks/recorded_ranks.py [--ranks 4] [--schedule 1F1B] [--microbatches 32] [--steps 30] [--functions]
     python benchmarks/recorded_ranks.py --framework megatron [--schedule 1F1B|interleaved] ...
+    python benchmarks/recorded_ranks.py --timing device ...
 
 The former trains with torch.distributed.pipelining, the latter with Megatron-core 0.16, which must be installed.
+
+With `--timing device`, the actions and receives of the same training are timed with events of the GPU of this machine,
+as if its tensors were there: gloo cannot send those. What it takes to read the times of the events at the end of a step
+is measured, too.
 
 Ranks that wait for each other on a few processors have no step time worth comparing. The CPU clock of the training
 thread is read around each function that the recorder wraps, and inside of it, around the original: the difference is
@@ -19,12 +24,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import stagescope.record as record
 from stagescope.ingest.recording.frames import read_contents
@@ -36,6 +45,8 @@ if TYPE_CHECKING:
 WARM_UP, WIDTH = 5, 64
 LENGTH, ROWS = 4, 2
 """Of a micro-batch of Megatron-core."""
+PAUSE_S = 0.1
+"""Between two steps that are timed on a GPU, whose records wait for the next anchor: there are about 1,000 a second."""
 KEPT = 0.9
 """The part of the calls of each function that is counted, without the slowest ones: they were interrupted."""
 METHODS = (
@@ -95,6 +106,29 @@ class Point:
             means.append(sum(kept) / len(kept) / 1e3)
         steps = self._costs[True][WARM_UP:]
         return means[0] - means[1], sum(map(len, steps)) / len(steps)
+
+
+def time_on_gpu() -> list[list[float]]:
+    """Let the recorder time all actions on the GPU, whatever device a framework reports.
+
+    Returns a list, to whose last element the time that it takes to read events is appended, in microseconds.
+    """
+    torch, timing, device_timer = (
+        importlib.import_module(name)
+        for name in ("torch", "stagescope.record.timing", "stagescope.record.devices.device_timer")
+    )
+    torch.ones(1, device="cuda")
+    report_device, harvest = timing.Timer.set_tensor_device, device_timer.DeviceTimer.harvest
+    steps: list[list[float]] = [[]]
+
+    def timed_harvest(timer: Any) -> None:
+        begun_ns = thread_time_ns()
+        harvest(timer)
+        steps[-1].append((thread_time_ns() - begun_ns) / 1e3)
+
+    device_timer.DeviceTimer.harvest = timed_harvest
+    timing.Timer.set_tensor_device = lambda timer, *_: report_device(timer, "cuda:0")
+    return steps
 
 
 def points() -> Iterator[Point]:
@@ -242,9 +276,11 @@ def run_rank(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo", init_method=store, rank=options.rank, world_size=options.ranks)
     points_of, training = FRAMEWORKS[options.framework]
     observed = [*points(), *points_of()]
+    reads = time_on_gpu() if options.timing == "device" else [[]]
     record.start(options.directory / "recording")
     for point in observed:
         point.wrap()
+    pause_s = PAUSE_S if options.timing == "device" else 0.0
     step, guards = training(options), list(session.recorder.guards.values())
     for number in range(2 * (WARM_UP + options.steps)):
         on = number % 2 == 0
@@ -253,12 +289,18 @@ def run_rank(options: argparse.Namespace) -> None:
         for point in observed:
             point.begin_step(on=on)
         session.recorder.flush()
+        time.sleep(pause_s)
+        reads.append([])
         step()
     session.recorder.flush()
     spans = read_contents(Path(session.recorder.path).read_bytes()).spans
-    records = int((spans["step"] == max(spans["step"])).sum())
+    records = int(np.unique(spans["step"], return_counts=True)[1].max())  # the last step may wait for the GPU
     costs = {point.name: point.cost_us() for point in observed}
-    (options.directory / f"{options.rank}.json").write_text(json.dumps([records, costs]), encoding="ascii")
+    if options.timing == "device":
+        costs["reading of events"] = statistics.median(sum(step) for step in reads[1 + 2 * WARM_UP :: 2]), 1
+    device = session.recorder.timer.device
+    found = [records, costs, device.model if device else "the host"]
+    (options.directory / f"{options.rank}.json").write_text(json.dumps(found), encoding="ascii")
     dist.barrier()
     record.stop()
     dist.destroy_process_group()
@@ -269,9 +311,11 @@ def report(options: argparse.Namespace, directory: Path) -> None:
     size = f"{options.microbatches} micro-batches, {options.ranks} rank{'s' * (options.ranks > 1)}"
     print(f"{options.schedule}, {size}: CPU us of the training thread in the functions that are wrapped")
     for rank in range(options.ranks):
-        records, costs = json.loads((directory / f"{rank}.json").read_text(encoding="ascii"))
+        records, costs, device = json.loads((directory / f"{rank}.json").read_text(encoding="ascii"))
         total = sum(cost * calls for cost, calls in costs.values())
-        print(f"  rank {rank}: {total:.0f} us for {records} records, {total / records:.1f} us a record")
+        print(
+            f"  rank {rank}, timed on {device}: {total:.0f} us for {records} records, {total / records:.1f} us a record"
+        )
         for name, (cost, calls) in costs.items() if options.functions else ():
             if calls:
                 print(f"    {name:28}{calls:6.0f} calls a step, {cost:+6.2f} us each")
@@ -286,6 +330,7 @@ def main() -> None:
     options.add_argument("--schedule", default="1F1B")
     options.add_argument("--microbatches", type=int, default=32)
     options.add_argument("--steps", type=int, default=30)
+    options.add_argument("--timing", choices=("host", "device"), default="host")
     options.add_argument("--functions", action="store_true", help="print the cost of each function")
     options.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     options.add_argument("--directory", type=Path, help=argparse.SUPPRESS)

@@ -98,14 +98,15 @@ int give_to_guard(const Wrapper *self, PyObject *action)
 }
 
 /* Record an action that ends now, in Python where it is unusual. Return -1 with an exception. */
-static int record(const Wrapper *self, const Action *found, int64_t start_ns)
+static int record(const Wrapper *self, const Action *found, int64_t start)
 {
     PyObject *recorder = self->refs[RECORDER];
     Ring *ring = (Ring *)self->refs[RING];
-    Record *record = is_open(ring, recorder) ? next_record(ring, (uint8_t)found->kind) : NULL;
+    int64_t end_moment = is_open(ring, recorder) ? moment_of(recorder, 0) : UNMARKED;
+    Record *record = end_moment == UNMARKED ? NULL : new_record(ring, recorder, (uint8_t)found->kind);
     if (record != NULL) {
-        record->start_ns = start_ns;
-        record->end_ns = now_ns();
+        record->start_ns = start;
+        record->end_ns = end_moment;
         record->stage = found->stage;
         record->microbatch = found->microbatch;
         record->chunk = (int16_t)found->chunk;
@@ -114,27 +115,31 @@ static int record(const Wrapper *self, const Action *found, int64_t start_ns)
             set_slot(recorder, slots.has_actions, Py_True);
         return 0;
     }
-    PyObject *start = PyLong_FromLongLong(start_ns), *done = NULL;
-    if (start != NULL)
-        done = PyObject_CallMethodObjArgs(self->refs[ACTIONS], end, found->action, start, Py_None, NULL);
-    Py_XDECREF(start);
+    forget_moment(recorder, end_moment);
+    PyObject *begun = moment_object(recorder, start), *done = NULL;
+    if (begun != NULL)
+        done = PyObject_CallMethodObjArgs(self->refs[ACTIONS], end, found->action, begun, Py_None, NULL);
+    Py_XDECREF(begun);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
 /* Call the original and record the action, whatever the original raises. */
-PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found)
+PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found,
+                     int64_t start)
 {
-    int64_t start_ns = now_ns();
     set_slot(self->refs[RECORDER], slots.action, found->action);
-    int place = enter_action(found->action, start_ns);
+    int place = enter_action(found->action, start >= 0 ? start : now_ns());
     PyObject *result = pass_to(self->original, args, nargsf, names);
     fetch((Ring *)self->refs[RING], self->refs[RECORDER]);
+    fetch_device(self->refs[RECORDER]);
     leave_call(place);
-    if (result == NULL)
+    if (result == NULL) {
+        forget_moment(self->refs[RECORDER], start);
         abandon(self, found->action);
-    else if (record(self, found, start_ns) < 0 && give_to_guard(self, found->action) < 0)
+    } else if (record(self, found, start) < 0 && give_to_guard(self, found->action) < 0) {
         Py_CLEAR(result);
+    }
     return result;
 }
 
@@ -169,11 +174,9 @@ PyObject *call_action(PyObject *object, PyObject *const *args, size_t nargsf, Py
         return NULL;
     if (found.action == NULL)
         return pass_to(is_none > 0 ? self->original : self->general, args, nargsf, names);
-    PyObject *result;
-    if (uses_awaited(self, &found))
-        result = pass_to(self->general, args, nargsf, names);
-    else
-        result = run_action(self, args, nargsf, names, &found);
+    int64_t start = uses_awaited(self, &found) ? UNMARKED : moment_of(recorder, 1);
+    PyObject *result = start == UNMARKED ? pass_to(self->general, args, nargsf, names)
+                                         : run_action(self, args, nargsf, names, &found, start);
     Py_DECREF(found.action);
     return result;
 }

@@ -171,12 +171,12 @@ static PyObject *place_of_forward(const Wrapper *self, PyObject *number, PyObjec
 }
 
 static PyObject *forward_at(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names,
-                            const Action *found, PyObject *place)
+                            const Action *found, PyObject *place, int64_t start)
 {
     if (PyList_Append(self->refs[WAITING], place) < 0 || note_kind(self) < 0)
         PyErr_Clear(); /* out of memory */
     set_slot(self->refs[ACTIVITIES], slots.forward, place);
-    PyObject *result = run_action(self, args, nargsf, names, found);
+    PyObject *result = run_action(self, args, nargsf, names, found, start);
     if (result == NULL)
         return NULL;
     set_slot(self->refs[ACTIVITIES], slots.forward, Py_None);
@@ -201,10 +201,13 @@ PyObject *call_forward(PyObject *object, PyObject *const *args, size_t nargsf, P
     Action found = {.kind = (int32_t)self->numbers[KIND]};
     PyObject *place = is_settled_here(self, taken) ? place_of_forward(self, number, chunk, &found) : NULL, *result;
     found.action = place == NULL ? NULL : action_of(self, place);
-    if (found.action == NULL || settle(transfers, taken, &found) < 0)
+    int64_t start = found.action == NULL ? UNMARKED : moment_of(self->refs[RECORDER], 1);
+    if (start == UNMARKED || settle(transfers, taken, &found) < 0) {
+        forget_moment(self->refs[RECORDER], start);
         result = leave_to_python(self, args, nargsf, names);
-    else
-        result = forward_at(self, args, nargsf, names, &found, place);
+    } else {
+        result = forward_at(self, args, nargsf, names, &found, place, start);
+    }
     Py_XDECREF(place);
     Py_XDECREF(found.action);
     return result;
@@ -243,11 +246,13 @@ PyObject *call_backward(PyObject *object, PyObject *const *args, size_t nargsf, 
     Py_XINCREF(place);
     found.action = place == NULL ? NULL : action_of(self, place);
     PyObject *result;
-    if (found.action == NULL || settle(transfers, taken, &found) < 0 || remove_place(self->refs[WAITING], place) < 0 ||
+    int64_t start = found.action == NULL ? UNMARKED : moment_of(self->refs[RECORDER], 1);
+    if (start == UNMARKED || settle(transfers, taken, &found) < 0 || remove_place(self->refs[WAITING], place) < 0 ||
         note_kind(self) < 0) {
+        forget_moment(self->refs[RECORDER], start);
         result = leave_to_python(self, args, nargsf, names);
     } else {
-        result = run_action(self, args, nargsf, names, &found);
+        result = run_action(self, args, nargsf, names, &found, start);
         if (result != NULL)
             result = keep_result(self, result, single(result), found.action, place);
     }

@@ -205,15 +205,19 @@ PyObject *call_issue(PyObject *object, PyObject *const *args, size_t nargsf, PyO
 
 enum { W_GUARD, W_VALUES, W_PENDING, W_ENDED, W_TRANSFERS };
 
-static int record_message(Pending *pending, const Message *message, int64_t start_ns, int64_t end_ns)
+/* Record a message, whose wait began and ended at two moments. Return -1 if that is left to Python. */
+static int record_message(Pending *pending, const Message *message, int64_t start, int64_t end)
 {
-    Record *record = is_open(pending->ring, pending->recorder) ? next_record(pending->ring, message->kind) : NULL;
+    PyObject *recorder = pending->recorder;
+    Record *record = NULL;
+    if (end != UNMARKED && is_open(pending->ring, recorder))
+        record = new_record(pending->ring, recorder, message->kind);
     if (record == NULL)
         return -1;
     record->start_ns = message->start_ns;
-    record->end_ns = message->is_receive ? end_ns : message->end_ns;
-    record->wait_start_ns = start_ns;
-    record->wait_end_ns = end_ns;
+    record->end_ns = message->is_receive ? end : message->end_ns;
+    record->wait_start_ns = start;
+    record->wait_end_ns = end;
     record->bytes = message->bytes;
     record->step = message->step;
     record->stage = message->stage;
@@ -221,27 +225,28 @@ static int record_message(Pending *pending, const Message *message, int64_t star
     record->peer = message->peer;
     if (message->is_receive) {
         pending->receives++;
-        pending->last_receive_ns = end_ns;
+        pending->last_receive_ns = end >= 0 ? end : NONE; /* nothing asks for a mark: within ranges, Python waits */
         Py_CLEAR(pending->last_receive);
     }
     return 0;
 }
 
-/* Let Python record a message; `end_ns` is NONE if the wait has failed. Return -1 with an exception. */
-static int record_in_python(const Wrapper *self, const Message *message, int64_t start_ns, int64_t end_ns)
+/* Let Python record a message; `end` is NONE if the wait has failed. Return -1 with an exception. */
+static int record_in_python(const Wrapper *self, const Message *message, int64_t start, int64_t end)
 {
-    PyObject *done = PyObject_CallFunction(self->refs[W_ENDED], "NiLLLL", described(message), message->step,
+    PyObject *recorder = ((Pending *)self->refs[W_PENDING])->recorder;
+    PyObject *done = PyObject_CallFunction(self->refs[W_ENDED], "NiLLNN", described(message), message->step,
                                            (long long)message->start_ns, (long long)message->end_ns,
-                                           (long long)start_ns, (long long)end_ns);
+                                           moment_object(recorder, start), moment_object(recorder, end));
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
 /* Call the original, and record the message that it waits for. */
-static PyObject *timed_wait(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, Message message)
+static PyObject *timed_wait(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, Message message,
+                            int64_t start)
 {
-    int64_t start_ns = now_ns();
-    int place = enter_wait(&message, start_ns);
+    int place = enter_wait(&message, start >= 0 ? start : now_ns());
     PyObject *result = pass_to(self->original, args, nargsf, names);
     Pending *pending = (Pending *)self->refs[W_PENDING];
     fetch(pending->ring, pending->recorder);
@@ -249,34 +254,47 @@ static PyObject *timed_wait(const Wrapper *self, PyObject *const *args, size_t n
     if (result == NULL) {
         PyObject *type, *error, *traceback;
         PyErr_Fetch(&type, &error, &traceback);
-        if (record_in_python(self, &message, start_ns, NONE) < 0)
+        if (record_in_python(self, &message, start, NONE) < 0)
             PyErr_Clear();
         PyErr_Restore(type, error, traceback);
         return NULL;
     }
-    int64_t end_ns = now_ns();
-    if (record_message(pending, &message, start_ns, end_ns) < 0 &&
-        record_in_python(self, &message, start_ns, end_ns) < 0)
+    int64_t end = moment_of(pending->recorder, 0);
+    if (record_message(pending, &message, start, end) < 0 && record_in_python(self, &message, start, end) < 0)
         Py_CLEAR(result);
     return result;
 }
 
+/* The moments at which the wait for a transfer begins and ends: for a receive, those of the stream that goes on after
+   it; a send is waited for by the host. */
+static int64_t begin_of_wait(Transfers *transfers, const Transfer *transfer)
+{
+    return transfer->tensor == NULL ? now_ns() : moment_of(transfers->recorder, 1);
+}
+
+static int64_t end_of_wait(Transfers *transfers, const Transfer *transfer)
+{
+    return transfer->tensor == NULL ? now_ns() : moment_of(transfers->recorder, 0);
+}
+
 /* Call the original. A receive is recorded when an action takes the tensor, a send now. */
 static PyObject *timed_transfer(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names,
-                                Transfer *waited)
+                                Transfer *waited, int64_t start)
 {
     Transfers *transfers = (Transfers *)self->refs[W_TRANSFERS];
     PyObject *tensor;
     Transfer transfer = remove_transfer(transfers, waited, &tensor);
     Py_CLEAR(transfer.message.reference);
-    int64_t start_ns = now_ns();
-    int place = enter_wait(&transfer.message, start_ns);
+    int place = enter_wait(&transfer.message, start >= 0 ? start : now_ns());
     PyObject *result = pass_to(self->original, args, nargsf, names);
     fetch(transfers->ring, transfers->recorder);
     leave_call(place);
-    if (result != NULL) {
-        transfer.wait_start_ns = start_ns;
-        transfer.wait_end_ns = now_ns();
+    int64_t end = result == NULL ? UNMARKED : end_of_wait(transfers, &transfer);
+    if (end == UNMARKED) {
+        forget_moment(transfers->recorder, start);
+    } else {
+        transfer.wait_start_ns = start;
+        transfer.wait_end_ns = end;
         if (transfer.tensor == NULL && record_transfer(transfers, &transfer) == 0)
             return result;
     }
@@ -285,8 +303,11 @@ static PyObject *timed_transfer(const Wrapper *self, PyObject *const *args, size
     PyErr_Fetch(&type, &error, &traceback);
     if (add_transfer(transfers, NULL, tensor, transfer) < 0) {
         give_transfers(transfers);
-        if (add_transfer(transfers, NULL, tensor, transfer) < 0)
+        if (add_transfer(transfers, NULL, tensor, transfer) < 0) {
+            forget_moment(transfers->recorder, transfer.wait_start_ns);
+            forget_moment(transfers->recorder, transfer.wait_end_ns);
             drop_transfer(transfer);
+        }
     }
     if (is_left)
         give_transfers(transfers);
@@ -317,18 +338,23 @@ PyObject *call_wait(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
     int is_of_handle = PyVectorcall_NARGS(nargsf) > 0;
     Message *found = is_of_handle ? find_issued(pending, args[0]) : NULL;
     Transfer *transfer = is_of_handle && found == NULL ? find_handle(transfers, args[0]) : NULL;
+    int64_t start = UNMARKED;
     if (transfer != NULL && !is_off(self->refs[W_GUARD]) && is_open(transfers->ring, transfers->recorder))
-        return timed_transfer(self, args, nargsf, names, transfer);
+        start = begin_of_wait(transfers, transfer);
+    if (start != UNMARKED)
+        return timed_transfer(self, args, nargsf, names, transfer, start);
     if (transfer != NULL)
         give_transfers(transfers);
     if (found == NULL)
         return wait_in_python(self, args, nargsf, names);
-    if (!is_reference_to(found->reference, args[0]) || is_off(self->refs[W_GUARD]) ||
-        !is_open(pending->ring, pending->recorder)) {
+    if (is_reference_to(found->reference, args[0]) && !is_off(self->refs[W_GUARD]) &&
+        is_open(pending->ring, pending->recorder))
+        start = moment_of(pending->recorder, 1);
+    if (start == UNMARKED) {
         give_to_python(pending);
         return wait_in_python(self, args, nargsf, names);
     }
     Message message = *found;
     remove_issued(pending, found);
-    return timed_wait(self, args, nargsf, names, message);
+    return timed_wait(self, args, nargsf, names, message, start);
 }

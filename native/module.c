@@ -2,7 +2,7 @@
 
 #include "plain.h"
 
-#define INTERFACE 2
+#define INTERFACE 3
 
 static const struct {
     const char *name;
@@ -187,6 +187,9 @@ static PyMethodDef functions[] = {
     {"wrapper", wrapper, METH_VARARGS, "Return a wrapper: kind, original, wrapper in Python, references, numbers."},
     {"in_progress", in_progress, METH_O, "Return the calls in progress of a thread, the innermost first."},
     {"use_slots", use_slots, METH_VARARGS, "Find the slots of a recorder, a guard and activities."},
+    {"use_driver", use_driver, METH_O,
+     "Use functions of CUDA at these addresses: create, record, query, elapsed time, destroy, state of a capture, text "
+     "of an error."},
     {"use_signal_handlers", use_signal_handlers, METH_O, "Set the test for exceptions of signal handlers."},
     {NULL},
 };
@@ -201,14 +204,15 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__plain(void)
 {
-    if (prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 || prepare_exchanges() < 0 ||
-        PyType_Ready(&Wrapper_Type) < 0)
+    if (prepare_events() < 0 || prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 ||
+        prepare_exchanges() < 0 || PyType_Ready(&Wrapper_Type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &Ring_Type) < 0 ||
          PyModule_AddType(module, &Pending_Type) < 0 || PyModule_AddType(module, &Transfers_Type) < 0 ||
-         PyModule_AddType(module, &Places_Type) < 0))
+         PyModule_AddType(module, &Places_Type) < 0 || PyModule_AddType(module, &Event_Type) < 0 ||
+         PyModule_AddType(module, &DeviceRecords_Type) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -11,7 +11,9 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <math.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define MOST_REFS 12
 #define MOST_NUMBERS 5
@@ -64,11 +66,12 @@ typedef struct {
 
 typedef struct Ring Ring;
 typedef struct Places Places;
-extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Places_Type;
+typedef struct DeviceRecords DeviceRecords;
+extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Places_Type, Event_Type, DeviceRecords_Type;
 
 /* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and conversions of numbers. */
 typedef struct {
-    Py_ssize_t action, alone, enabled, forward, has_actions, is_in_run, is_off, plain, waiting_thread;
+    Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_run, is_off, plain, waiting_thread;
 } Slots;
 
 extern Slots slots;
@@ -88,7 +91,44 @@ static inline PyObject *get_slot(PyObject *object, Py_ssize_t offset)
 int is_open(Ring *ring, PyObject *recorder);
 void fetch(const Ring *ring, PyObject *recorder);
 int32_t step_of(const Ring *ring);
+int begin_record(const Ring *ring, uint8_t kind, Record *record);
 Record *next_record(Ring *ring, uint8_t kind);
+int append_record(Ring *ring, const Record *record, const int64_t times[4]);
+
+/* events.c: the functions of CUDA's driver, in the order of `use_driver`; each returns 0 or an error. */
+typedef struct {
+    int (*create)(void **event, unsigned flags);
+    int (*record)(void *event, void *stream);
+    int (*query)(void *event);
+    int (*elapsed)(float *elapsed_ms, void *start, void *end);
+    int (*destroy)(void *event);
+    int (*is_capturing)(void *stream, int *capture);
+    int (*describe)(int error, const char **text);
+} Driver;
+
+extern Driver driver;
+
+typedef struct {
+    PyObject_HEAD
+    void *handle;
+    pid_t process;
+} Event;
+
+PyObject *use_driver(PyObject *module, PyObject *addresses);
+int is_done(const Event *event);
+int find_elapsed(const Event *start, const Event *end, int64_t *elapsed_ns);
+
+/* device.c: moments, which are times of the host, or marks of the device where the recorder has `device_records`.
+   `moment_of` returns UNMARKED if the begin of an action is left to Python, or its end. `new_record` returns a record
+   of an open ring, whose times are moments, NULL if there is none. */
+#define UNMARKED INT64_MIN
+
+int64_t moment_of(PyObject *recorder, int is_begin);
+void forget_moment(PyObject *recorder, int64_t moment);
+PyObject *moment_object(PyObject *recorder, int64_t moment);
+Record *new_record(Ring *ring, PyObject *recorder, uint8_t kind);
+DeviceRecords *device_of(PyObject *recorder);
+void fetch_device(PyObject *recorder);
 
 /* in_progress.c: calls in progress, which the writer thread reads for `stagescope hang`. */
 int enter_action(PyObject *action, int64_t start_ns);
@@ -116,6 +156,7 @@ PyObject *call_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyO
 PyObject *call_backward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_exchange(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
+int prepare_events(void);
 int prepare_actions(void);
 int prepare_messages(void);
 int prepare_megatron(void);
@@ -126,9 +167,10 @@ int intern(PyObject **names, int count, const char *const *texts);
 CallSite site_of(Wrapper *self, PyObject *names, PyObject *const *wanted, int count);
 PyObject *argument(PyObject *const *args, Py_ssize_t count, int8_t at, Py_ssize_t position);
 
-/* actions.c: `run_action` calls the original and records the action, as a wrapper whose first references are recorder,
-   guard, ring and actions. `give_to_guard` passes it the exception that is set; -1 if that belongs to the training. */
-PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found);
+/* actions.c: `run_action` calls the original and records the action from the moment `start` on, as a wrapper whose first
+   references are recorder, guard, ring and actions. `give_to_guard` passes it the exception that is set; -1 if that belongs to the training. */
+PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found,
+                     int64_t start);
 int give_to_guard(const Wrapper *self, PyObject *action);
 
 /* messages.c: the dict of the keywords of a call. */

@@ -87,12 +87,11 @@ int32_t step_of(const Ring *ring)
     return ring->step;
 }
 
-/* Return the next record of an open ring, whose times and place are yet to be set; NULL if the kind is unknown. */
-Record *next_record(Ring *ring, uint8_t kind)
+/* Begin a record of an open ring, whose times and place are yet to be set. Return whether the kind is known. */
+int begin_record(const Ring *ring, uint8_t kind, Record *record)
 {
     if (lanes[kind] == NO_LANE)
-        return NULL;
-    Record *record = &ring->records[(ring->first + ring->count++) % MOST_RECORDS];
+        return 0;
     record->wait_start_ns = record->wait_end_ns = record->bytes = NONE;
     record->step = ring->step;
     record->peer = record->pair = NONE;
@@ -102,7 +101,31 @@ Record *next_record(Ring *ring, uint8_t kind)
     record->kind = kind;
     record->lane = lanes[kind];
     record->reserved = 0;
+    return 1;
+}
+
+/* Return the next record of an open ring, which has been begun; NULL if the kind is unknown. */
+Record *next_record(Ring *ring, uint8_t kind)
+{
+    Record *record = &ring->records[(ring->first + ring->count) % MOST_RECORDS];
+    if (!begin_record(ring, kind, record))
+        return NULL;
+    ring->count++;
     return record;
+}
+
+/* Append a record with other times, in the order of its fields. Return whether there was place for it. */
+int append_record(Ring *ring, const Record *record, const int64_t times[4])
+{
+    if (ring->count >= MOST_RECORDS)
+        return 0;
+    Record *place = &ring->records[(ring->first + ring->count++) % MOST_RECORDS];
+    *place = *record;
+    place->start_ns = times[0];
+    place->end_ns = times[1];
+    place->wait_start_ns = times[2];
+    place->wait_end_ns = times[3];
+    return 1;
 }
 
 /* Set a field from the number of a framework, of any type that struct.pack takes. Return whether it fits; if not, there

@@ -13,6 +13,7 @@ static const struct {
 } DECLARED[] = {
     {"action", 0, &slots.action},
     {"alone", 0, &slots.alone},
+    {"device_records", 0, &slots.device_records},
     {"enabled", 0, &slots.enabled},
     {"has_actions", 0, &slots.has_actions},
     {"is_in_run", 0, &slots.is_in_run},

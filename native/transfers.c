@@ -49,6 +49,7 @@ int add_transfer(Transfers *self, PyObject *handle, PyObject *tensor, Transfer t
     return 0;
 }
 
+/* Drop the references of a transfer, whose moments have been recorded or taken over. */
 void drop_transfer(Transfer transfer)
 {
     Py_XDECREF(transfer.message.reference);
@@ -78,7 +79,9 @@ void give_transfers(Transfers *self)
 int record_transfer(const Transfers *self, const Transfer *transfer)
 {
     const Message *message = &transfer->message;
-    Record *record = is_open(self->ring, self->recorder) ? next_record(self->ring, message->kind) : NULL;
+    Record *record = NULL;
+    if (is_open(self->ring, self->recorder))
+        record = new_record(self->ring, self->recorder, message->kind);
     if (record == NULL)
         return -1;
     record->start_ns = message->start_ns;
@@ -102,14 +105,15 @@ static PyObject *known_object(PyObject *address, PyObject *reference)
     return Py_BuildValue("(NO)", PyLong_FromVoidPtr(address), reference);
 }
 
-static PyObject *as_tuple(const Transfer *transfer, PyObject *handle, PyObject *tensor)
+static PyObject *as_tuple(const Transfers *self, const Transfer *transfer, PyObject *handle, PyObject *tensor)
 {
     const Message *message = &transfer->message;
-    return Py_BuildValue("(NN(iiLi)(iii)(LLLL))", known_object(handle, message->reference),
+    return Py_BuildValue("(NN(iiLi)(iii)(LLNN))", known_object(handle, message->reference),
                          known_object(tensor, transfer->tensor), message->kind, message->peer,
                          (long long)message->bytes, message->step, message->stage, message->microbatch,
                          transfer->chunk, (long long)message->start_ns, (long long)message->end_ns,
-                         (long long)transfer->wait_start_ns, (long long)transfer->wait_end_ns);
+                         moment_object(self->recorder, transfer->wait_start_ns),
+                         moment_object(self->recorder, transfer->wait_end_ns));
 }
 
 /* Take each of them out before anything is allocated: garbage that is collected meanwhile may add others. */
@@ -120,7 +124,7 @@ static PyObject *take(PyObject *object, PyObject *Py_UNUSED(arg))
     while (found != NULL && self->count > 0) {
         PyObject *handle = self->handles[self->count - 1], *tensor;
         Transfer transfer = remove_transfer(self, &self->transfers[self->count - 1], &tensor);
-        PyObject *one = as_tuple(&transfer, handle, tensor);
+        PyObject *one = as_tuple(self, &transfer, handle, tensor);
         drop_transfer(transfer);
         if (one == NULL || PyList_Append(found, one) < 0)
             Py_CLEAR(found);
@@ -142,8 +146,12 @@ static int clear(PyObject *object)
 {
     Transfers *self = (Transfers *)object;
     PyObject *tensor;
-    while (self->count > 0)
-        drop_transfer(remove_transfer(self, &self->transfers[self->count - 1], &tensor));
+    while (self->count > 0) {
+        Transfer transfer = remove_transfer(self, &self->transfers[self->count - 1], &tensor);
+        forget_moment(self->recorder, transfer.wait_start_ns);
+        forget_moment(self->recorder, transfer.wait_end_ns);
+        drop_transfer(transfer);
+    }
     Py_CLEAR(self->take_over);
     return 0;
 }

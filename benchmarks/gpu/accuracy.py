@@ -1,7 +1,7 @@
 """Part F: recorded actions compared with CUPTI, and with a copy to the host. Part G: the rate of the device's clock.
 
-Each action is one to three matrix products on the current stream. It is recorded in the same way as in the hooks, and
-at the same time by torch.profiler, whose CUPTI times of the action's kernels are the truth: from the start of the first
+Each action is one to three matrix products on the current stream. It is recorded by a wrapper of the hooks, and at
+the same time by torch.profiler, whose CUPTI times of the action's kernels are the truth: from the start of the first
 to the end of the last, where a kernel belongs to the annotation in which the host launched it. Both are compared in
 nanoseconds of the wall clock, so the differences include the errors of both.
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu.device import profile
+from gpu.hooked import FORWARD, HookedStage
 from gpu.measures import SETTINGS, Measure, quantile
 from stagescope import record
 from stagescope.record import format as fmt
@@ -29,7 +30,6 @@ ACTIONS = 16
 SPACERS = 4
 """Products before the first action of a step. They keep the host ahead, so no action waits for its own launch."""
 PAUSE_S = 0.1
-FORWARD = 1
 TOLERATED_US = 3.0
 """CUPTI's own error, which an action may be off by in addition to its stated error."""
 
@@ -129,6 +129,8 @@ class Work:
         self.torch = torch
         self.matrix = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
         self.out = torch.empty_like(self.matrix)
+        self.compiled: list[bool] = []
+        self._stage: tuple[Any, HookedStage] | None = None
         self.products(10)
         torch.cuda.synchronize()
 
@@ -142,18 +144,23 @@ class Work:
         recorder = session.recorder
         start_ns = recorder.begin_step()
         self.products(SPACERS)
+        stage = self.stage()
         for action in range(first, first + ACTIONS):
             with self.torch.profiler.record_function(f"action {action}"):
-                self.action(action)
+                self.action(stage, action)
+        self.compiled.append(stage.is_compiled)
         recorder.end_step(start_ns)
         self.torch.cuda.synchronize()
 
-    def action(self, action: int) -> None:
-        """Run one action like the hooks do."""
-        timer = session.recorder.timer
-        token = timer.begin()
-        self.products(1 + action % 3)
-        timer.end(token, FORWARD, 0, action)
+    def stage(self) -> HookedStage:
+        """Return the stage whose actions the recorder in use records."""
+        if self._stage is None or self._stage[0] is not session.recorder:
+            self._stage = session.recorder, HookedStage(session.recorder)
+        return self._stage[1]
+
+    def action(self, stage: HookedStage, action: int) -> None:
+        """Run one action."""
+        stage.forward(action, lambda: self.products(1 + action % 3))
 
 
 def errors(torch: Any) -> list[Measure]:
@@ -173,9 +180,10 @@ def errors(torch: Any) -> list[Measure]:
 
         truth = cupti_actions(profile(torch, run))
         recorded = read_recording(path)
+    in_c = Measure("steps whose actions wrappers in C recorded", 100 * statistics.mean(work.compiled), "%")
     if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
-        return serialized(compare(recorded, truth))
-    return [*compare(recorded, truth), *copies(work)]
+        return serialized([in_c, *compare(recorded, truth)])
+    return [in_c, *compare(recorded, truth), *copies(work)]
 
 
 def serialized(measures: list[Measure]) -> list[Measure]:
@@ -226,7 +234,7 @@ def copies(work: Work) -> list[Measure]:
             start_ns = session.recorder.begin_step()
             work.products(SPACERS)
             flag.zero_()
-            work.action(action)
+            work.action(work.stage(), action)
             flag.copy_(ones, non_blocking=True)
             while not flag.item():
                 pass

@@ -14,12 +14,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu.accuracy import TOLERATED_US, Interval, Truth, cupti_actions, read_recording
+from gpu.hooked import HookedStage
 from gpu.measures import Measure, Unavailable
 from stagescope import record
 from stagescope.record import session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STEPS = 6
 MICROBATCHES = 8
@@ -86,6 +90,7 @@ class Stage:
         self.layer = torch.nn.Linear(WIDTH, WIDTH).to(self.device)
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
+        self.hooked: HookedStage | None = None
 
     def forward(self, microbatch: int) -> float | None:
         """Run one forward; return the loss on the last stage."""
@@ -95,10 +100,7 @@ class Stage:
             given = torch.randn(WIDTH, WIDTH).to(self.device)
         else:
             given = self._receive(0).requires_grad_()
-        with self._action("forward", microbatch):
-            output = self.layer(given)
-            if self.rank == 1:
-                output = output.square().mean()
+        output = self._action("forward", microbatch, lambda: self._compute(given))
         if self.rank == 0:
             torch.distributed.send(output.detach().cpu(), 1)
         else:
@@ -107,12 +109,15 @@ class Stage:
         self.outputs.append(output)
         return value
 
+    def _compute(self, given: Any) -> Any:
+        output = self.layer(given)
+        return output.square().mean() if self.rank == 1 else output
+
     def backward(self, microbatch: int) -> None:
         """Run one backward."""
         given, output = self.inputs.pop(0), self.outputs.pop(0)
         gradient = self._receive(1) if self.rank == 0 else None
-        with self._action("backward", microbatch):
-            output.backward(gradient)
+        self._action("backward", microbatch, lambda: output.backward(gradient))
         if self.rank == 1:
             self.torch.distributed.send(given.grad.cpu(), 0)
 
@@ -121,25 +126,14 @@ class Stage:
         self.torch.distributed.recv(buffer, peer)
         return buffer.to(self.device)
 
-    def _action(self, kind: str, microbatch: int) -> Any:
+    def _action(self, kind: str, microbatch: int, work: Callable[[], Any]) -> Any:
+        if session.recorder is None:
+            return work()
+        if self.hooked is None:
+            self.hooked = HookedStage(session.recorder)
         number = microbatch + (MICROBATCHES if kind == "backward" else 0)
-        annotation = self.torch.profiler.record_function(f"action {number}")
-        return _Both(annotation, record.span("forward", microbatch=number, stage=self.rank))
-
-
-class _Both:
-    """Enters and leaves two context managers, the second within the first."""
-
-    def __init__(self, *managers: Any) -> None:
-        self._managers = managers
-
-    def __enter__(self) -> None:
-        for manager in self._managers:
-            manager.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        for manager in reversed(self._managers):
-            manager.__exit__(*error)
+        with self.torch.profiler.record_function(f"action {number}"):
+            return self.hooked.forward(number, work)
 
 
 def _run_rank(mode: str, directory: Path) -> dict[str, Any]:

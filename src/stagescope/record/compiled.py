@@ -20,13 +20,14 @@ from stagescope.vocabulary.kinds import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from stagescope.record.devices.device import Device
     from stagescope.record.emitter import Emitter
     from stagescope.record.frameworks.megatron_messages import Exchanges
     from stagescope.record.hooks import Creation, Function, Guard, Issues, Timed, Waits
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 2
+INTERFACE = 3
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"
@@ -115,6 +116,43 @@ class Transfers(Protocol):
         """
 
 
+class DeviceRecords(Protocol):
+    """Records whose times a device has yet to report; see native/device.c.
+
+    Wrappers in C mark the begin and the end of actions with events. They leave an action to Python from
+    `ready_until_ns` on, after a `late` anchor has happened, with `most` records, and if no mark is `free`. `looked_ns`
+    is a moment at which that anchor had not happened.
+    """
+
+    ready_until_ns: int
+    looked_ns: int
+    late: Any
+    most: int
+    free: int
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def collect(self, every: bool, /) -> int:  # noqa: FBT001  # of the extension
+        """Move those whose times are known to the ring; return how many others the device has completed.
+
+        Stops at the first that it has not completed, unless `every` is set. Raises RuntimeError for an error of the
+        driver and ValueError for a time that is not possible; what has none is then dropped.
+        """
+
+    def clear(self) -> int:
+        """Forget all of them, and return how many there were."""
+
+    def take_dropped(self) -> int:
+        """Return how many were dropped since the last call."""
+
+    def append(self, event: Any, /) -> None:
+        """Take an event for one more mark."""
+
+    def add_anchor(self, anchor: Any, event: Any, device_ns: int, host_ns: int, /) -> None:
+        """Add an anchor, which follows those before."""
+
+
 class Places(Protocol):
     """Values by the identity of an object, see native/places.c and `IdentityMap` in frameworks/runs.py."""
 
@@ -175,6 +213,29 @@ def transfers(recorder: Emitter) -> Transfers | None:
     """Return where messages of Megatron-core under way are noted; None without the extension."""
     own = ring_of(recorder)
     return None if own is None else extension().Transfers(recorder, own)
+
+
+def driver_events(addresses: tuple[int, ...]) -> type | None:
+    """Return the class of events that uses functions of CUDA's driver at these addresses; None without the extension.
+
+    The functions are those of devices/cuda_driver.py, in that order.
+    """
+    plain = extension()
+    if plain is None:
+        return None
+    plain.use_driver(addresses)
+    return plain.Event  # type: ignore[no-any-return]
+
+
+def device_records(recorder: Emitter, device: Device) -> DeviceRecords | None:
+    """Return where the records of a device are noted; None without the extension, or for a device of other events."""
+    own, streams = ring_of(recorder), getattr(device, "streams", None)
+    if own is None or streams is None:
+        return None
+    from stagescope.record.devices.marks import Mark  # not needed without a device
+
+    find_stream, index = streams
+    return extension().DeviceRecords(own, find_stream, index, Mark, device.resolution_ns)  # type: ignore[no-any-return]
 
 
 def places() -> Places | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagescope.record.buffers import ThreadBuffer
-    from stagescope.record.compiled import Ring
+    from stagescope.record.compiled import DeviceRecords, Ring
     from stagescope.record.mirrors import Mirrors
     from stagescope.record.timing import Timer
     from stagescope.record.waiting import Ended, Plain
@@ -49,7 +49,7 @@ class ActionInProgress:
     """What is read and written at each action, in two or three lines of the caches; see `Emitter`."""
 
     __slots__ = (
-        "_computed", "action", "enabled", "has_actions", "is_detailed", "is_in_range", "is_one_by_one", "mirror",
+        "_computed", "action", "device_records", "enabled", "has_actions", "is_detailed", "is_in_range", "is_one_by_one", "mirror",
         "pair", "plain", "plain_middle", "thread_index", "timer", "waiting_thread",
     )  # fmt: skip
 
@@ -67,6 +67,8 @@ class Emitter(ActionInProgress):
       it: the bytes of `plain_middle` and `thread_index`. None otherwise: what is done for an action then depends on
       all the other attributes. What changes one of those in a way that matters sets it to None afterwards; the next
       action that ends looks at all of them again, see `settle`.
+    * `device_records`: the records whose times a device has yet to report, where wrappers in C time actions on it; None
+      otherwise. `plain` is for those wrappers only then.
     * `has_actions`: whether a framework has computed an action, so that a step without any can be reported. The first
       action of a run states it, which in Python looks at all of the other attributes for that.
     * `is_in_run`, `is_in_marked_step`: set during a run of a schedule, and in a step that the training itself marks.
@@ -93,6 +95,7 @@ class Emitter(ActionInProgress):
         self.is_detailed = self.is_one_by_one = self.is_in_range = False
         self._computed: Any = None
         self.plain: Plain | None = None
+        self.device_records: DeviceRecords | None = None
         self.pair = NONE
         self.last_pair = 0
         self.has_actions = False
@@ -116,7 +119,7 @@ class Emitter(ActionInProgress):
         """Set `plain` if nothing needs to be done for an action but to record it."""
         usual = self.enabled and self.action is None and not self.is_in_range and self.pair == NONE
         is_known = isinstance(self.waiting, deque) or now_ns is compiled.MONOTONIC_NS
-        usual = usual and is_known and self.timer.begin is now_ns
+        usual = usual and is_known and (self.device_records is not None or self.timer.begin is now_ns)
         if usual and self.mirror is None and self._computed is None:
             self.plain = middle, _ = self.plain_middle, self.thread_index
             if self.plain_middle is not middle or not self.enabled:

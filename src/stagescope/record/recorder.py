@@ -179,7 +179,7 @@ class Recorder(Emitter):
         for pending, record in self.unfinished:
             if pending:
                 self._record_pending(record)
-        if self.seen.spans and timer.device is None:
+        if self.seen.spans and (timer.device is None or self.device_records is not None):
             self.settle()
         return now_ns()
 

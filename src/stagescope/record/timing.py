@@ -127,7 +127,10 @@ class Timer:
     def follow_details(self) -> None:
         """Record the memory of the device at the end of each action from now on, or no longer."""
         if self.device is not None:
-            self.end = self._memory.end if self._recorder.details_memory else self.device.end
+            samples = self._recorder.details_memory
+            self.end = self._memory.end if samples else self.device.end
+            self._recorder.device_records = None if samples else self.device.records
+            self._recorder.plain = None
 
     def sample_memory(self) -> None:
         """Record the memory of the device now."""
@@ -159,7 +162,7 @@ class Timer:
         self._recorder.plain = None
 
     def _use_host(self) -> None:
-        self.device = None
+        self.device = self._recorder.device_records = None
         self.begin = now_ns
         self.end = self._end_on_host
         self.resolve = _call_now

@@ -99,7 +99,7 @@ def timed_wrapper(original: Function, timed: Timed, guard: Guard) -> Function:
             leave(actions, action)
             raise
         try:
-            plain = recorder.plain if recorder.has_actions else None
+            plain = recorder.plain if recorder.has_actions and recorder.device_records is None else None
             if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < most_waiting:
                 waiting.append((token, now_ns(), plain, action))
                 recorder.action = None
@@ -133,7 +133,8 @@ def stage_wrapper(
             return original(*args, **kwargs)
         action = None
         try:
-            if recorder.plain is not None and recorder.action is None and not expected and not guard.is_off:
+            is_plain = recorder.plain is not None and recorder.device_records is None
+            if is_plain and recorder.action is None and not expected and not guard.is_off:
                 stage = args[stage_at].stage_index
                 chunk = chunks[stage]
                 if chunk is None:
@@ -156,7 +157,7 @@ def stage_wrapper(
             leave(actions, action)
             raise
         try:
-            plain = recorder.plain if recorder.has_actions else None
+            plain = recorder.plain if recorder.has_actions and recorder.device_records is None else None
             if plain is not None and recorder.waiting_thread == get_ident() and len(waiting) < most_waiting:
                 waiting.append((token, now_ns(), plain, action))
                 recorder.action = None

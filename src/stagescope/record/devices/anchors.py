@@ -17,7 +17,10 @@ from stagescope.record.devices.device_clock import DeviceClock
 from stagescope.record.format import DEVICE_ANCHOR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stagescope.record.devices.device import Device
+    from stagescope.record.devices.device_clock import Anchor
     from stagescope.record.devices.marks import Mark, MarkPool
     from stagescope.record.recorder import Recorder
 
@@ -53,7 +56,7 @@ class Anchors:
     """The anchors of one device. Not thread-safe: the caller holds a lock during each method.
 
     `late` is a mark that the device had not reached when the host stopped waiting for it, and a host time at which it
-    certainly had not.
+    certainly had not. `on_added` is called with each anchor.
     """
 
     def __init__(self, recorder: Recorder, device: Device, marks: MarkPool) -> None:
@@ -61,6 +64,7 @@ class Anchors:
             lambda start, end: device.elapsed_ms(start.event, end.event), device.resolution_ns
         )
         self.late: tuple[Mark, int] | None = None
+        self.on_added: Callable[[Anchor], object] = bool
         self.stale_ns = 0
         self._due_ns = 0
         self._recorder = recorder
@@ -91,6 +95,12 @@ class Anchors:
         if bracket is not None and (accept_wide or bracket.width_ns <= USEFUL_NS):
             self._add(bracket, accept_wide=accept_wide)
 
+    def note_look(self, asked_ns: int) -> None:
+        """Note that the late anchor was looked at, and had not happened."""
+        if self.late is not None:
+            mark, before_ns = self.late
+            self.late = mark, max(before_ns, asked_ns - VISIBLE_NS)
+
     def _look(self) -> Bracket | None:
         """Return the late anchor, if the device has reached it by now."""
         if self.late is None:
@@ -98,7 +108,7 @@ class Anchors:
         mark, before_ns = self.late
         asked_ns = now_ns()
         if not self._device.is_done(mark.event):
-            self.late = mark, max(before_ns, asked_ns - VISIBLE_NS)
+            self.note_look(asked_ns)
             return None
         self.late = None
         return Bracket(mark, before_ns, now_ns())
@@ -124,6 +134,7 @@ class Anchors:
         anchor = self.clock.latest
         if error_ns is not None and anchor is not None:
             self._due_ns, self.stale_ns = now + ANCHOR_INTERVAL_NS, now + STALE_NS
+            self.on_added(anchor)
             self._recorder.add_device_anchor(
                 DEVICE_ANCHOR.pack(anchor.device_ns, anchor.host_ns, anchor.width_ns, error_ns)
             )

@@ -13,6 +13,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record import compiled
 from stagescope.record.clock import now_ns
 from stagescope.record.devices.anchors import LONG_PATIENCE_NS, PATIENCE_NS, Anchors
 from stagescope.record.devices.cuda_graphs import CapturedActions, Graph
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagescope.record.devices.device import Device
+    from stagescope.record.compiled import DeviceRecords
     from stagescope.record.devices.device_clock import Anchor
     from stagescope.record.recorder import Recorder
 
@@ -35,6 +37,8 @@ URGENT_WAITING = MAX_WAITING // 2
 """With so many actions waiting, an anchor with a wide bracket is better than none."""
 FINISH_TIMEOUT_S = 1.0
 MAX_FAILURES = 16
+LEAST_EVENTS, MORE_EVENTS = 64, 128
+"""With fewer events for marks of wrappers in C, so many more are made."""
 PAUSE_NS = 1_000_000_000
 """How long the driver is left alone after `MAX_FAILURES` errors in a row."""
 CAPTURE_WAIT_S = 0.1
@@ -42,7 +46,10 @@ CAPTURE_WAIT_S = 0.1
 
 
 class DeviceTimer:
-    """Times the actions of this process on one device. Never raises; actions that cannot be timed are counted."""
+    """Times the actions of this process on one device. Never raises; actions that cannot be timed are counted.
+
+    `records` are those of actions that wrappers in C have timed; None if all actions are timed here.
+    """
 
     def __init__(self, recorder: Recorder, device: Device) -> None:
         self.name = device.name
@@ -59,6 +66,9 @@ class DeviceTimer:
         self._failures = 0
         self._resume_ns = 0
         self._at_work = threading.Lock()
+        self.records = compiled.device_records(recorder, device)
+        self._completed = 0
+        self._anchors.on_added = self._added
 
     def begin(self) -> object:
         """Return the current moment of the current stream: a Mark, during a capture a GraphMark, or UNMARKED."""
@@ -81,6 +91,8 @@ class DeviceTimer:
             self._fail(error)
             return UNMARKED
         self._failures = 0
+        if self.records is not None:
+            self._let_mark(self.records)
         return mark
 
     def end(  # noqa: PLR0917  # the fields of a record, as in Recorder.emit
@@ -107,7 +119,7 @@ class DeviceTimer:
         elif (
             not isinstance(token, Mark)
             or not isinstance(end, Mark)
-            or len(pending) + len(self._located) >= MAX_WAITING
+            or self._waiting >= MAX_WAITING
         ):
             recorder.drop(1)
         else:
@@ -116,7 +128,7 @@ class DeviceTimer:
                 step=recorder.step,
             )  # fmt: skip
             pending.append((emit, (token, end)))
-            if len(pending) >= self._harvest_at:
+            if self._unread >= self._harvest_at:
                 self.harvest()
 
     def resolve(self, function: Callable[..., None], *marks: Any) -> None:
@@ -125,13 +137,13 @@ class DeviceTimer:
             self._recorder.drop(1)
             return
         self._pending.append((function, marks))
-        if len(self._pending) >= self._harvest_at:
+        if self._unread >= self._harvest_at:
             self.harvest()
 
     @property
     def is_waiting(self) -> bool:
         """Whether there are actions whose times are not known yet."""
-        return bool(self._pending or self._located or self.graphs.unread)
+        return bool(self._waiting or self.graphs.unread)
 
     @property
     def has_capacity(self) -> bool:
@@ -154,13 +166,17 @@ class DeviceTimer:
         except Exception as error:  # noqa: BLE001  # as in begin
             self._fail(error)
         finally:
-            self._harvest_at = len(self._pending) + HARVEST_EVERY
+            self._harvest_at = self._unread + HARVEST_EVERY
+            if self.records is not None:
+                self._let_mark(self.records)
             self._at_work.release()
 
     def begin_capture(self, graph: Any) -> None:
         """Stop querying events in all threads until the capture of `graph` ends."""
         self.harvest()
         self.graphs.begin_capture(graph)
+        if self.records is not None:
+            self.records.ready_until_ns = 0
         if self._at_work.acquire(timeout=CAPTURE_WAIT_S):
             self._at_work.release()
 
@@ -203,14 +219,20 @@ class DeviceTimer:
             self._fail(error)
         finally:
             unread = sum(map(self.graphs.discard, list(self.graphs.unread)))
-            self._recorder.drop(len(self._pending) + len(self._located) + unread)
+            cleared = self.records.clear() if self.records is not None else 0
+            self._recorder.drop(len(self._pending) + len(self._located) + unread + cleared)
             self._pending.clear()
             self._located.clear()
             self._at_work.release()
 
     @property
     def _waiting(self) -> int:
-        return len(self._pending) + len(self._located)
+        return len(self._pending) + len(self._located) + (0 if self.records is None else len(self.records))
+
+    @property
+    def _unread(self) -> int:
+        """How many wait for the device."""
+        return self._waiting - len(self._located) - self._completed
 
     @property
     def _is_urgent(self) -> bool:
@@ -223,14 +245,14 @@ class DeviceTimer:
 
     def _finish(self) -> None:
         give_up_s = time.monotonic() + FINISH_TIMEOUT_S
-        while self._pending or self.graphs.unread:
+        while self._unread or self.graphs.unread:
             if not self._is_capturing():
                 self._read_graphs(list(self.graphs.unread))
                 self._collect(every=True)
             if time.monotonic() >= give_up_s:
                 break
             time.sleep(0.001)
-        while self._located:
+        while self._located or self._completed:
             if not self._is_capturing():
                 self._anchors.take(LONG_PATIENCE_NS, accept_wide=True)
                 self._record()
@@ -260,6 +282,7 @@ class DeviceTimer:
 
         Unless `every` is set, stops at the first action that has not: actions on a single stream end in order.
         """
+        self._collect_records(every=every)
         for _ in range(len(self._pending)):
             if self.graphs.is_capturing:  # another thread has begun a capture
                 return
@@ -271,6 +294,17 @@ class DeviceTimer:
                 continue
             self._pending.popleft()
             self._locate(function, marks)
+
+    def _collect_records(self, *, every: bool) -> None:
+        """Record the actions of wrappers in C that the device has completed, except for those after the last anchor."""
+        if self.records is None or self.graphs.is_capturing:
+            return
+        try:
+            self._completed = self.records.collect(every)
+        except Exception as error:  # noqa: BLE001  # as in begin
+            self._completed = 0
+            self._fail(error)
+        self._recorder.drop(self.records.take_dropped())
 
     def _locate(
         self, function: Callable[..., None], marks: tuple[Any, ...], anchor: Anchor | None = None
@@ -286,6 +320,8 @@ class DeviceTimer:
 
     def _record(self) -> None:
         """Record the actions whose moments are followed by an anchor."""
+        if self._completed:
+            self._collect_records(every=False)
         while self._located:
             function, moments = self._located[0]
             times_ns = [host_time_ns(moment) for moment in moments]
@@ -301,6 +337,8 @@ class DeviceTimer:
                 if self._is_capturing():
                     return
                 anchors, has_none = self._anchors, self._clock.latest is None
+                if self.records is not None:
+                    anchors.note_look(self.records.looked_ns)
                 if now_ns() >= anchors.stale_ns:
                     anchors.take(LONG_PATIENCE_NS if has_none else PATIENCE_NS, accept_wide=True)
                 else:
@@ -309,7 +347,23 @@ class DeviceTimer:
                 self._at_work.release()
 
     def _anchor_is_due(self) -> bool:
-        return bool(self._located) and (self._anchors.is_due or len(self._located) >= MAX_WAITING // 8)
+        located = len(self._located) + self._completed
+        return bool(located) and (self._anchors.is_due or located >= MAX_WAITING // 8)
+
+    def _added(self, anchor: Anchor) -> None:
+        if self.records is not None:
+            self.records.add_anchor(anchor, anchor.mark.event, anchor.device_ns, anchor.host_ns)
+
+    def _let_mark(self, records: DeviceRecords) -> None:
+        """Let wrappers in C mark actions until something has to be done here."""
+        late = self._anchors.late
+        records.late = None if late is None else late[0].event
+        records.most = min(len(records) + max(0, self._harvest_at - self._unread), MAX_WAITING)
+        while records.free < LEAST_EVENTS:
+            for _ in range(MORE_EVENTS):
+                records.append(self.device.new_event())
+        is_ready = self._clock.latest is not None and not self.graphs.is_capturing
+        records.ready_until_ns = self._anchors.stale_ns if is_ready else 0
 
     def _fail(self, error: Exception) -> None:
         self._failures += 1

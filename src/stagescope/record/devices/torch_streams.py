@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from stagescope.record import compiled
+from stagescope.record.devices import cuda_driver
 from stagescope.record.devices.event_device import EventDevice, model_name
 
 MOST_STREAMS = 64
@@ -16,7 +18,11 @@ MOST_STREAMS = 64
 
 
 class TorchStreams(EventDevice):
-    """The device `index` of a module such as ``torch.cuda``. It need not be the current one."""
+    """The device `index` of a module such as ``torch.cuda``. It need not be the current one.
+
+    `streams` are a function and its argument, with which it returns the handle of the current stream, where events are
+    those of the extension in C; None where they are those of torch.
+    """
 
     def __init__(self, torch: Any, kind: str, index: int) -> None:
         self._module = getattr(torch, kind)
@@ -29,9 +35,29 @@ class TorchStreams(EventDevice):
         self._find_stream = _function_of(torch, kind, "_cuda_getCurrentStream", index)
         asks = getattr(self._module, "is_current_stream_capturing", super().is_capturing)
         self._asks_capture = _function_of(torch, kind, "_cuda_isCurrentStreamCapturing") or asks
+        self.streams: tuple[Any, int] | None = None
+        self._own_events = self._find_own_events(torch, kind)
+
+    def _find_own_events(self, torch: Any, kind: str) -> type | None:
+        """Return the class of events of the extension, if it can record one; None if torch's have to do."""
+        find_handle = _function_of(torch, kind, "_cuda_getCurrentRawStream", self._index)
+        addresses = None if find_handle is None else cuda_driver.addresses()
+        events = None if addresses is None else compiled.driver_events(addresses)
+        if events is None or not isinstance(find_handle(self._index), int):
+            return None
+        try:
+            with self._module.device(self._index):
+                events().record(self._side_stream.cuda_stream)
+        except Exception:  # noqa: BLE001  # of an unknown driver: torch knows how to record events
+            return None
+        self.streams = find_handle, self._index
+        return events
 
     def new_event(self) -> Any:
         """Return an event with timing enabled."""
+        if self._own_events is not None:
+            with self._module.device(self._index):
+                return self._own_events()
         return self._module.Event(enable_timing=True)
 
     def new_graph_event(self) -> Any | None:
@@ -47,6 +73,9 @@ class TorchStreams(EventDevice):
 
     def record(self, event: Any) -> None:
         """Record `event` on the current stream of this device."""
+        if self.streams is not None and event.__class__ is self._own_events:
+            self._record_on(event, self.streams[0](self._index))
+            return
         if self._find_stream is None:
             event.record(self._module.current_stream(self._index))
             return
@@ -55,6 +84,21 @@ class TorchStreams(EventDevice):
         if stream is None:
             stream = self._keep_stream(key)
         event.record(stream)
+
+    def record_on_side_stream(self, event: Any) -> None:
+        """Record `event` on a stream that holds no other work."""
+        if event.__class__ is self._own_events:
+            self._record_on(event, self._side_stream.cuda_stream)
+        else:
+            super().record_on_side_stream(event)
+
+    def _record_on(self, event: Any, stream: int) -> None:
+        """Record an event of the extension on the stream with this handle."""
+        try:
+            event.record(stream)
+        except RuntimeError:  # another device is the current one, whose default stream has the same handle
+            with self._module.device(self._index):
+                event.record(stream)
 
     def _keep_stream(self, key: Any) -> Any:
         """Return the current stream, and keep it under the numbers that identify it."""

@@ -77,7 +77,7 @@ class ActionsInProgress:
             self.leave(action, outer)
         if recorder.mirror is not None:
             recorder.mirror.close()
-        if recorder.action is None and recorder.timer.device is None:
+        if recorder.action is None and (recorder.timer.device is None or recorder.device_records is not None):
             recorder.settle()
 
     def open(self, action: Action) -> None:

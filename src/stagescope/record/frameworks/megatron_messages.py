@@ -237,7 +237,7 @@ class Messages:
         ):
             message = Message(*facts)
             message.stage, message.microbatch, message.chunk = place
-            message.start_ns, message.end_ns, message.wait_start_ns, message.wait_end_ns = times
+            message.start_ns, message.end_ns, *wait = times
             message.action_is_known = not message.is_receive
             self._open.add(message)
             received, work = (refer() if refer is not None else None for _, refer in (tensor, handle))
@@ -245,7 +245,8 @@ class Messages:
                 self.brings(message, [received])
             if work is not None:
                 self._watch_one(work, [message])
-            self._settle(message)
+            elif wait[1] != NONE:
+                self._wait_ended([message], *wait)
 
     def _place_of_sender(self, kind: int) -> Numbers | None:
         """Return the place of the half of a merged call that is sending: its output is not known before it ends."""

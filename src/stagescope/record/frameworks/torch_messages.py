@@ -244,7 +244,7 @@ class Messages:
             return
         messages, step, start_ns, end_ns = batch
         recorder = self.recorder
-        waiting, plain = recorder.waiting, recorder.plain
+        waiting, plain = recorder.waiting, recorder.plain if recorder.device_records is None else None
         if plain is None or recorder.waiting_thread != get_ident() or len(waiting) >= recorder.most_waiting:
             plain = None
             recorder.timer.resolve(partial(self._emit, batch), start, end)
