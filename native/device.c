@@ -15,7 +15,8 @@
 typedef struct {
     PyObject *event;
     int64_t anchor, since_ns;
-    char is_used, is_located;
+    int uses;
+    char is_located, is_lent;
 } Mark;
 
 typedef struct {
@@ -66,16 +67,20 @@ static Mark *mark_of(DeviceRecords *self, int64_t moment)
         return NULL;
     int64_t number = FIRST_CODE - moment;
     Mark *mark = number % MARKS_OF_CODE < MOST_MARKS ? &self->marks[number % MARKS_OF_CODE] : NULL;
-    return mark != NULL && number / MARKS_OF_CODE == self->serial && mark->is_used ? mark : NULL;
+    return mark != NULL && number / MARKS_OF_CODE == self->serial && mark->uses > 0 ? mark : NULL;
 }
 
+/* End one use of a mark. The event of one that Python has, too, is not recorded again. */
 static void free_mark(DeviceRecords *self, Mark *mark)
 {
-    if (mark == NULL || !mark->is_used)
+    if (mark == NULL || --mark->uses > 0)
         return;
-    mark->is_used = mark->is_located = 0;
+    if (mark->is_lent)
+        Py_CLEAR(mark->event);
     if (mark->event != NULL)
         self->free[self->free_count++] = (int)(mark - self->marks);
+    else
+        self->next_without_event = (int)(mark - self->marks);
 }
 
 /* Return the stream that is current for this thread, and whether an event can be recorded there now. */
@@ -114,7 +119,7 @@ int64_t moment_of(PyObject *recorder, int is_begin)
         return now_ns();
     void *stream;
     if (self->free_count == 0 || self->latest == 0 ||
-        (is_begin && (self->count >= self->most || now_ns() >= self->ready_until_ns || is_late_done(self))) ||
+        (is_begin && (self->count >= self->most || now_ns() >= self->ready_until_ns)) || is_late_done(self) ||
         !find_stream(self, &stream))
         return UNMARKED;
     int number = self->free[self->free_count - 1];
@@ -124,10 +129,17 @@ int64_t moment_of(PyObject *recorder, int is_begin)
         return UNMARKED;
     }
     self->free_count--;
-    mark->is_used = 1;
-    mark->is_located = 0;
+    mark->uses = 1;
+    mark->is_located = mark->is_lent = 0;
     mark->anchor = self->latest;
     return FIRST_CODE - (self->serial * MARKS_OF_CODE + number);
+}
+
+void keep_moment(PyObject *recorder, int64_t moment)
+{
+    Mark *mark = mark_of(device_of(recorder), moment);
+    if (mark != NULL)
+        mark->uses++;
 }
 
 void forget_moment(PyObject *recorder, int64_t moment)
@@ -136,22 +148,26 @@ void forget_moment(PyObject *recorder, int64_t moment)
     free_mark(self, mark_of(self, moment));
 }
 
-/* Return a moment as Python has it, a new reference: a number, a Mark, or None if it is not known. */
+/* Return a moment as Python has it, a new reference: a number, a Mark, or None if it is not known. Ends one use of it. A
+   Mark puts its event into a pool when it is deleted: into this one, or a list of its own if the event is used here. */
 PyObject *moment_object(PyObject *recorder, int64_t moment)
 {
     if (moment >= NONE)
         return PyLong_FromLongLong(moment);
     DeviceRecords *self = device_of(recorder);
     Mark *mark = mark_of(self, moment);
-    Anchor *anchor = mark == NULL ? NULL : &self->anchors[mark->anchor % MOST_ANCHORS];
-    if (mark == NULL || mark->event == NULL || mark->anchor <= self->latest - MOST_ANCHORS)
+    if (mark == NULL || mark->anchor <= self->latest - MOST_ANCHORS) {
+        free_mark(self, mark);
         return Py_NewRef(Py_None);
-    PyObject *event = mark->event;
-    mark->event = NULL;
+    }
+    PyObject *event = Py_NewRef(mark->event), *pool = mark->uses > 1 ? PyList_New(0) : Py_NewRef((PyObject *)self);
+    PyObject *anchor = Py_NewRef(self->anchors[mark->anchor % MOST_ANCHORS].anchor);
+    mark->is_lent = 1;
     free_mark(self, mark);
-    self->next_without_event = (int)(mark - self->marks);
-    PyObject *found = PyObject_CallFunctionObjArgs(self->mark_class, event, anchor->anchor, (PyObject *)self, NULL);
+    PyObject *found = pool == NULL ? NULL : PyObject_CallFunctionObjArgs(self->mark_class, event, anchor, pool, NULL);
     Py_DECREF(event);
+    Py_DECREF(anchor);
+    Py_XDECREF(pool);
     return found;
 }
 
@@ -251,8 +267,13 @@ static void free_marks(DeviceRecords *self, const Record *record)
 {
     int64_t times[TIMES];
     times_of(record, times);
-    for (int i = 0; i < TIMES; i++)
-        free_mark(self, mark_of(self, times[i]));
+    for (int i = 0; i < TIMES; i++) {
+        int is_again = 0; /* a receive ends with the wait for it */
+        for (int before = 0; before < i; before++)
+            is_again = is_again || times[before] == times[i];
+        if (!is_again)
+            free_mark(self, mark_of(self, times[i]));
+    }
 }
 
 /* Move the records whose times are known to the ring, unless it is full. */

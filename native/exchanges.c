@@ -66,20 +66,23 @@ static int add_tensor(const Wrapper *self, Exchange *exchange, int direction, Py
     return 0;
 }
 
-/* Find the handles of all transfers. Return -1 if they are unusual. */
+/* Find the handles of all transfers: a single one of all of them (NCCL), or one of each. Return -1 if they are
+   unusual. */
 static int find_handles(const Wrapper *self, Exchange *exchange, PyObject *handles)
 {
     int is_list = PyList_CheckExact(handles) && self->numbers[IS_IN_ORDER];
+    int is_single = PyList_CheckExact(handles) && PyList_GET_SIZE(handles) == 1 && (is_list || exchange->count > 1);
     Py_ssize_t count = is_list ? PyList_GET_SIZE(handles) : PyDict_CheckExact(handles) ? PyDict_GET_SIZE(handles) : -1;
     Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
-    if (count != exchange->count || transfers->count + exchange->count > MOST_TRANSFERS)
+    if ((!is_single && count != exchange->count) || transfers->count + exchange->count > MOST_TRANSFERS)
         return -1;
     for (int i = 0; i < exchange->count; i++) {
-        PyObject *handle = is_list ? PyList_GET_ITEM(handles, i)
-                                   : PyDict_GetItemWithError(handles, names_of_handles[exchange->directions[i]]);
+        PyObject *handle = is_single ? PyList_GET_ITEM(handles, 0)
+                           : is_list ? PyList_GET_ITEM(handles, i)
+                                     : PyDict_GetItemWithError(handles, names_of_handles[exchange->directions[i]]);
         if (handle == NULL || PySet_Contains(self->refs[CLASSES], (PyObject *)Py_TYPE(handle)) != 1)
             return -1;
-        for (int before = 0; before < i; before++) {
+        for (int before = 0; !is_single && before < i; before++) {
             if (exchange->handles[before] == handle)
                 return -1;
         }

@@ -120,7 +120,8 @@ PyObject *call_creation(PyObject *object, PyObject *const *args, size_t nargsf, 
 
 enum { I_RECORDER, I_GUARD, I_PENDING, I_CREATED, I_CLASSES, I_ISSUED };
 
-/* Note the handle of an operation. Return -1 if that is left to Python, maybe with an exception. */
+/* Note the handle of an operation. Return -1 if that is left to Python, maybe with an exception. The handle of an
+   earlier message that was never waited for may have had the same address. */
 static int note_handle(const Wrapper *self, PyObject *operation, PyObject *handle, const Message *issue)
 {
     Pending *pending = (Pending *)self->refs[I_PENDING];
@@ -148,19 +149,22 @@ static int note_handle(const Wrapper *self, PyObject *operation, PyObject *handl
     return 0;
 }
 
-/* Return -1 if the operations that have not been noted yet are left to Python. */
+/* Note one handle of each operation, or a single one of all of them (NCCL). Return -1 if the operations that have not
+   been noted yet are left to Python. */
 static int note_handles(const Wrapper *self, PyObject *operations, PyObject *handles, int64_t start_ns)
 {
-    PyObject *recorder = self->refs[I_RECORDER];
     Pending *pending = (Pending *)self->refs[I_PENDING];
-    if (!PyList_CheckExact(handles) || PyList_GET_SIZE(handles) != PyTuple_GET_SIZE(operations) ||
-        !is_open(pending->ring, recorder))
+    Py_ssize_t count = PyTuple_GET_SIZE(operations);
+    int is_single = PyList_CheckExact(handles) && PyList_GET_SIZE(handles) == 1 && count <= MOST_TOGETHER;
+    if (!PyList_CheckExact(handles) || (PyList_GET_SIZE(handles) != count && !is_single) ||
+        !is_open(pending->ring, self->refs[I_RECORDER]))
         return -1;
     Message issue = {.step = step_of(pending->ring), .start_ns = start_ns, .end_ns = now_ns()};
     int done = 0;
-    for (Py_ssize_t i = 0; done == 0 && i < PyTuple_GET_SIZE(operations) && i < PyList_GET_SIZE(handles); i++) {
-        PyObject *handle = Py_NewRef(PyList_GET_ITEM(handles, i));
-        done = note_handle(self, PyTuple_GET_ITEM(operations, i), handle, &issue);
+    for (Py_ssize_t i = 0; done == 0 && i < count && (is_single || i < PyList_GET_SIZE(handles)); i++) {
+        PyObject *handle = Py_NewRef(PyList_GET_ITEM(handles, is_single ? 0 : i));
+        int is_known = (i == 0 || !is_single) && find_issued(pending, handle) != NULL;
+        done = is_known ? -1 : note_handle(self, PyTuple_GET_ITEM(operations, i), handle, &issue);
         Py_DECREF(handle);
     }
     PyErr_Clear();
@@ -199,162 +203,4 @@ PyObject *call_issue(PyObject *object, PyObject *const *args, size_t nargsf, PyO
     PyObject *result = issue(self, args, nargsf, names, operations);
     Py_DECREF(operations);
     return result;
-}
-
-/* The wait for a handle: `Waits` in record/hooks.py. */
-
-enum { W_GUARD, W_VALUES, W_PENDING, W_ENDED, W_TRANSFERS };
-
-/* Record a message, whose wait began and ended at two moments. Return -1 if that is left to Python. */
-static int record_message(Pending *pending, const Message *message, int64_t start, int64_t end)
-{
-    PyObject *recorder = pending->recorder;
-    Record *record = NULL;
-    if (end != UNMARKED && is_open(pending->ring, recorder))
-        record = new_record(pending->ring, recorder, message->kind);
-    if (record == NULL)
-        return -1;
-    record->start_ns = message->start_ns;
-    record->end_ns = message->is_receive ? end : message->end_ns;
-    record->wait_start_ns = start;
-    record->wait_end_ns = end;
-    record->bytes = message->bytes;
-    record->step = message->step;
-    record->stage = message->stage;
-    record->microbatch = message->microbatch;
-    record->peer = message->peer;
-    if (message->is_receive) {
-        pending->receives++;
-        pending->last_receive_ns = end >= 0 ? end : NONE; /* nothing asks for a mark: within ranges, Python waits */
-        Py_CLEAR(pending->last_receive);
-    }
-    return 0;
-}
-
-/* Let Python record a message; `end` is NONE if the wait has failed. Return -1 with an exception. */
-static int record_in_python(const Wrapper *self, const Message *message, int64_t start, int64_t end)
-{
-    PyObject *recorder = ((Pending *)self->refs[W_PENDING])->recorder;
-    PyObject *done = PyObject_CallFunction(self->refs[W_ENDED], "NiLLNN", described(message), message->step,
-                                           (long long)message->start_ns, (long long)message->end_ns,
-                                           moment_object(recorder, start), moment_object(recorder, end));
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
-}
-
-/* Call the original, and record the message that it waits for. */
-static PyObject *timed_wait(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, Message message,
-                            int64_t start)
-{
-    int place = enter_wait(&message, start >= 0 ? start : now_ns());
-    PyObject *result = pass_to(self->original, args, nargsf, names);
-    Pending *pending = (Pending *)self->refs[W_PENDING];
-    fetch(pending->ring, pending->recorder);
-    leave_call(place);
-    if (result == NULL) {
-        PyObject *type, *error, *traceback;
-        PyErr_Fetch(&type, &error, &traceback);
-        if (record_in_python(self, &message, start, NONE) < 0)
-            PyErr_Clear();
-        PyErr_Restore(type, error, traceback);
-        return NULL;
-    }
-    int64_t end = moment_of(pending->recorder, 0);
-    if (record_message(pending, &message, start, end) < 0 && record_in_python(self, &message, start, end) < 0)
-        Py_CLEAR(result);
-    return result;
-}
-
-/* The moments at which the wait for a transfer begins and ends: for a receive, those of the stream that goes on after
-   it; a send is waited for by the host. */
-static int64_t begin_of_wait(Transfers *transfers, const Transfer *transfer)
-{
-    return transfer->tensor == NULL ? now_ns() : moment_of(transfers->recorder, 1);
-}
-
-static int64_t end_of_wait(Transfers *transfers, const Transfer *transfer)
-{
-    return transfer->tensor == NULL ? now_ns() : moment_of(transfers->recorder, 0);
-}
-
-/* Call the original. A receive is recorded when an action takes the tensor, a send now. */
-static PyObject *timed_transfer(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names,
-                                Transfer *waited, int64_t start)
-{
-    Transfers *transfers = (Transfers *)self->refs[W_TRANSFERS];
-    PyObject *tensor;
-    Transfer transfer = remove_transfer(transfers, waited, &tensor);
-    Py_CLEAR(transfer.message.reference);
-    int place = enter_wait(&transfer.message, start >= 0 ? start : now_ns());
-    PyObject *result = pass_to(self->original, args, nargsf, names);
-    fetch(transfers->ring, transfers->recorder);
-    leave_call(place);
-    int64_t end = result == NULL ? UNMARKED : end_of_wait(transfers, &transfer);
-    if (end == UNMARKED) {
-        forget_moment(transfers->recorder, start);
-    } else {
-        transfer.wait_start_ns = start;
-        transfer.wait_end_ns = end;
-        if (transfer.tensor == NULL && record_transfer(transfers, &transfer) == 0)
-            return result;
-    }
-    int is_left = result == NULL || transfer.tensor == NULL; /* to Python */
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    if (add_transfer(transfers, NULL, tensor, transfer) < 0) {
-        give_transfers(transfers);
-        if (add_transfer(transfers, NULL, tensor, transfer) < 0) {
-            forget_moment(transfers->recorder, transfer.wait_start_ns);
-            forget_moment(transfers->recorder, transfer.wait_end_ns);
-            drop_transfer(transfer);
-        }
-    }
-    if (is_left)
-        give_transfers(transfers);
-    PyErr_Restore(type, error, traceback);
-    return result;
-}
-
-/* Return a wait that is known in Python, or none. */
-static PyObject *wait_in_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    PyObject *values = self->refs[W_VALUES];
-    int is_known = PyVectorcall_NARGS(nargsf) > 0 && PyDict_GET_SIZE(values) > 0;
-    if (is_known) {
-        PyObject *key = PyLong_FromVoidPtr(args[0]);
-        is_known = key == NULL ? -1 : PyDict_Contains(values, key);
-        Py_XDECREF(key);
-    }
-    if (is_known < 0)
-        return NULL;
-    return pass_to(is_known ? self->general : self->original, args, nargsf, names);
-}
-
-PyObject *call_wait(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    const Wrapper *self = (Wrapper *)object;
-    Pending *pending = (Pending *)self->refs[W_PENDING];
-    Transfers *transfers = (Transfers *)self->refs[W_TRANSFERS];
-    int is_of_handle = PyVectorcall_NARGS(nargsf) > 0;
-    Message *found = is_of_handle ? find_issued(pending, args[0]) : NULL;
-    Transfer *transfer = is_of_handle && found == NULL ? find_handle(transfers, args[0]) : NULL;
-    int64_t start = UNMARKED;
-    if (transfer != NULL && !is_off(self->refs[W_GUARD]) && is_open(transfers->ring, transfers->recorder))
-        start = begin_of_wait(transfers, transfer);
-    if (start != UNMARKED)
-        return timed_transfer(self, args, nargsf, names, transfer, start);
-    if (transfer != NULL)
-        give_transfers(transfers);
-    if (found == NULL)
-        return wait_in_python(self, args, nargsf, names);
-    if (is_reference_to(found->reference, args[0]) && !is_off(self->refs[W_GUARD]) &&
-        is_open(pending->ring, pending->recorder))
-        start = moment_of(pending->recorder, 1);
-    if (start == UNMARKED) {
-        give_to_python(pending);
-        return wait_in_python(self, args, nargsf, names);
-    }
-    Message message = *found;
-    remove_issued(pending, found);
-    return timed_wait(self, args, nargsf, names, message, start);
 }

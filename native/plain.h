@@ -119,11 +119,13 @@ int is_done(const Event *event);
 int find_elapsed(const Event *start, const Event *end, int64_t *elapsed_ns);
 
 /* device.c: moments, which are times of the host, or marks of the device where the recorder has `device_records`.
-   `moment_of` returns UNMARKED if the begin of an action is left to Python, or its end. `new_record` returns a record
-   of an open ring, whose times are moments, NULL if there is none. */
+   `moment_of` returns UNMARKED if the begin of an action is left to Python, or its end. A mark has one use: a record, or
+   what else has the moment; `keep_moment` adds one, and `forget_moment` and `moment_object` end one. `new_record`
+   returns a record of an open ring, whose times are moments, NULL if there is none. */
 #define UNMARKED INT64_MIN
 
 int64_t moment_of(PyObject *recorder, int is_begin);
+void keep_moment(PyObject *recorder, int64_t moment);
 void forget_moment(PyObject *recorder, int64_t moment);
 PyObject *moment_object(PyObject *recorder, int64_t moment);
 Record *new_record(Ring *ring, PyObject *recorder, uint8_t kind);
@@ -191,6 +193,7 @@ static inline PyObject *pass_to(PyObject *function, PyObject *const *args, size_
 /* pending.c: the messages whose operation or handle is known, by its address. */
 #define MOST_CREATED 16
 #define MOST_ISSUED 128
+#define MOST_TOGETHER 8 /* messages with the same handle */
 
 typedef struct {
     PyObject_HEAD

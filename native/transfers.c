@@ -38,10 +38,10 @@ Transfer *find_tensor(Transfers *self, PyObject *tensor)
     return NULL;
 }
 
-/* Add a transfer, and take its references. Return -1 if there is no place, or if the handle is that of another one. */
+/* Add a transfer, and take its references. Return -1 if there is no place. */
 int add_transfer(Transfers *self, PyObject *handle, PyObject *tensor, Transfer transfer)
 {
-    if (self->count == MOST_TRANSFERS || (handle != NULL && find_handle(self, handle) != NULL))
+    if (self->count == MOST_TRANSFERS)
         return -1;
     self->handles[self->count] = handle;
     self->tensors[self->count] = tensor;

@@ -49,7 +49,15 @@ class SimulatedDriver:
         self.is_capturing = False
         self.calls = dict.fromkeys(cuda_driver.FUNCTIONS, 0)
         self.destroyed = []
-        functions = (self.create, self.record, self.query, self.elapsed, self.destroy, self.capture, self.describe)
+        functions = (
+            self.create,
+            self.record,
+            self.query,
+            self.elapsed,
+            self.destroy,
+            self.capture,
+            self.describe,
+        )
         self._callbacks = [
             ctypes.CFUNCTYPE(ctypes.c_int, *signature)(self._counted(name, function))
             for name, signature, function in zip(cuda_driver.FUNCTIONS, SIGNATURES, functions, strict=True)
@@ -174,7 +182,8 @@ def use(monkeypatch, *, host="cpu"):
     KEPT.append(driver)
 
     def find(reported):
-        return None if reported == host else TorchStreams(SimulatedTorch(driver), "cuda", 0)
+        is_host = host is not None and reported == host
+        return None if is_host else TorchStreams(SimulatedTorch(driver), "cuda", 0)
 
     monkeypatch.setattr(cuda_driver, "addresses", driver.addresses)
     monkeypatch.setattr(devices, "find_device", find)

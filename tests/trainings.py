@@ -47,7 +47,12 @@ def run_ranks(
 
 @once
 def record_training(
-    schedule: str, *, steps: str | None = None, recorded: bool = True, compiled: bool = True
+    schedule: str,
+    *,
+    steps: str | None = None,
+    recorded: bool = True,
+    compiled: bool = True,
+    gpu: bool = False,
 ) -> Training:
     """Train three steps of `schedule` on four processes; raises with the training's output if it fails."""
     root = scratch_directory("training")
@@ -57,7 +62,8 @@ def record_training(
         environment["STAGESCOPE_COMPILED"] = "0"
     if recorded:
         environment = recording_environment(directory, steps=steps, run=schedule, inherited=environment)
-    done = run_ranks([str(TESTS / "probed_training.py"), schedule, str(truth)], environment)
+    wrapped = [str(TESTS / "simulated_gpu_training.py")] if gpu else []
+    done = run_ranks([*wrapped, str(TESTS / "probed_training.py"), schedule, str(truth)], environment)
     assert done.returncode == 0, done.stderr[-3000:]
     logs = {rank: json.loads((truth / f"rank{rank}.json").read_text()) for rank in range(RANKS)}
     losses = next(one["losses"] for one in logs.values() if one["losses"])

@@ -42,7 +42,9 @@ class HookedStage:
         self.bare = Stage.forward
         self._recorder = recorder
         self._stage = Stage()
-        self._wrapper = observed(Stage.forward, prepared(lambda _: timed), Guard(recorder, "the check on a GPU"))
+        self._wrapper = observed(
+            Stage.forward, prepared(lambda _: timed), Guard(recorder, "the check on a GPU")
+        )
 
     def forward(self, microbatch: int, work: Callable[[], Any]) -> Any:
         """Return what `work` does, as an action that is recorded."""

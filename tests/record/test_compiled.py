@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import simulated_gpu
 from framework_trainings import only_contents
 from stagescope.record import compiled, emitter, timing, wrappers
 from stagescope.record.format import NONE, SPAN
@@ -343,7 +344,11 @@ class Operation:
 
 
 class Handle:
+    during = None
+
     def wait(self):
+        if Handle.during is not None:
+            Handle.during()
         return True
 
 
@@ -356,14 +361,19 @@ class Sender:
 
 
 @pytest.fixture
-def messages(plain, recorder, forward, monkeypatch):
-    """The functions that create, issue and wait for receives, in C."""
-    del plain, forward
+def messages(plain, recorder, request, monkeypatch):
+    """The functions that create, issue and wait for receives, in C; on a simulated GPU if that is the parameter."""
+    del plain
+    if getattr(request, "param", None) == "GPU":
+        simulated_gpu.use(monkeypatch)
+    request.getfixturevalue("forward")
     found, guard = Messages(recorder), Guard(recorder, "a framework")
     recorder.guards["messages"] = guard
 
     def issue(operations):
-        return [Handle() for _ in operations]
+        return [Handle()] if found.is_coalesced else [Handle() for _ in operations]
+
+    found.is_coalesced = False
 
     create = found.creation(RECEIVE, types.SimpleNamespace(places={"microbatch": 1}), "microbatch")
     parameter = types.SimpleNamespace(of=lambda args, _: args[0])
@@ -392,6 +402,71 @@ def test_messages_are_recorded_from_their_creation_to_the_wait_for_them(messages
     assert not messages.pending
     assert not messages.under_way
     assert recorded_messages(recorder) == [(2, 5, 1, 8, True), (2, 5, 3, 8, True)]
+
+
+on_both_clocks = pytest.mark.parametrize("messages", ["host", "GPU"], indirect=True)
+
+
+@on_both_clocks
+def test_one_wait_may_be_for_several_messages(messages, recorder):
+    messages.is_coalesced = True
+    for number in range(3):
+        (handle,) = messages.issue(Sender().operations(number))
+        assert len(messages.pending) == 2
+        assert handle.wait()
+    assert not messages.under_way
+    assert messages.receives == 6
+    recorder.stop("test")
+    found = only_contents(Path(recorder.directory))
+    assert found.dropped_spans == 0
+    is_receive = found.spans["kind"] == RECEIVE
+    times = {
+        name: found.spans[name][is_receive].tolist() for name in ("end_ns", "wait_start_ns", "wait_end_ns")
+    }
+    assert times["end_ns"] == times["wait_end_ns"]
+    assert [len(set(values)) for values in times.values()] == [3, 3, 3]
+    assert min(times["wait_start_ns"]) > 0
+    assert found.spans["microbatch"][is_receive].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@on_both_clocks
+def test_messages_of_one_handle_are_taken_over_together(messages, recorder):
+    messages.is_coalesced = True
+    (handle,) = messages.issue(Sender().operations(5))
+    messages.used(FORWARD, 7, 7, None)  # takes over what is under way
+    assert not messages.pending
+    assert handle.wait()
+    assert recorded_messages(recorder) == [(2, 5, 1, 8, True), (2, 5, 3, 8, True)]
+
+
+@on_both_clocks
+def test_a_failed_wait_leaves_all_messages_of_its_handle_under_way(messages, monkeypatch):
+    messages.is_coalesced = True
+    (handle,) = messages.issue(Sender().operations(5))
+    recorder = messages.recorder
+    wait = compiled.plain_wrapper(
+        lambda _: 1 / 0, lambda _: 1 / 0, messages.works.wait(None), recorder.guards["messages"]
+    )
+    with pytest.raises(ZeroDivisionError):
+        wait(handle)
+    monkeypatch.undo()
+    assert len(messages.under_way) == 2
+    if recorder.device_records is not None:
+        recorder.device_records.clear()
+        assert recorder.device_records.free >= 127  # of 128: Python has had the event of its begin
+
+
+@on_both_clocks
+def test_an_end_that_is_left_to_python_keeps_the_begin_for_all_messages(messages, recorder, monkeypatch):
+    messages.is_coalesced = True
+    (handle,) = messages.issue(Sender().operations(5))
+    monkeypatch.setattr(Handle, "during", lambda: setattr(recorder, "plain", None))
+    assert handle.wait()
+    monkeypatch.setattr(Handle, "during", None)
+    (handle,) = messages.issue(Sender().operations(6))
+    assert handle.wait()
+    found = recorded_messages(recorder)
+    assert found == [(2, number, peer, 8, True) for number in (5, 6) for peer in (1, 3)]
 
 
 def test_messages_without_a_wait_are_taken_over(messages, recorder):

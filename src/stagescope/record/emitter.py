@@ -49,8 +49,8 @@ class ActionInProgress:
     """What is read and written at each action, in two or three lines of the caches; see `Emitter`."""
 
     __slots__ = (
-        "_computed", "action", "device_records", "enabled", "has_actions", "is_detailed", "is_in_range", "is_one_by_one", "mirror",
-        "pair", "plain", "plain_middle", "thread_index", "timer", "waiting_thread",
+        "_computed", "action", "device_records", "enabled", "has_actions", "is_detailed", "is_in_range",
+        "is_one_by_one", "mirror", "pair", "plain", "plain_middle", "thread_index", "timer", "waiting_thread",
     )  # fmt: skip
 
 

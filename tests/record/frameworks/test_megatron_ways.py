@@ -200,8 +200,8 @@ def backward_step(input_tensor, output_tensor, output_tensor_grad, config):
     return config()
 
 
-def issuing(*, in_order, is_odd):
-    """Return a function that issues transfers as gloo does, with a handle for each; some of them fail."""
+def issuing(*, in_order, is_odd, is_coalesced):
+    """Return a function that issues transfers as gloo does, with a handle for each, or as NCCL; some of them fail."""
     numbers = [0]
 
     def issue(*, tensor_send_prev, tensor_recv_prev, tensor_send_next, tensor_recv_next, group, prev_pipeline_rank,
@@ -212,6 +212,8 @@ def issuing(*, in_order, is_odd):
         numbers[0] += 1
         made = BrokenWork if is_odd and numbers[0] % 11 == 0 else Work
         works = {name: made(name) for name, tensor in tensors.items() if tensor is not None}
+        if is_coalesced and works:
+            return [made("all")]
         if is_odd and numbers[0] % 7 == 0 and len(works) > 1:
             return [Work("all")]
         return list(works.values()) if in_order else works
@@ -226,7 +228,7 @@ def recorded(tmp_path, monkeypatch):
     whether each time is known.
     """
 
-    def record(schedule, *, is_compiled, oddity, clock):
+    def record(schedule, *, is_compiled, oddity, clock, is_coalesced):
         with monkeypatch.context() as patched:
             if clock == "device":
                 simulated_gpu.use(patched, host=None)
@@ -236,7 +238,7 @@ def recorded(tmp_path, monkeypatch):
                             p2p_communicator=None: schedule(recorder))  # fmt: skip
             patched.setattr(schedules, "backward_step", backward_step)
             for in_order in (False, True):
-                issue = issuing(in_order=in_order, is_odd=oddity > 0)
+                issue = issuing(in_order=in_order, is_odd=oddity > 0, is_coalesced=is_coalesced)
                 patched.setattr(p2p_communication, issue.__name__, issue)
             directory = tmp_path / ("compiled" if is_compiled else "python")
             recorder, patches = Recorder(str(directory)), Patches()
@@ -262,12 +264,14 @@ def recorded(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(compiled.extension() is None, reason="the extension has not been built here")
 @pytest.mark.parametrize("chunks", [1, 2])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("oddity", [0, 0.02, 0.2])
-@pytest.mark.parametrize("clock", ["host", "device"])
-def test_both_ways_record_the_same_of_any_calls(recorded, seed, chunks, oddity, clock):
+@pytest.mark.parametrize("where", [("host", False), ("host", True), ("device", False), ("device", True)])
+def test_both_ways_record_the_same_of_any_calls(recorded, seed, chunks, oddity, where):
+    clock, is_coalesced = where
+    given = {"oddity": oddity, "clock": clock, "is_coalesced": is_coalesced}
     found = [
-        recorded(Schedule(seed, chunks, oddity), is_compiled=is_compiled, oddity=oddity, clock=clock)
+        recorded(Schedule(seed, chunks, oddity), is_compiled=is_compiled, **given)
         for is_compiled in (False, True)
     ]
     (errors, in_python), (errors_compiled, in_c) = found

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from children import contents_in
 from stagescope import api as workflow
 from stagescope.demo.names import THEORY
 from stagescope.ingest.recording.frames import read_contents
@@ -73,17 +74,31 @@ def golden_order(name):
 COLUMNS = ("rank", "step", "kind", "stage", "microbatch", "chunk", "peer", "bytes")
 
 
+def rows_of(timeline):
+    spans = timeline.spans.filter(pl.col("lane") != "host").select(
+        *COLUMNS, pl.col("wait_start_ns").is_null()
+    )
+    return sorted(spans.rows(), key=str)
+
+
 @pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble"])
 def test_the_extension_records_what_is_recorded_in_python(schedule):
-    def rows(timeline):
-        spans = timeline.spans.filter(pl.col("lane") != "host").select(
-            *COLUMNS, pl.col("wait_start_ns").is_null()
-        )
-        return sorted(spans.rows(), key=str)
-
     in_python = workflow.read(record_training(schedule, compiled=False).directory)
-    assert rows(in_python) == rows(timeline_of(schedule))
+    assert rows_of(in_python) == rows_of(timeline_of(schedule))
     assert in_python.spans.filter(kind="recv_forward").height > 0
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["in Python", "compiled"])
+@pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble"])
+def test_what_is_timed_with_events_of_a_gpu_is_what_is_timed_on_the_host(schedule, compiled):
+    directory = record_training(schedule, compiled=compiled, gpu=True).directory
+    assert all(len(contents.device_anchors) > 1 for contents in contents_in(directory))
+    timeline = workflow.read(directory)
+    assert not timeline.is_partial
+    assert rows_of(timeline) == rows_of(timeline_of(schedule))
+    received = timeline.spans.filter(pl.col("kind").cast(pl.String).str.starts_with("recv"))
+    assert (received["end_ns"] == received["wait_end_ns"]).all()
+    assert (received["wait_start_ns"] >= received["start_ns"]).mean() > 0.9  # its clock has an error
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -25,8 +25,8 @@ from stagescope.record.format import NONE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stagescope.record.devices.device import Device
     from stagescope.record.compiled import DeviceRecords
+    from stagescope.record.devices.device import Device
     from stagescope.record.devices.device_clock import Anchor
     from stagescope.record.recorder import Recorder
 
@@ -116,11 +116,7 @@ class DeviceTimer:
                 recorder.emit, kind, stage=stage, microbatch=microbatch, chunk=chunk, name=name, pair=pair
             )
             self.graphs.add(emit, token, end)
-        elif (
-            not isinstance(token, Mark)
-            or not isinstance(end, Mark)
-            or self._waiting >= MAX_WAITING
-        ):
+        elif not isinstance(token, Mark) or not isinstance(end, Mark) or self._waiting >= MAX_WAITING:
             recorder.drop(1)
         else:
             emit = partial(

@@ -43,7 +43,7 @@ class TorchStreams(EventDevice):
         find_handle = _function_of(torch, kind, "_cuda_getCurrentRawStream", self._index)
         addresses = None if find_handle is None else cuda_driver.addresses()
         events = None if addresses is None else compiled.driver_events(addresses)
-        if events is None or not isinstance(find_handle(self._index), int):
+        if find_handle is None or events is None or not isinstance(find_handle(self._index), int):
             return None
         try:
             with self._module.device(self._index):

@@ -232,6 +232,7 @@ class Messages:
 
         Another object may have the address of a handle or tensor that does not exist any more.
         """
+        together: dict[int, tuple[Any, list[Message]]] = {}
         for handle, tensor, facts, place, times in (
             self.transfers.take() if self.transfers is not None else ()
         ):
@@ -244,9 +245,11 @@ class Messages:
             if received is not None:
                 self.brings(message, [received])
             if work is not None:
-                self._watch_one(work, [message])
+                together.setdefault(id(work), (work, []))[1].append(message)
             elif wait[1] != NONE:
                 self._wait_ended([message], *wait)
+        for work, messages in together.values():
+            self._watch_one(work, messages)
 
     def _place_of_sender(self, kind: int) -> Numbers | None:
         """Return the place of the half of a merged call that is sending: its output is not known before it ends."""

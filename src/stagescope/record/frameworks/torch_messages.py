@@ -32,7 +32,7 @@ from stagescope.record.wrappers import UNKNOWN
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from stagescope.record.calls import Parameter, Signature
     from stagescope.record.recorder import Recorder
@@ -205,9 +205,11 @@ class Messages:
         created, issued = self.pending.take()
         for place, reference, message in created:
             self._created.values[place] = (reference, message)
-        for place, reference, message, step, start_ns, end_ns in issued:
-            number = self._add(([message], step, start_ns, end_ns))
-            self._waits[place] = (reference, (self._when_waited, number, None))
+        together: dict[int, tuple[Callable[[], object], Batch]] = {}
+        for place, reference, message, *issue in issued:
+            together.setdefault(place, (reference, ([], *issue)))[1][0].append(message)
+        for place, (reference, batch) in together.items():
+            self._waits[place] = (reference, (self._when_waited, self._add(batch), None))
 
     def _add(self, batch: Batch) -> int:
         """Return the number of a batch that is under way from now on."""
