@@ -6,6 +6,7 @@ the offset and the drift of the device, and the distance of two events is rounde
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import struct
@@ -13,7 +14,7 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from stagescope.record import devices
+from stagescope.record import compiled, devices
 from stagescope.record.devices import cuda_driver
 from stagescope.record.devices.torch_streams import TorchStreams
 
@@ -174,6 +175,14 @@ class TorchEvent:
         if error := self.driver.error or self.driver.elapsed(found, self.cuda_event, other.cuda_event):
             raise RuntimeError(f"CUDA error {error}")
         return struct.unpack("<f", struct.pack("<f", found[0]))[0]
+
+
+@atexit.register
+def forget():
+    """Let the extension call no Python when the interpreter destroys its last events."""
+    if KEPT:
+        harmless = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value
+        compiled.driver_events((harmless,) * len(cuda_driver.FUNCTIONS))
 
 
 def use(monkeypatch, *, host="cpu"):
