@@ -10,7 +10,7 @@ import time
 import pytest
 
 from children import LIMIT_S, only_contents, run_child
-from recorder_threads import recorder_threads
+from recorder_threads import remaining_threads
 from stagescope.record import file as file_module
 from stagescope.record.buffers import CHUNK_BYTES, RECORD_BYTES
 from stagescope.record.format import NONE
@@ -271,7 +271,7 @@ def test_spans_after_stop_are_ignored(recorder, tmp_path):
     thread.join(LIMIT_S)
     recorder.flush_soon()
     assert recorder.flush()
-    assert recorder_threads() == []
+    assert remaining_threads() == []
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
@@ -279,7 +279,7 @@ def test_first_span_after_stop_starts_no_writer(recorder, tmp_path):
     recorder.stop("test")
     recorder.emit(FORWARD, 1, 2)
     assert list(tmp_path.iterdir()) == []
-    assert recorder_threads() == []
+    assert remaining_threads() == []
 
 
 def test_second_stop_writes_nothing(recorder, tmp_path):

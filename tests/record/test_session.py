@@ -9,7 +9,7 @@ import types
 import pytest
 
 from children import contents_in, microbatches, only_contents, run_child
-from recorder_threads import recorder_threads
+from recorder_threads import remaining_threads
 from stagescope import record
 from stagescope.record import session
 from stagescope.record.imports import ImportWatch
@@ -25,7 +25,7 @@ def nothing_is_left_recording(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     yield
     record.stop()
-    assert recorder_threads() == []
+    assert remaining_threads() == []
     assert not any(isinstance(finder, ImportWatch) for finder in sys.meta_path)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from children import child, contents_in, end_of, only_contents, run_child
 from fake_device import FakeDevice
-from recorder_threads import recorder_threads
+from recorder_threads import remaining_threads
 from stagescope import api as workflow
 from stagescope import record
 from stagescope.record import devices
@@ -229,7 +229,7 @@ def test_timer_of_a_stopped_recorder_has_no_effect(recorder):
     action(recorder, 1)
     recorder.timer.harvest()
     recorder.stop("again")
-    assert recorder_threads() == []
+    assert remaining_threads() == []
 
 
 ON_A_DEVICE = """
