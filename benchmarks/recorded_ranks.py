@@ -2,9 +2,11 @@
 
     python benchmarks/recorded_ranks.py [--ranks 4] [--schedule 1F1B] [--microbatches 32] [--steps 30] [--functions]
     python benchmarks/recorded_ranks.py --framework megatron [--schedule 1F1B|interleaved] ...
+    python benchmarks/recorded_ranks.py --framework deepspeed ...
     python benchmarks/recorded_ranks.py --timing device ...
 
-The former trains with torch.distributed.pipelining, the latter with Megatron-core 0.16, which must be installed.
+The first trains with torch.distributed.pipelining, the others with Megatron-core 0.16 and the pipeline engine of
+DeepSpeed 0.19, which must be installed. Set DS_ACCELERATOR=cpu for the latter.
 
 With `--timing device`, the actions and receives of the same training are timed with events of the GPU of this machine,
 as if its tensors were there: gloo cannot send those. What it takes to read the times of the events at the end of a step
@@ -24,6 +26,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -38,6 +41,7 @@ import numpy as np
 import stagescope.record as record
 from stagescope.ingest.recording.frames import read_contents
 from stagescope.record import session
+from stagescope.record.patching import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,8 +66,16 @@ class Point:
         self.owner, self.name = owner, name
         self._inside_ns = 0
         self._costs: dict[bool, list[list[int]]] = {True: [], False: []}
-        self._inner = self._read_inside(vars(owner)[name])
-        setattr(owner, name, self._inner)
+        self._inner = self._read_inside(self.get())
+        self.set(self._inner)
+
+    def get(self) -> Any:
+        """Return the function that is called now."""
+        return vars(self.owner)[self.name]
+
+    def set(self, function: Callable[..., Any]) -> None:
+        """Let this function be called."""
+        setattr(self.owner, self.name, function)
 
     def _read_inside(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +90,7 @@ class Point:
 
     def wrap(self) -> None:
         """Read the clock around what the recorder has put in place of the function."""
-        wrapper = vars(self.owner)[self.name]
+        wrapper = self.get()
         self._ways = {
             on: self._read_around(wrapper if on else self._inner, self._costs[on]) for on in self._costs
         }
@@ -90,12 +102,13 @@ class Point:
             steps[-1].append(thread_time_ns() - begun_ns - self._inside_ns)
             return result
 
+        vars(outer)[MARK] = function  # for those that look whether a function is observed
         return outer
 
     def begin_step(self, *, on: bool) -> None:
         """Call the one or the other in the next step."""
         self._costs[on].append([])
-        setattr(self.owner, self.name, self._ways[on])
+        self.set(self._ways[on])
 
     def cost_us(self) -> tuple[float, float]:
         """Return what recording adds to a call, and the number of calls in a step."""
@@ -131,6 +144,22 @@ def time_on_gpu() -> list[list[float]]:
     return steps
 
 
+class Entry(Point):
+    """A function of a framework in a dict, by the class of an instruction."""
+
+    def __init__(self, owner: dict[type, Any], key: type) -> None:
+        self._key = key
+        super().__init__(owner, key.__name__)
+
+    def get(self) -> Any:
+        """Return the function that is called now."""
+        return self.owner[self._key]  # type: ignore[index]  # a dict
+
+    def set(self, function: Callable[..., Any]) -> None:
+        """Let this function be called."""
+        self.owner[self._key] = function  # type: ignore[index]  # as above
+
+
 def points() -> Iterator[Point]:
     """Yield the functions that the recorder wraps in each step and that all frameworks call."""
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
@@ -164,6 +193,19 @@ def points_of_megatron() -> Iterator[Point]:
     for owner, names in (
         (schedules, ("forward_step", "backward_step")), (transfers, ("_p2p_ops", "_batched_p2p_ops")),
     ):  # fmt: skip
+        for name in names:
+            yield Point(owner, name)
+
+
+def points_of_deepspeed() -> Iterator[Point]:
+    """Yield those of DeepSpeed's pipeline engine."""
+    backend = importlib.import_module("deepspeed.comm.torch")
+    backend.build_shm_op = lambda: None  # compiles, and is not used here
+    p2p, engine = (importlib.import_module(f"deepspeed.runtime.pipe.{name}") for name in ("p2p", "engine"))
+    instructions = engine.PipelineEngine._INSTRUCTION_MAP  # noqa: SLF001  # no public name
+    for instruction in instructions:
+        yield Entry(instructions, instruction)
+    for owner, names in ((p2p, ("send", "recv")), (engine.PipelineEngine, ("train_batch", "_exec_schedule"))):
         for name in names:
             yield Point(owner, name)
 
@@ -261,9 +303,26 @@ def chunk_of_megatron(config: Any, chunk: int, chunks: int, stages: int) -> Any:
     return Chunk()
 
 
+def training_with_deepspeed(options: argparse.Namespace) -> Callable[[], object]:
+    """Return a function that trains one step."""
+    torch, framework, pipe = map(importlib.import_module, ("torch", "deepspeed", "deepspeed.pipe"))
+    framework.init_distributed("gloo")
+    layers = [pipe.LayerSpec(torch.nn.Linear, WIDTH, WIDTH) for _ in range(options.ranks)]
+    module = pipe.PipelineModule(layers=layers, num_stages=options.ranks, loss_fn=torch.nn.MSELoss())
+    sizes = {"train_micro_batch_size_per_gpu": ROWS, "gradient_accumulation_steps": options.microbatches}
+    optimizer = {"type": "SGD", "params": {"lr": 0.01}}
+    engine, *_ = framework.initialize(
+        model=module, model_parameters=list(module.parameters()),
+        config={**sizes, "optimizer": optimizer, "steps_per_print": 10**9},
+    )  # fmt: skip
+    batch = torch.ones(ROWS, WIDTH), torch.zeros(ROWS, WIDTH)
+    return lambda: engine.train_batch(data_iter=iter([batch] * options.microbatches))
+
+
 FRAMEWORKS = {
     "torch": (points_of_torch, training_with_torch),
     "megatron": (points_of_megatron, training_with_megatron),
+    "deepspeed": (points_of_deepspeed, training_with_deepspeed),
 }
 """What yields the functions of a framework that the recorder wraps, and what prepares a training with it."""
 
@@ -273,6 +332,9 @@ def run_rank(options: argparse.Namespace) -> None:
     torch, dist = (importlib.import_module(name) for name in ("torch", "torch.distributed"))
     torch.set_num_threads(1)
     store = f"file://{options.directory}/store"
+    os.environ |= {
+        "RANK": str(options.rank), "LOCAL_RANK": str(options.rank), "WORLD_SIZE": str(options.ranks)
+    }  # fmt: skip
     dist.init_process_group("gloo", init_method=store, rank=options.rank, world_size=options.ranks)
     points_of, training = FRAMEWORKS[options.framework]
     observed = [*points(), *points_of()]
@@ -295,9 +357,9 @@ def run_rank(options: argparse.Namespace) -> None:
     session.recorder.flush()
     spans = read_contents(Path(session.recorder.path).read_bytes()).spans
     records = int(np.unique(spans["step"], return_counts=True)[1].max())  # the last step may wait for the GPU
-    costs = {point.name: point.cost_us() for point in observed}
+    costs = [(point.name, *point.cost_us()) for point in observed]
     if options.timing == "device":
-        costs["reading of events"] = statistics.median(sum(step) for step in reads[1 + 2 * WARM_UP :: 2]), 1
+        costs.append(("reading of events", statistics.median(map(sum, reads[1 + 2 * WARM_UP :: 2])), 1))
     device = session.recorder.timer.device
     found = [records, costs, device.model if device else "the host"]
     (options.directory / f"{options.rank}.json").write_text(json.dumps(found), encoding="ascii")
@@ -312,11 +374,11 @@ def report(options: argparse.Namespace, directory: Path) -> None:
     print(f"{options.schedule}, {size}: CPU us of the training thread in the functions that are wrapped")
     for rank in range(options.ranks):
         records, costs, device = json.loads((directory / f"{rank}.json").read_text(encoding="ascii"))
-        total = sum(cost * calls for cost, calls in costs.values())
+        total = sum(cost * calls for _, cost, calls in costs)
         print(
             f"  rank {rank}, timed on {device}: {total:.0f} us for {records} records, {total / records:.1f} us a record"
         )
-        for name, (cost, calls) in costs.items() if options.functions else ():
+        for name, cost, calls in costs if options.functions else ():
             if calls:
                 print(f"    {name:28}{calls:6.0f} calls a step, {cost:+6.2f} us each")
 
