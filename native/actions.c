@@ -72,7 +72,7 @@ static int identify(const Wrapper *self, PyObject *const *args, Py_ssize_t count
 }
 
 /* End an action that has failed. The exception stays set, unless a signal handler raises another one meanwhile. */
-static void abandon(const Wrapper *self, PyObject *action)
+void abandon_call(const Wrapper *self, PyObject *action)
 {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -136,7 +136,7 @@ PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, 
     leave_call(place);
     if (result == NULL) {
         forget_moment(self->refs[RECORDER], start);
-        abandon(self, found->action);
+        abandon_call(self, found->action);
     } else if (record(self, found, start) < 0 && give_to_guard(self, found->action) < 0) {
         Py_CLEAR(result);
     }

@@ -2,7 +2,7 @@
 
 #include "plain.h"
 
-#define INTERFACE 3
+#define INTERFACE 4
 
 static const struct {
     const char *name;
@@ -12,6 +12,8 @@ static const struct {
     {"wait", call_wait},       {"range", call_range},
     {"outside_runs", call_outside_runs},
     {"forward", call_forward}, {"backward", call_backward}, {"exchange", call_exchange},
+    {"pass", call_pass},       {"load", call_load},         {"transfer", call_transfer},
+    {"move", call_move},
 };
 
 static int traverse(PyObject *object, visitproc visit, void *arg)
@@ -205,14 +207,14 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__plain(void)
 {
     if (prepare_events() < 0 || prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 ||
-        prepare_exchanges() < 0 || PyType_Ready(&Wrapper_Type) < 0)
+        prepare_exchanges() < 0 || prepare_deepspeed() < 0 || prepare_moves() < 0 || PyType_Ready(&Wrapper_Type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &Ring_Type) < 0 ||
          PyModule_AddType(module, &Pending_Type) < 0 || PyModule_AddType(module, &Transfers_Type) < 0 ||
          PyModule_AddType(module, &Places_Type) < 0 || PyModule_AddType(module, &Event_Type) < 0 ||
-         PyModule_AddType(module, &DeviceRecords_Type) < 0))
+         PyModule_AddType(module, &DeviceRecords_Type) < 0 || PyModule_AddType(module, &Moves_Type) < 0))
         Py_CLEAR(module);
     return module;
 }

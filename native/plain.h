@@ -67,7 +67,8 @@ typedef struct {
 typedef struct Ring Ring;
 typedef struct Places Places;
 typedef struct DeviceRecords DeviceRecords;
-extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Places_Type, Event_Type, DeviceRecords_Type;
+extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Places_Type, Event_Type, DeviceRecords_Type,
+    Moves_Type;
 
 /* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and conversions of numbers. */
 typedef struct {
@@ -158,11 +159,19 @@ PyObject *call_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyO
 PyObject *call_backward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_exchange(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
+/* The same; see deepspeed.c and moves.c. */
+PyObject *call_pass(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_load(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_transfer(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_move(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+
 int prepare_events(void);
 int prepare_actions(void);
 int prepare_messages(void);
 int prepare_megatron(void);
 int prepare_exchanges(void);
+int prepare_deepspeed(void);
+int prepare_moves(void);
 
 /* arguments.c. `argument` returns a borrowed reference, NULL if there is no argument or if it is None. */
 int intern(PyObject **names, int count, const char *const *texts);
@@ -170,10 +179,12 @@ CallSite site_of(Wrapper *self, PyObject *names, PyObject *const *wanted, int co
 PyObject *argument(PyObject *const *args, Py_ssize_t count, int8_t at, Py_ssize_t position);
 
 /* actions.c: `run_action` calls the original and records the action from the moment `start` on, as a wrapper whose first
-   references are recorder, guard, ring and actions. `give_to_guard` passes it the exception that is set; -1 if that belongs to the training. */
+   references are recorder, guard, ring and actions. `give_to_guard` passes it the exception that is set; -1 if that
+   belongs to the training. `abandon_call` ends a call that has failed. */
 PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found,
                      int64_t start);
 int give_to_guard(const Wrapper *self, PyObject *action);
+void abandon_call(const Wrapper *self, PyObject *action);
 
 /* messages.c: the dict of the keywords of a call. */
 PyObject *keywords_of(PyObject *const *values, PyObject *names);
@@ -261,5 +272,33 @@ void give_transfers(Transfers *self);
 int is_usual(PyObject *recorder, PyObject *guard, PyObject *runs, const Transfers *transfers);
 PyObject *find_place(PyObject *places, PyObject *made, Action *found);
 PyObject *leave_to_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names);
+
+/* moves.c: the transfer of DeepSpeed's pipeline engine that is in progress. `is_known` states that all instructions of
+   the engine are observed, `given` is a transfer that Python has taken over. Each has another `order`. What is moved
+   while it `is_paused` is no part of it. While a batch of the `engine` is running, its `stages` are known, by phase. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *engine, *given, *take_over;
+    int stages[2];
+    char is_known, is_moving, is_paused;
+    unsigned long long order;
+    int64_t wait_start_ns, wait_end_ns;
+    Message message;
+} Moves;
+
+/* Ask for the memory of the transfer in progress; see `fetch`. */
+static inline void fetch_moves(const Moves *moves)
+{
+    for (size_t line = 0; line < sizeof *moves; line += 64)
+        __builtin_prefetch((const char *)moves + line, 1);
+}
+
+/* deepspeed.c: wrappers whose first references are recorder, guard, ring, watch, `Moves` and numbers, and whose first
+   number is the kind. `next_place` counts the instruction, and returns its number, a new reference. `end_in_python`
+   takes the reference to the state. */
+int is_usual_instruction(const Wrapper *self);
+int has_buffer_only(size_t nargsf, PyObject *names);
+PyObject *next_place(const Wrapper *self, PyObject *engine, int phase, Action *found);
+PyObject *end_in_python(const Wrapper *self, PyObject *state, PyObject *result);
 
 #endif

@@ -24,6 +24,10 @@ class Tensor:
     def element_size(self):
         return 2
 
+    @property
+    def nbytes(self):
+        return 2 * self.elements
+
 
 class Work:
     """The handle of an asynchronous transfer."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 3
+INTERFACE = 4
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"
@@ -153,6 +153,25 @@ class DeviceRecords(Protocol):
         """Add an anchor, which follows those before."""
 
 
+class Moves(Protocol):
+    """The transfer of DeepSpeed's engine that is in progress; see native/moves.c.
+
+    `is_known` states that all instructions of the engine are observed, `is_paused` that what is moved now is no part of
+    the transfer. While a batch of the `engine` is running, its `stage` is known, and the `mirror` that DualPipeV has
+    besides. `take_over` returns the Transfer that Python follows from then on, if something is left to it.
+    """
+
+    is_known: bool
+    is_paused: bool
+    engine: object
+    stage: int
+    mirror: int
+    take_over: Callable[..., object]
+
+    def clear(self) -> None:
+        """Forget the transfer."""
+
+
 class Places(Protocol):
     """Values by the identity of an object, see native/places.c and `IdentityMap` in frameworks/runs.py."""
 
@@ -238,6 +257,11 @@ def device_records(recorder: Emitter, device: Device) -> DeviceRecords | None:
     return extension().DeviceRecords(own, find_stream, index, Mark, device.resolution_ns)  # type: ignore[no-any-return]
 
 
+def moves(recorder: Emitter) -> Moves | None:
+    """Return what wrappers in C know of DeepSpeed's transfers; None without the extension."""
+    return None if ring_of(recorder) is None else extension().Moves()
+
+
 def places() -> Places | None:
     """Return an empty IdentityMap that wrappers in C can use; None without the extension."""
     plain = extension()
@@ -317,7 +341,11 @@ def _of_exchanges(exchanges: Exchanges, guard: Guard) -> Parts | None:
     return "exchange", refs, (*kinds, exchanges.is_in_order)
 
 
-def _of_watch(watch: object, guard: Guard) -> Parts | None:
+def _of_watch(watch: Any, guard: Guard) -> Parts | None:
+    usual = getattr(watch, "usual", None)
+    if usual is not None:
+        kind, known, numbers = usual
+        return kind, (watch.recorder, guard, ring_of(watch.recorder), watch, *known), numbers
     recorder = getattr(watch, "outside_runs", None)
     return None if ring_of(recorder) is None else ("outside_runs", (recorder, guard), ())
 

@@ -168,7 +168,8 @@ class Issues(NamedTuple):
 class Watch(Protocol):
     """Sees the calls of one function, without an object for each call.
 
-    With an attribute `outside_runs`, a recorder, calls are seen only while it is recording and outside of a run.
+    With an attribute `outside_runs`, a recorder, calls are seen only while it is recording and outside of a run. With
+    one `usual`, as that of a `Timed`, a wrapper in C takes usual calls; it needs the watch and its `recorder`.
     `abandon` must have no effect where `begin` or `end` has already ended what it ends.
     """
 

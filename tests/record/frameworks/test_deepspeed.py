@@ -17,6 +17,7 @@ from stagescope.record.hooks import Guard
 from stagescope.record.patching import MARK, Patches
 
 slow = pytest.mark.slow
+both_ways = pytest.mark.usefixtures("way")
 
 
 @slow
@@ -109,6 +110,7 @@ def recorded(recorder, tmp_path):
     return trainings.spans_in(tmp_path, "step", "stage", "microbatch", "peer", "bytes")
 
 
+@both_ways
 def test_incomplete_engine_runs_and_is_reported_once(recorder, tmp_path, capsys):
     """The replacement has no grid, no topology, and an unknown instruction."""
     engine = fake_deepspeed.make_engine(
@@ -130,6 +132,7 @@ def test_incomplete_engine_runs_and_is_reported_once(recorder, tmp_path, capsys)
     assert capsys.readouterr().err.count("cannot record all of deepspeed") == 1
 
 
+@both_ways
 def test_engine_without_a_stage_is_recorded_without_one(recorder, tmp_path):
     engine = fake_deepspeed.make_engine(commands("ForwardPass", "ReduceTiedGrads"))
     del engine.PipelineEngine.stage_id
@@ -141,6 +144,7 @@ def test_engine_without_a_stage_is_recorded_without_one(recorder, tmp_path):
     ]
 
 
+@both_ways
 def test_training_error_propagates_and_the_next_batch_counts_from_0(recorder, tmp_path):
     failures = [OSError("connection lost")]
 
@@ -161,6 +165,7 @@ def test_training_error_propagates_and_the_next_batch_counts_from_0(recorder, tm
     ]
 
 
+@both_ways
 def test_stop_restores_everything(recorder):
     engine, patches = fake_deepspeed.make_engine(), Patches()
     before = everything_of(engine)
@@ -215,6 +220,7 @@ def instrumented(recorder, patches, **options):
     return engine, dualpipev
 
 
+@both_ways
 @pytest.mark.parametrize("coalesced", [False, True])
 def test_dualpipev_is_recorded_with_the_stages_of_the_v(recorder, tmp_path, torch_works, coalesced):
     def works(operations):
@@ -275,6 +281,7 @@ def test_other_dualpipev_is_left_alone_and_its_empty_steps_are_reported(recorder
     assert recorder.coverage.frameworks["DeepSpeed"]["recorded"]
 
 
+@both_ways
 def test_engine_class_with_unknown_instructions_is_reported(recorder, tmp_path, capsys):
     engine = fake_deepspeed.make_engine(commands("ForwardPass", "BackwardPass", "SendActivation"))
     instrumentation.instrument(engine, recorder, Patches())
@@ -301,6 +308,7 @@ def test_engine_without_a_required_instruction_is_left_alone(recorder, capsys):
     assert "instruction `SendGrad` not found" in capsys.readouterr().err
 
 
+@both_ways
 def test_stop_restores_the_copied_instructions_of_dualpipev(recorder, torch_works):
     patches = Patches()
     engine, dualpipev = instrumented(recorder, patches)
@@ -342,6 +350,7 @@ class OddEngine:
         raise LookupError(name)
 
 
+@both_ways
 @pytest.mark.parametrize("name", [*instrumentation.REQUIRED, "CommitP2P", "LoadMicroBatch", "ReduceGrads"])
 @pytest.mark.parametrize("arguments", [(), (OddEngine(),), (OddEngine(), OddEngine(), OddEngine())])
 def test_observed_instruction_does_what_it_did_before(recorder, name, arguments):

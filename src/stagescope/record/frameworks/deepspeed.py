@@ -18,7 +18,12 @@ from stagescope.record.format import NONE
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.deepspeed_actions import KINDS, LOAD, Actions, Load
 from stagescope.record.frameworks.deepspeed_facts import engine_facts
-from stagescope.record.frameworks.deepspeed_transfers import TRANSFERS, DeepSpeedTransfers
+from stagescope.record.frameworks.deepspeed_transfers import (
+    TRANSFERS,
+    DeepSpeedTransfers,
+    Instruction,
+    Move,
+)
 from stagescope.record.frameworks.host_activities import CHECKPOINT, activities_of
 from stagescope.record.frameworks.optimizer_steps import optimizer_steps
 from stagescope.record.frameworks.reductions import Reduction
@@ -73,7 +78,7 @@ class Instrumentation:
         self.collectives = collectives_of(recorder)
         self.activities = activities_of(recorder)
         self.optimizers = optimizer_steps(recorder)
-        self.actions = Actions(self.runs)
+        self.actions = Actions(self.runs, self.transfers.moves)
         self._known: tuple[object, object] = (None, None)
         self._described: object = None
 
@@ -114,7 +119,7 @@ class Instrumentation:
         if name in KINDS:
             return prepared(functools.partial(self.actions.passes, name))
         if name in TRANSFERS:
-            return functools.partial(self._transfer, name)
+            return prepared(functools.partial(Instruction, self.actions, self.transfers, name))
         if name in REDUCTIONS:
             return self.reduce
         if name == LOAD:
@@ -147,11 +152,10 @@ class Instrumentation:
 
     def begin_batch(self, engine: Any, schedule: Any) -> None:
         """Prepare for the execution of a schedule."""
-        self.actions.begin_batch()
+        self.actions.begin_batch(engine, is_known=self._knows(engine))
         self.transfers.forget()
         if self.optimizers.tokens:
             self.optimizers.forget()
-        self.actions.is_known = self._knows(engine)
         if self.recorder.enabled and self.actions.is_known:
             self._describe(engine, schedule)
 
@@ -166,10 +170,10 @@ class Instrumentation:
         del call
         return self.transfers.observe_shapes()
 
-    def moved(self, call: Call) -> Observation:
+    @prepared
+    def moved(self, signature: Signature) -> Watch:
         """Observe a blocking send or receive of one tensor."""
-        stage = call.get("dest_stage", call.get("src_stage"))
-        return self.transfers.observe_move(call.get("tensor"), stage)
+        return Move(self.transfers, signature)
 
     def queued(self, call: Call) -> Observation:
         """Observe the queuing of tensors to send or receive."""
@@ -179,11 +183,6 @@ class Instrumentation:
         """Observe the issuing of a batch of operations."""
         del call
         return self.transfers.observe_launch()
-
-    def _transfer(self, name: str, call: Call) -> Observation:
-        if self.actions.is_known:
-            place = self.actions.next_place(name, call)
-            yield from self.transfers.observe_instruction(TRANSFERS[name], place)
 
     def _commit(self, call: Call) -> Observation:
         del call

@@ -2,7 +2,8 @@
 
 An instruction contains its buffer, not its micro-batch. Each kind of instruction processes the micro-batches of a
 batch in order (runtime/pipe/schedule.py), in DualPipeV those of each phase, so the micro-batch is the number of
-earlier instructions of the same kind and phase. They are counted even while recording is off.
+earlier instructions of the same kind and phase. They are counted even while recording is off. Wrappers in C take the
+usual calls; see native/deepspeed.c.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from stagescope.record.clock import now_ns
 from stagescope.record.data_sizes import count_data, count_shapes
 from stagescope.record.frameworks.actions_in_progress import ActionsInProgress
 from stagescope.record.frameworks.deepspeed_facts import stage_of
-from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN, Place
+from stagescope.record.frameworks.runs import BACKWARD, FORWARD, UNKNOWN
 from stagescope.record.hooks import Timed
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagescope.record.calls import Call, Signature
+    from stagescope.record.calls import Signature
+    from stagescope.record.compiled import Moves
     from stagescope.record.frameworks.runs import Runs
 
     Action = tuple[int, int, int, int]
@@ -32,34 +34,58 @@ if TYPE_CHECKING:
 KINDS = {"ForwardPass": FORWARD, "BackwardPass": BACKWARD}
 LOAD = "LoadMicroBatch"
 OTHER = BY_NAME["other"].code
+MOST_STAGES = 2**15
+LEAST = 2
+"""Arguments of an instruction without a phase: the engine and the buffer."""
 
 
 class Actions(ActionsInProgress):
     """The actions in progress, and the numbers of the instructions of a batch.
 
-    `is_known` states that all instructions of the engine are observed: only then they are recorded.
+    `is_known` states that all instructions of the engine are observed: only then they are recorded. The `moves`, which
+    wrappers in C read, state it too. `shapes` has that of the first tensor of each micro-batch that was loaded.
     """
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: Runs, moves: Moves | None = None) -> None:
         super().__init__(runs.recorder)
         self.is_known = True
+        self.moves = moves
+        self.shapes: dict[int, Sequence[int]] = {}
         self._runs = runs
         self._numbers: dict[str, dict[int, int]] = {}
-        self._shapes: dict[int, Sequence[int]] = {}
         self._kind: object = None
 
-    def begin_batch(self) -> None:
+    def begin_batch(self, engine: Any, *, is_known: bool) -> None:
         """Begin to number the instructions from 0 again."""
+        self.is_known = is_known
+        if self.moves is not None:
+            self.moves.is_known = is_known
+            self._show_stages(self.moves, engine)
         for numbers in self._numbers.values():
             numbers.clear()
-        self._shapes = {}
+        self.shapes.clear()
         self.forget()
 
     def end_batch(self) -> None:
-        """Count the data that were loaded."""
-        shapes, self._shapes = self._shapes, {}
-        if shapes:
-            count_shapes(self.recorder, shapes, self._kind)
+        """Count the data that were loaded, unless the training counts them."""
+        if self.moves is not None:
+            self.moves.engine = None
+        if self.shapes:
+            if not self.recorder.counters.is_given:
+                count_shapes(self.recorder, self.shapes.copy(), self._kind)
+            self.shapes.clear()
+
+    @staticmethod
+    def _show_stages(moves: Moves, engine: Any) -> None:
+        """Let the wrappers in C know the stages of the engine, unless they are unusual."""
+        moves.engine = None
+        try:
+            stage, stages = engine.stage_id, engine.num_stages
+        except (AttributeError, LookupError):
+            return
+        if type(stage) is type(stages) is int and 0 <= stage < stages < MOST_STAGES:
+            moves.stage, moves.mirror = stage, 2 * stages - 1 - stage  # as in stage_of
+            moves.engine = engine
 
     def numbers(self, name: str) -> dict[int, int]:
         """Return how many instructions of a kind there were in this batch, by phase."""
@@ -83,14 +109,8 @@ class Actions(ActionsInProgress):
             except AttributeError:
                 return (kind, *self.place_of(args[0], phase, number))
 
-        return Timed(self, identify, always=True)
-
-    def next_place(self, name: str, call: Call) -> Place:
-        """Return the place of the next instruction of a kind and phase."""
-        phase, numbers = int(call.get("phase", 0)), self.numbers(name)
-        number = numbers.get(phase, 0)
-        numbers[phase] = number + 1
-        return Place(*self.place_of(call.owner, phase, number))
+        usual = None if self.moves is None else ("pass", (self.moves, numbers, runs), (kind, phase_of.place))
+        return Timed(self, identify, always=True, usual=usual)
 
     def place_of(self, engine: Any, phase: int, number: int) -> Numbers:
         """Return the place of an instruction: its stage, micro-batch and phase."""
@@ -104,7 +124,7 @@ class Actions(ActionsInProgress):
     def count(self, engine: Any, buffer: int, microbatch: int) -> None:
         """Keep the shape of the data that the first stage has loaded, or count data of an unusual form now."""
         loaded = getattr(engine, "pipe_buffers", {}).get("inputs", ())
-        if self.recorder.counters.is_given or buffer >= len(loaded):
+        if buffer >= len(loaded):
             return
         data = loaded[buffer]
         first = data[0] if type(data) is tuple and data else data
@@ -112,11 +132,9 @@ class Actions(ActionsInProgress):
         if shape is None:
             count_data(self.recorder, data, 0, microbatch)
             return
-        self._shapes[microbatch], self._kind = shape, first.dtype
-
-
-LEAST = 2
-"""Arguments of an instruction without a phase: the engine and the buffer."""
+        if not self.shapes:  # all have the same type
+            self._kind = first.dtype
+        self.shapes[microbatch] = shape
 
 
 class Load:
@@ -124,17 +142,20 @@ class Load:
 
     def __init__(self, actions: Actions, signature: Signature) -> None:
         self._actions = actions
-        self._recorder = actions.recorder
+        self.recorder = recorder = actions.recorder
         self._numbers = actions.numbers(LOAD)
         self._phase = signature.parameter("phase")
         self._buffer = signature.parameter("buffer_id")
+        if actions.moves is not None and self._buffer.place == 1:
+            refs = (actions.moves, self._numbers, recorder.name_ids, LOAD, actions.shapes)
+            self.usual = ("load", refs, (OTHER,))
 
     def begin(self, args: Arguments, kwargs: Keywords) -> tuple[Any, int, int, int, int] | None:
         """Return the engine, the buffer, micro-batch and phase, and when the loading began."""
         phase = int(self._phase.of(args, kwargs, 0)) if len(args) + len(kwargs) > LEAST else 0
         number = self._numbers.get(phase, 0)
         self._numbers[phase] = number + 1
-        if not self._recorder.enabled or not self._actions.is_known:
+        if not self.recorder.enabled or not self._actions.is_known:
             return None
         buffer = kwargs["buffer_id"] if "buffer_id" in kwargs else self._buffer.of(args, kwargs, 0)
         return args[0], buffer, number, phase, now_ns()
@@ -142,13 +163,17 @@ class Load:
     def end(self, state: tuple[Any, int, int, int, int], result: Any) -> None:
         """Record the loading, and count the data."""
         del result
-        end_ns, recorder = now_ns(), self._recorder
+        end_ns, recorder = now_ns(), self.recorder
         engine, buffer, number, phase, start_ns = state
         stage, microbatch, chunk = self._actions.place_of(engine, phase, number)
         name = recorder.name_ids.get(LOAD) or recorder.name_id(LOAD)
         recorder.emit_action(OTHER, start_ns, end_ns, stage, microbatch, chunk, name)
         if stage == 0:
-            self._actions.count(engine, buffer, number)
+            self.count(engine, buffer, number)
+
+    def count(self, engine: Any, buffer: int, number: int) -> None:
+        """Count the data of a micro-batch."""
+        self._actions.count(engine, buffer, number)
 
     def abandon(self, state: Any) -> None:
         """Forget a loading that failed."""
