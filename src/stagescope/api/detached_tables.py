@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from errno import EIO
 from hashlib import sha256
 from io import BytesIO
@@ -13,7 +14,7 @@ import polars as pl
 from stagescope.exporters.new_files import make_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 ROWS_OF_BATCH = 16_384
@@ -76,9 +77,23 @@ def attach_later(result: Any, scanned: Collection[str] = ()) -> Any:
 
 def _scan(result: Any) -> Any:
     """Return the tables in a field as LazyFrames."""
-    if isinstance(result, dict):
-        return {name: pl.scan_ipc(each.path) for name, each in result.items()}
-    return pl.scan_ipc(result.path)
+    return _Scans(result) if isinstance(result, dict) else pl.scan_ipc(result.path)
+
+
+class _Scans(Mapping[str, pl.LazyFrame]):
+    """Tables as LazyFrames by name, each made when it is asked for: usually, a single one of many is."""
+
+    def __init__(self, tables: Mapping[str, Detached]) -> None:
+        self._tables = tables
+
+    def __getitem__(self, name: str) -> pl.LazyFrame:
+        return pl.scan_ipc(self._tables[name].path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
 
 
 class _LaterFields:
