@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -12,7 +13,14 @@ from stagescope import __version__
 from stagescope.api.fetched_paths import require_shared, with_source_addresses
 from stagescope.api.reading import check_count, clock_json, clock_report, inputs_of, read, read_options
 from stagescope.api.stored_runs import stated
-from stagescope.api.storing_parts import FILES_AT_ONCE, StoreOptions, source_of, store_parts, survey_run
+from stagescope.api.storing_parts import (
+    FILES_AT_ONCE,
+    StoreOptions,
+    source_of,
+    store_parts,
+    survey_run,
+    surveyed_files,
+)
 from stagescope.execution import executor_for
 from stagescope.execution.spawning import core_count
 from stagescope.exporters.new_files import make_directory, require_here
@@ -25,7 +33,7 @@ from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Unpack
 
@@ -81,24 +89,40 @@ def store(
     options = read_options(**facts)
     require_shared(paths, cluster)
     require_here(directory)
-    with limits_in_force(checked_limits(facts.get("limits"))):
+    with limits_in_force(checked_limits(facts.get("limits"))), ExitStack() as lock, ExitStack() as ending:
+        executor = None
+        if workers is not None and cluster is None:
+            executor = ending.enter_context(executor_for(workers, None, on_notice))
+            executor.prepare(surveyed_files, _least_tasks(paths))  # meanwhile, this process looks for files
         inputs = inputs_of(paths, is_mapped=options.mapping is not None)
         files = _source_files(inputs, directory, facts)
         _make_place(directory)
-        count = _worker_count(files) if workers is None and cluster is None else workers
-        with locked(directory), executor_for(count, cluster, on_notice) as executor:
-            how = StoreOptions(executor, on_progress)
-            surveyed, known = _survey(inputs, options, how)
-            sources = with_source_addresses(_sources(files, known, executor))
-            wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
-            wanted = replace(wanted, parts=_parts_before(directory, wanted, force=force))
-            if surveyed is not None and surveyed.whole is None:
-                begin = partial(storing, directory, wanted, on_written)
-                return store_parts(surveyed, inputs, options, how, (begin, wanted))
-            timeline = read(*paths, align=align, on_progress=on_progress, **facts)
-            alignment = clock_json(clock_report(timeline)) if align else None
-            write = WriteOptions(executor=executor, on_written=on_written)
-            return write_stored_run(timeline, directory, replace(wanted, alignment=alignment), write)
+        lock.enter_context(locked(directory))
+        if executor is None:
+            count = _worker_count(files) if cluster is None else workers
+            executor = ending.enter_context(executor_for(count, cluster, on_notice))
+        how = StoreOptions(executor, on_progress)
+        surveyed, known = _survey(inputs, options, how)
+        sources = with_source_addresses(_sources(files, known, executor))
+        wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
+        wanted = replace(wanted, parts=_parts_before(directory, wanted, force=force))
+        if surveyed is not None and surveyed.whole is None:
+            begin = partial(storing, directory, wanted, on_written)
+            return store_parts(surveyed, inputs, options, how, (begin, wanted))
+        timeline = read(*paths, align=align, on_progress=on_progress, **facts)
+        alignment = clock_json(clock_report(timeline)) if align else None
+        write = WriteOptions(executor=executor, on_written=on_written)
+        return write_stored_run(timeline, directory, replace(wanted, alignment=alignment), write)
+
+
+def _least_tasks(paths: Sequence[str | os.PathLike[str]]) -> int:
+    """Return about how many tasks surveying takes at least: those of the files in the directories that are given."""
+    with suppress(OSError):  # looking for files states what cannot be read
+        return (
+            sum(1 for folder in map(Path, paths) if folder.is_dir() for _ in folder.iterdir())
+            // FILES_AT_ONCE
+        )
+    return 0
 
 
 def _survey(inputs: Inputs, options: ReadOptions, how: StoreOptions) -> tuple[Surveyed | None, list[Source]]:

@@ -127,7 +127,7 @@ def _checksum(file: Path) -> str:
     return f"crc32:{found:08x}"
 
 
-def _surveyed_files(files: Files) -> tuple[Survey, list[Source]]:
+def surveyed_files(files: Files) -> tuple[Survey, list[Source]]:
     """Return what is known of some files, one after the other, so that each is fetched from its disk once for both."""
     return survey(files), [source_of(path) for path in files.paths if os.path.lexists(path)]
 
@@ -143,7 +143,7 @@ def survey_run(
     progress.add(0.0)
     files = list(batches(paths, FILES_AT_ONCE))
     surveys, sources = [], []
-    for each, (found, own) in zip(files, how.executor.map(_surveyed_files, files), strict=True):
+    for each, (found, own) in zip(files, how.executor.map(surveyed_files, files), strict=True):
         surveys.append(found)
         sources += own
         progress.add(SHARES[0] * len(each.paths) / len(paths))
