@@ -15,9 +15,10 @@ from stagescope.vocabulary.limits import checked_limits, limits_in_force
 def test_results_are_there_when_they_are_asked_for():
     with limits_in_force(checked_limits({"ranks": 77})), executor_for(2) as workers:
         with in_background(workers, squared, range(5)) as results:
-            assert results() == [0, 1, 4, 9, 16]
+            assert next(results) == 0
+            assert list(results) == [1, 4, 9, 16]
         with in_background(workers, limit_of_ranks, [0]) as results:
-            assert results() == [77]
+            assert list(results) == [77]
     assert multiprocessing.active_children() == []
 
 
@@ -25,7 +26,7 @@ def test_an_error_of_an_item_is_raised_where_its_result_is_needed():
     with executor_for(2) as workers, in_background(workers, refused, ["a.sscope"]) as results:
         multiplied = 2 * 3
         with pytest.raises(InputError, match="it is odd"):
-            results()
+            next(results)
     assert multiplied == 6
 
 

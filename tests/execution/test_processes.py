@@ -20,7 +20,7 @@ from execution_work import (
     refused,
     squared,
 )
-from stagescope.execution import InThisProcess, executor_for
+from stagescope.execution import InThisProcess, executor_for, processes
 from stagescope.execution.choice import checked_address
 from stagescope.vocabulary.errors import CommandError, InputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
@@ -65,6 +65,18 @@ def test_the_last_items_are_left_to_the_first_idle_workers():
         assert next(results) == 0
         assert len(taken) <= 16  # those at workers, done ahead and looked at
         assert list(results) == [number**2 for number in range(1, 40)]
+
+
+def test_work_beside_that_of_this_process_leaves_a_processor_to_it(monkeypatch):
+    monkeypatch.setattr(processes, "core_count", lambda: 3)
+    with executor_for(3) as workers:
+        assert list(workers.map(squared, range(8), beside=True)) == [number**2 for number in range(8)]
+        assert len(multiprocessing.active_children()) == 2
+        assert list(workers.map(squared, range(8))) == [number**2 for number in range(8)]
+        assert len(multiprocessing.active_children()) == 3
+    with executor_for(2) as workers:
+        assert list(workers.map(squared, range(8), beside=True)) == [number**2 for number in range(8)]
+        assert len(multiprocessing.active_children()) == 2
 
 
 def test_workers_start_early_where_they_will_be_needed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +11,7 @@ from stagescope.analysis.iteration.culprits import CULPRITS
 from stagescope.analysis.ranges import SCANNED, RangeAnalysis, Reference, joined_pieces, sum_causes_of
 from stagescope.analysis.slowdown.slowdowns import SLOWDOWNS, measure_slowdowns
 from stagescope.api.detached_tables import attach, attach_later, detach, read_table
-from stagescope.api.range_files import FOLDER, timeline_of
+from stagescope.api.range_files import timeline_of
 from stagescope.execution import InThisProcess, in_background
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.stored_run import write_table
@@ -57,26 +58,41 @@ class _Table(NamedTuple):
         return f"the table {self.table}"
 
 
+class JoinedTables(NamedTuple):
+    """Tables that workers make: their names, and functions that wait for the sums for culprits, and then for all files.
+
+    The files are by the names of tables to save.
+    """
+
+    names: frozenset[str]
+    causes: Callable[[], Callable[[], CauseSums]]
+    files: Callable[[], dict[str, Path]]
+
+
 @contextmanager
-def joined_by_workers(
-    executor: Executor, run: AnalyzedRun
-) -> Iterator[Callable[[], Callable[[], CauseSums]]]:
-    """Let workers make tables during the block, and yield what waits for them: it returns a function for the causes.
+def joined_by_workers(executor: Executor, run: AnalyzedRun) -> Iterator[JoinedTables]:
+    """Let workers make tables during the block, and yield what waits for them.
 
     Without workers, this process makes these tables when it saves the report.
     """
     if isinstance(executor, InThisProcess):
-        yield lambda: run.causes
+        yield JoinedTables(frozenset(), lambda: run.causes, dict)
         return
-    make_directory(run.folder / JOINED)
-    names = (CULPRITS.name, SLOWDOWNS.name, *joined_pieces(run.attached(), run.counted))
-    with in_background(executor, _join, [_Table(name, run) for name in names]) as results:
-        yield lambda: partial(attach, results()[0])
+    folder = run.folder / JOINED
+    make_directory(folder)
+    names = (SLOWDOWNS.name, *joined_pieces(run.attached(), run.counted))
+    items = [_Table(name, run) for name in (CULPRITS.name, *names)]
+    with in_background(executor, _join, items) as results:
+
+        def files() -> dict[str, Path]:
+            deque(results, maxlen=0)
+            return {name: _file(folder, name) for name in names}
+
+        yield JoinedTables(frozenset(names), lambda: partial(attach, next(results)), files)
 
 
-def joined_files(directory: Path) -> dict[str, Path]:
-    """Return the files that workers have written for a run that is analyzed, by the names of tables to save."""
-    return {file.stem: file for file in (directory / FOLDER / JOINED).glob("*.parquet")}
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.parquet"
 
 
 def _join(item: _Table) -> CauseSums | None:
@@ -89,7 +105,7 @@ def _join(item: _Table) -> CauseSums | None:
         pieces = _slowdowns(item.run)
     else:
         pieces = joined_pieces(item.run.attached(), item.run.counted)[item.table]()
-    write_table(pieces, folder / f"{item.table}.parquet")
+    write_table(pieces, _file(folder, item.table))
     return None
 
 

@@ -9,7 +9,7 @@ run alone. Workers, of this machine or of a cluster, do both, and leave tables i
 from __future__ import annotations
 
 import shutil
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -39,7 +39,7 @@ from stagescope.api.detached_tables import (
     write_object,
     write_table,
 )
-from stagescope.api.joined_tables import AnalyzedRun, joined_by_workers
+from stagescope.api.joined_tables import AnalyzedRun, JoinedTables, joined_by_workers
 from stagescope.api.range_files import (
     FOLDER,
     place_of_range,
@@ -118,6 +118,13 @@ class RangeOfSteps(NamedTuple):
         return f"steps {self.steps}"
 
 
+class ReportOfRanges(NamedTuple):
+    """The report of a run, and its tables that workers make."""
+
+    report: Report
+    joined: JoinedTables
+
+
 class AnalyzedRange(NamedTuple):
     """What was measured of a range of steps, and what it answers for the run."""
 
@@ -146,15 +153,15 @@ def analyzed_in_ranges(
     manifest: Manifest,
     executor: Executor,
     on_progress: Callable[[int, int], object] | None = None,
-) -> Iterator[Report | None]:
+) -> Iterator[ReportOfRanges | None]:
     """Yield the report of a stored run, which is not in memory as a whole: its largest tables are in files until then.
 
     None if it cannot be divided: it has few steps, or its pipelines are not all on one clock. `on_progress` is called
     with the number of tasks that are done, and of all. The caller holds the lock of the run. Raises InputError if a
     file is damaged, and OSError.
     """
-    with temporary_folder(directory):
-        yield _analyze(directory, manifest, executor, on_progress)
+    with temporary_folder(directory), ExitStack() as ending:
+        yield _analyze(directory, manifest, executor, on_progress, ending)
 
 
 def _analyze(
@@ -162,8 +169,9 @@ def _analyze(
     manifest: Manifest,
     executor: Executor,
     on_progress: Callable[[int, int], object] | None,
-) -> Report | None:
-    """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder."""
+    ending: ExitStack,
+) -> ReportOfRanges | None:
+    """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder until `ending`."""
     folder = directory / FOLDER
     executor.prepare(_survey_unit, -(-manifest.span_count // SPANS_OF_UNIT))
     shared = write_shared_tables(directory, manifest, folder)
@@ -196,11 +204,11 @@ def _analyze(
     run = AnalyzedRun(
         folder, tuple(each.analysis for _, each in numbered), done[0].reference, tuple(chosen.counted)
     )
-    with joined_by_workers(executor, run) as causes:
-        timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
-        reference: Reference = attach(run.reference)
-        report = build_joined_report(timeline, surveyed, reference, run.attached(), unusual)
-        return with_culprits(report, causes())
+    joined = ending.enter_context(joined_by_workers(executor, run))
+    timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
+    reference: Reference = attach(run.reference)
+    report = build_joined_report(timeline, surveyed, reference, run.attached(), unusual)
+    return ReportOfRanges(with_culprits(report, joined.causes()), joined)
 
 
 def _join_units(units: Sequence[SurveyedUnit], shared: Timeline, folder: Path) -> Intermediates | None:

@@ -21,7 +21,6 @@ from stagescope.analysis.saved import (
     saved_pieces,
     saved_tables,
 )
-from stagescope.api.joined_tables import joined_files
 from stagescope.api.range_reports import analyzed_in_ranges
 from stagescope.api.reading import inputs_of, read_options
 from stagescope.api.stored_runs import alignment_of, open_stored_run, stated, stored_run_of
@@ -46,12 +45,14 @@ from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Unpack
 
     from stagescope.analysis import Report
     from stagescope.analysis.saved.facts import ReportFacts
+    from stagescope.api.joined_tables import JoinedTables
+    from stagescope.api.range_reports import ReportOfRanges
     from stagescope.api.reading import RunFacts
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest, Results
@@ -101,9 +102,9 @@ def save_report(
         found = _results(place, manifest)
         if found is not None and _is_kept(place, found, manifest):
             return SavedReport(is_new=False, steps=found.steps)
-        with _report_of_ranges(place, manifest, (workers, cluster, on_notice), on_progress) as report:
-            if report is not None:
-                _save(place, manifest, report, files=joined_files(place))
+        with _report_of_ranges(place, manifest, (workers, cluster, on_notice), on_progress) as analyzed:
+            if analyzed is not None:
+                _save(place, manifest, analyzed.report, joined=analyzed.joined)
                 return SavedReport(is_new=True, steps=None)
         report, text = _report_at_once(place, manifest)
         _save(place, manifest, report, text)
@@ -115,13 +116,21 @@ def _save(
     manifest: Manifest,
     report: Report,
     steps: str | None = None,
-    files: Mapping[str, Path] | None = None,
+    joined: JoinedTables | None = None,
 ) -> None:
-    """Save a report of some steps of a run, None for all; `files` have tables that workers have written, by name."""
+    """Save a report of some steps of a run, None for all; `joined` are tables that workers make."""
     of = (code_version(), manifest_checksum(asdict(manifest)), steps)
-    written = files or {}
-    tables = ((name, written.get(name, rows)) for name, rows in saved_pieces(report))
-    write_results(directory, of, facts_json(report).decode(), tables)
+    write_results(directory, of, facts_json(report).decode(), _tables(report, joined))
+
+
+def _tables(
+    report: Report, joined: JoinedTables | None
+) -> Iterator[tuple[str, Iterator[pl.DataFrame] | Path]]:
+    """Yield the tables to save: first those of this process, while workers make the others."""
+    names = frozenset() if joined is None else joined.names
+    yield from ((name, rows) for name, rows in saved_pieces(report) if name not in names)
+    if joined is not None:
+        yield from joined.files().items()
 
 
 @contextmanager
@@ -130,7 +139,7 @@ def _report_of_ranges(
     manifest: Manifest,
     executor: tuple[int | None, str | None, Callable[[str], object]],
     on_progress: Callable[[int, int], object] | None,
-) -> Iterator[Report | None]:
+) -> Iterator[ReportOfRanges | None]:
     """Yield the report of a run that is analyzed in ranges of steps; None if that is impossible, or not needed."""
     if is_quick_to_analyze(manifest) or not manifest.aligned:
         yield None
@@ -138,9 +147,9 @@ def _report_of_ranges(
     try:
         with (
             executor_for(*executor) as started,
-            analyzed_in_ranges(directory, manifest, started, on_progress) as report,
+            analyzed_in_ranges(directory, manifest, started, on_progress) as found,
         ):
-            yield report
+            yield found
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
 

@@ -103,7 +103,13 @@ class DaskCluster:
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
         """Start nothing: the workers are running."""
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        beside: bool = False,  # noqa: ARG002 - its workers may be anywhere
+    ) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
         task = Task(function, changed_limits())
         waiting = iter(items)

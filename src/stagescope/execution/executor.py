@@ -33,9 +33,12 @@ class Executor(Protocol):
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
         """Start the workers for a number of items of `map`, if that takes a while; this process goes on meanwhile."""
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], *, beside: bool = False
+    ) -> Iterator[Result]:
         """Yield `function(item)` for each item, in the order of the items.
 
+        With `beside`, this process has other work meanwhile: processes of this machine leave a processor to it.
         Raises what `function` raises, and CommandError if the workers of an item were killed twice, or if the cluster
         is gone.
         """
@@ -53,7 +56,13 @@ class InThisProcess:
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
         """Start nothing."""
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        beside: bool = False,  # noqa: ARG002 - there are no workers
+    ) -> Iterator[Result]:
         """Yield the results, each computed when it is asked for."""
         return map(function, items)
 

@@ -22,7 +22,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from stagescope.execution.executor import TRIES, name_of
-from stagescope.execution.spawning import begin_worker, ctrl_c_blocked, main_hidden, threads_shared
+from stagescope.execution.spawning import (
+    begin_worker,
+    core_count,
+    ctrl_c_blocked,
+    main_hidden,
+    threads_shared,
+)
 from stagescope.vocabulary.errors import CommandError
 from stagescope.vocabulary.limits import changed_limits
 
@@ -56,10 +62,11 @@ class _Worker:
 class _Work:
     """One call of `map`: the items that were taken and have no result yet, by place, and the results by place.
 
-    `upcoming` are the items after these, as many as were looked at.
+    `workers` is how many work on them, and `upcoming` are the items after these, as many as were looked at.
     """
 
     items: Iterator[Any]
+    workers: int
     upcoming: deque[Any] = field(default_factory=deque)
     held: dict[int, Any] = field(default_factory=dict)
     again: deque[int] = field(default_factory=deque)
@@ -105,10 +112,13 @@ class Processes:
             with suppress(OSError):  # killed already, which _receive notices
                 self._workers[-1].connection.send((function,))
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], *, beside: bool = False
+    ) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
+        workers = max(1, min(self._count, core_count() - 1)) if beside else self._count
         try:
-            yield from self._results(function, _Work(iter(items)))
+            yield from self._results(function, _Work(iter(items), workers))
         finally:  # a result that comes later would be taken for one of the next call
             self._end([worker for worker in self._workers if worker.places])
 
@@ -164,7 +174,7 @@ class Processes:
         The last items are left to the workers that are the first to have none. `place` is that of the result that is
         needed next.
         """
-        while work.again or (work.taken - place < AHEAD * self._count and work.has(1)):
+        while work.again or (work.taken - place < AHEAD * work.workers and work.has(1)):
             worker = self._next_worker(work)
             following = None if worker is None else work.next_place()
             if worker is None or following is None:
@@ -175,13 +185,14 @@ class Processes:
 
     def _next_worker(self, work: _Work) -> _Worker | None:
         """Return the worker that gets another item, None if all have enough; start one if all others have items."""
-        idle = next((worker for worker in self._workers if not worker.places), None)
-        if idle is None and len(self._workers) < self._count:
+        chosen = self._workers[: work.workers]
+        idle = next((worker for worker in chosen if not worker.places), None)
+        if idle is None and len(chosen) < work.workers:
             idle = _started(self._count)
             self._workers.append(idle)
-        if idle is not None or work.again or not work.has(self._count + 1):
+        if idle is not None or work.again or not work.has(work.workers + 1):
             return idle
-        return next((worker for worker in self._workers if len(worker.places) < AT_WORKER), None)
+        return next((worker for worker in chosen if len(worker.places) < AT_WORKER), None)
 
     def _receive(self, work: _Work) -> list[deque[int]]:
         """Wait for workers, add their results, and return the places of the items that killed workers had."""

@@ -44,7 +44,13 @@ class RayCluster:
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
         """Start nothing: the workers are running."""
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        beside: bool = False,  # noqa: ARG002 - its workers may be anywhere
+    ) -> Iterator[Result]:
         """Yield the results in the order of the items; see Executor."""
         task = Task(function, changed_limits())
         run = self._ray.remote(max_retries=TRIES - 1)(_run)

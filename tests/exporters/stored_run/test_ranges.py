@@ -20,7 +20,6 @@ from stagescope.analysis.idle.origins import ORIGINS
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.saved import facts_json, saved_pieces, saved_tables
 from stagescope.api import export, load_report, range_reports, read, save_report, saved_reports, store
-from stagescope.api.joined_tables import joined_files
 from stagescope.cli import main
 from stagescope.execution import executor_for
 from stagescope.execution.executor import InThisProcess
@@ -88,14 +87,21 @@ def store_run(timeline, folder):
 @contextmanager
 def report_in_ranges(place, count, executor=None, on_progress=None):
     """Yield the report of a stored run that is analyzed in so many ranges."""
+    with analyzed(place, count, executor, on_progress) as found:
+        yield found and found.report
+
+
+@contextmanager
+def analyzed(place, count, executor=None, on_progress=None):
+    """Yield the same with the tables that workers make."""
     manifest = read_manifest(place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(range_reports, "SPANS_OF_RANGE", -(-manifest.span_count // count))
         patch.setattr(range_reports, "SPANS_OF_UNIT", -(-manifest.span_count // count))
         with range_reports.analyzed_in_ranges(
             place, manifest, executor or InThisProcess(), on_progress
-        ) as report:
-            yield report
+        ) as found:
+            yield found
 
 
 def tables_of(report):
@@ -152,10 +158,11 @@ def test_what_is_measured_of_steps_does_not_depend_on_ranges(stored, count):
 def test_results_do_not_depend_on_who_computes_them(stored, how):
     with report_in_ranges(stored, 4) as here:
         tables, facts = tables_of(here), facts_of(here)
-    with executor_for(**how) as executor, report_in_ranges(stored, 4, executor) as there:
-        found = tables_of(there)
-        assert facts_of(there) == facts
-        files = {name: pl.read_parquet(file) for name, file in joined_files(stored).items()}
+    with executor_for(**how) as executor, analyzed(stored, 4, executor) as there:
+        found = tables_of(there.report)
+        assert facts_of(there.report) == facts
+        files = {name: pl.read_parquet(file) for name, file in there.joined.files().items()}
+        assert files.keys() == there.joined.names
     for name, rows in tables.items():
         assert_frame_equal(found[name], rows)
     assert files.keys() == {"slowdowns", *here.pieces}

@@ -39,7 +39,7 @@ def write_results(
         shutil.rmtree(place, ignore_errors=True)
         make_directory(place)
         written = {name: _added(rows, place / f"{name}.parquet") for name, rows in tables}
-        results = Results(RESULTS_FORMAT, *of, report, written)
+        results = Results(RESULTS_FORMAT, *of, report, dict(sorted(written.items())))
         facts: dict[str, Any] = asdict(results)
         with complete_file(place / RESULTS_INDEX) as unfinished:
             unfinished.write_text(manifest_text(facts), encoding="utf-8")
