@@ -17,6 +17,10 @@ def squared(number: int) -> int:
     return number * number
 
 
+def processors(_item: object) -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
 def options_of_allocator(_item: object) -> list[str]:
     return os.environ["_RJEM_MALLOC_CONF"].split(",")
 

@@ -17,6 +17,7 @@ from execution_work import (
     killed_once,
     limit_of_ranks,
     options_of_allocator,
+    processors,
     refused,
     squared,
 )
@@ -65,6 +66,17 @@ def test_the_last_items_are_left_to_the_first_idle_workers():
         assert next(results) == 0
         assert len(taken) <= 16  # those at workers, done ahead and looked at
         assert list(results) == [number**2 for number in range(1, 40)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers stay on processors on Linux alone")
+def test_workers_stay_on_their_processors_and_this_process_does_not():
+    every = sorted(os.sched_getaffinity(0))
+    if len(every) == 1:
+        pytest.skip("there is one processor")
+    with executor_for(len(every)) as workers:
+        found = {tuple(each) for each in workers.map(processors, range(4 * len(every)))}
+        assert found <= {(each,) for each in every}
+        assert sorted(os.sched_getaffinity(0)) == every
 
 
 def test_work_beside_that_of_this_process_leaves_a_processor_to_it(monkeypatch):

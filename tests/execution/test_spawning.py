@@ -1,11 +1,19 @@
 """What worker processes start with."""
 
 import os
+import sys
 
 import pytest
 
 from stagescope.execution import spawning
-from stagescope.execution.spawning import ALLOCATOR, HUGE_PAGES, LIBRARY, THREADS, threads_shared
+from stagescope.execution.spawning import (
+    ALLOCATOR,
+    HUGE_PAGES,
+    LIBRARY,
+    THREADS,
+    own_processor,
+    threads_shared,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +29,14 @@ def test_workers_share_the_processors_and_keep_memory_for_each_of_their_threads(
         assert "narenas:4" in os.environ[ALLOCATOR]
     assert THREADS not in os.environ
     assert ALLOCATOR not in os.environ
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers stay on processors on Linux alone")
+def test_workers_have_a_processor_of_their_own_if_there_is_one_for_each(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {7, 3})
+    assert [own_processor(number, 2) for number in range(2)] == [3, 7]
+    assert own_processor(0, 1) is None
+    assert own_processor(0, 4) is None
 
 
 def test_workers_ask_for_huge_pages():

@@ -27,6 +27,8 @@ from stagescope.execution.spawning import (
     core_count,
     ctrl_c_blocked,
     main_hidden,
+    own_processor,
+    stay_on,
     threads_shared,
 )
 from stagescope.vocabulary.errors import CommandError
@@ -51,10 +53,14 @@ AT_WORKER = 2
 
 @dataclass
 class _Worker:
-    """A process; `places` are those of its items, of which it works on the first."""
+    """A process; `places` are those of its items, of which it works on the first.
+
+    `number` is unlike that of all other workers, and less than how many there are at most.
+    """
 
     process: SpawnProcess
     connection: Connection[Any, Any]
+    number: int
     places: deque[int] = field(default_factory=deque)
 
 
@@ -108,7 +114,7 @@ class Processes:
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
         """Start the workers for a number of items, which import the module of the function; see Executor."""
         for _ in range(len(self._workers), min(self._count, items)):
-            self._workers.append(_started(self._count))
+            self._start_one()
             with suppress(OSError):  # killed already, which _receive notices
                 self._workers[-1].connection.send((function,))
 
@@ -188,11 +194,17 @@ class Processes:
         chosen = self._workers[: work.workers]
         idle = next((worker for worker in chosen if not worker.places), None)
         if idle is None and len(chosen) < work.workers:
-            idle = _started(self._count)
-            self._workers.append(idle)
+            idle = self._start_one()
         if idle is not None or work.again or not work.has(work.workers + 1):
             return idle
         return next((worker for worker in chosen if len(worker.places) < AT_WORKER), None)
+
+    def _start_one(self) -> _Worker:
+        """Start another worker, which has the place of one that was killed, if there is any."""
+        number = min(set(range(self._count)) - {worker.number for worker in self._workers})
+        worker = _started(number, self._count)
+        self._workers.append(worker)
+        return worker
 
     def _receive(self, work: _Work) -> list[deque[int]]:
         """Wait for workers, add their results, and return the places of the items that killed workers had."""
@@ -213,19 +225,21 @@ class Processes:
         return lost
 
 
-def _started(workers: int) -> _Worker:
+def _started(number: int, workers: int) -> _Worker:
     context = multiprocessing.get_context("spawn")
     own, others = context.Pipe()
     process = context.Process(target=_work, args=(others, changed_limits()), daemon=True)
     with ThreadPoolExecutor(
         1
     ) as aside:  # Ctrl-C interrupts this thread: half started, it would print a traceback
-        aside.submit(_start, process, workers).result()
+        aside.submit(_start, process, number, workers).result()
     others.close()  # so that its end is noticed here
-    return _Worker(process, own)
+    return _Worker(process, own, number)
 
 
-def _start(process: SpawnProcess, workers: int) -> None:
+def _start(process: SpawnProcess, number: int, workers: int) -> None:
+    """Start one of several workers, in a thread that does nothing else."""
+    stay_on(own_processor(number, workers))
     with main_hidden(), threads_shared(workers), ctrl_c_blocked():
         process.start()
 

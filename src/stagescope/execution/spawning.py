@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -33,6 +33,24 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 def core_count() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def own_processor(number: int, workers: int) -> int | None:
+    """Return the processor for a worker, by its number, if there is exactly one for each; None otherwise."""
+    if sys.platform != "linux" or core_count() != workers:
+        return None
+    return sorted(os.sched_getaffinity(0))[number]
+
+
+def stay_on(processor: int | None) -> None:
+    """Let what this thread starts run on one processor alone, None for all that this process may use.
+
+    Polars computes in another thread than the one that waits for it. Where both may run anywhere, the second one often
+    begins on the processor of another worker, and its own is idle meanwhile: for 3 to 6 % of the time.
+    """
+    if sys.platform == "linux" and processor is not None:
+        with suppress(OSError):  # taken from this process since
+            os.sched_setaffinity(0, {processor})
 
 
 def can_spawn() -> bool:
