@@ -1,5 +1,5 @@
 /* The messages that are under way: from the creation of an operation to its issue, and from there to the wait for its
-   handle. There are few at a time, so they are found by comparing addresses in a row.
+   handle. They are found by comparing addresses in a row: there are few at a time, or the first one is wanted.
 
    Whatever is unusual is done in Python. `give_to_python` calls `take_over` before that, which moves all messages into
    the dictionaries of Messages (record/frameworks/torch_messages.py). */
@@ -22,11 +22,20 @@ Message *find_created(Pending *pending, PyObject *operation)
     return place < 0 ? NULL : &pending->created[place];
 }
 
-/* Return the message of a handle, or NULL. */
+static Message *find_in(const Issued *issued, const void *handle)
+{
+    for (int place = issued->first; place < issued->end; place++) {
+        if (issued->handles[place] == handle)
+            return &issued->messages[place];
+    }
+    return NULL;
+}
+
+/* Return the first message of a handle, or NULL. Sends are usually waited for in the order of their issue. */
 Message *find_issued(Pending *pending, PyObject *handle)
 {
-    int place = place_of(pending->handles, pending->issued_count, handle);
-    return place < 0 ? NULL : &pending->issued[place];
+    Message *found = find_in(&pending->receives_issued, handle);
+    return found != NULL ? found : find_in(&pending->sends_issued, handle);
 }
 
 /* Add a message, and take its reference. Return -1 if there is no place. An operation that does not exist any more may
@@ -43,13 +52,30 @@ int add_created(Pending *pending, PyObject *operation, Message message)
     return 0;
 }
 
+/* Move the messages to the beginning. */
+static void close_gaps(Issued *issued)
+{
+    int kept = 0;
+    for (int place = issued->first; place < issued->end; place++) {
+        if (issued->handles[place] == NULL)
+            continue;
+        issued->handles[kept] = issued->handles[place];
+        issued->messages[kept++] = issued->messages[place];
+    }
+    issued->first = 0;
+    issued->end = kept;
+}
+
 int add_issued(Pending *pending, PyObject *handle, Message message)
 {
-    if (pending->issued_count == MOST_ISSUED)
+    Issued *issued = message.is_receive ? &pending->receives_issued : &pending->sends_issued;
+    if (issued->count == issued->most)
         return -1;
-    pending->handles[pending->issued_count] = handle;
-    pending->issued[pending->issued_count++] = message;
-    pending->awaited_receives += message.is_receive;
+    if (issued->end == issued->most)
+        close_gaps(issued);
+    issued->handles[issued->end] = handle;
+    issued->messages[issued->end++] = message;
+    issued->count++;
     return 0;
 }
 
@@ -65,19 +91,22 @@ void remove_created(Pending *pending, Message *message)
 void remove_issued(Pending *pending, Message *message)
 {
     PyObject *reference = message->reference;
-    int last = --pending->issued_count;
-    pending->awaited_receives -= message->is_receive;
-    pending->handles[message - pending->issued] = pending->handles[last];
-    *message = pending->issued[last];
+    Issued *issued = message->is_receive ? &pending->receives_issued : &pending->sends_issued;
+    issued->handles[message - issued->messages] = NULL;
+    if (--issued->count == 0)
+        issued->first = issued->end = 0;
+    while (issued->first < issued->end && issued->handles[issued->first] == NULL)
+        issued->first++;
     Py_XDECREF(reference);
 }
 
 /* Return whether the data that an action of this kind uses has been received without a wait so far. */
 int is_awaited(const Pending *pending, uint8_t action, int32_t stage, int32_t microbatch)
 {
-    for (int place = 0; pending->awaited_receives > 0 && place < pending->issued_count; place++) {
-        const Message *message = &pending->issued[place];
-        if (message->is_receive && message->kind == pending->receive_of[action] && message->stage == stage &&
+    const Issued *issued = &pending->receives_issued;
+    for (int place = issued->first; place < issued->end; place++) {
+        const Message *message = &issued->messages[place];
+        if (issued->handles[place] != NULL && message->kind == pending->receive_of[action] && message->stage == stage &&
             message->microbatch == microbatch)
             return 1;
     }
@@ -107,6 +136,12 @@ PyObject *described(const Message *message)
                          (long long)message->bytes);
 }
 
+static Py_ssize_t length(PyObject *object)
+{
+    const Pending *pending = (Pending *)object;
+    return pending->created_count + pending->receives_issued.count + pending->sends_issued.count;
+}
+
 /* Let Python take over a number of messages. What cannot be moved, because memory has run out, is lost. */
 void let_take_over(PyObject *take_over, int count)
 {
@@ -121,7 +156,7 @@ void let_take_over(PyObject *take_over, int count)
 /* Move all messages to Python. */
 void give_to_python(Pending *pending)
 {
-    let_take_over(pending->take_over, pending->created_count + pending->issued_count);
+    let_take_over(pending->take_over, (int)length((PyObject *)pending));
 }
 
 /* Append the tuple of an address, a weak reference and the message, and of its issue if it has a handle. */
@@ -142,8 +177,11 @@ static void forget(Pending *pending)
 {
     while (pending->created_count > 0)
         remove_created(pending, &pending->created[pending->created_count - 1]);
-    while (pending->issued_count > 0)
-        remove_issued(pending, &pending->issued[pending->issued_count - 1]);
+    Issued *all[] = {&pending->receives_issued, &pending->sends_issued};
+    for (int i = 0; i < 2; i++) {
+        while (all[i]->count > 0)
+            remove_issued(pending, &all[i]->messages[all[i]->first]);
+    }
 }
 
 static PyObject *take(PyObject *object, PyObject *Py_UNUSED(arg))
@@ -153,8 +191,13 @@ static PyObject *take(PyObject *object, PyObject *Py_UNUSED(arg))
     int done = created == NULL || issued == NULL ? -1 : 0;
     for (int i = 0; done == 0 && i < pending->created_count; i++)
         done = append(created, pending->operations[i], &pending->created[i], 0);
-    for (int i = 0; done == 0 && i < pending->issued_count; i++)
-        done = append(issued, pending->handles[i], &pending->issued[i], 1);
+    const Issued *all[] = {&pending->receives_issued, &pending->sends_issued};
+    for (int i = 0; i < 2; i++) {
+        for (int place = all[i]->first; done == 0 && place < all[i]->end; place++) {
+            if (all[i]->handles[place] != NULL)
+                done = append(issued, all[i]->handles[place], &all[i]->messages[place], 1);
+        }
+    }
     if (done == 0) {
         forget(pending);
         return Py_BuildValue("(NN)", created, issued);
@@ -212,16 +255,15 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(na
         memcpy(pending->receive_of, receive_of.buf, sizeof pending->receive_of);
         for (size_t kind = 0; kind < sizeof pending->receive_of; kind++)
             pending->is_receive[pending->receive_of[kind]] = pending->receive_of[kind] != 0;
+        pending->receives_issued = (Issued){
+            .most = MOST_RECEIVES, .handles = pending->handles_of_receives, .messages = pending->issued_receives};
+        pending->sends_issued = (Issued){
+            .most = MOST_SENDS, .handles = pending->handles_of_sends, .messages = pending->issued_sends};
         pending->recorder = Py_NewRef(recorder);
         pending->ring = (Ring *)Py_NewRef(ring);
     }
     PyBuffer_Release(&receive_of);
     return (PyObject *)pending;
-}
-
-static Py_ssize_t length(PyObject *object)
-{
-    return ((Pending *)object)->created_count + ((Pending *)object)->issued_count;
 }
 
 static PyObject *get_last_receive(PyObject *object, void *Py_UNUSED(closure))

@@ -203,16 +203,25 @@ static inline PyObject *pass_to(PyObject *function, PyObject *const *args, size_
 
 /* pending.c: the messages whose operation or handle is known, by its address. */
 #define MOST_CREATED 16
-#define MOST_ISSUED 128
+#define MOST_RECEIVES 128
+#define MOST_SENDS 1024 /* a schedule may wait for all sends of a step at its end */
 #define MOST_TOGETHER 8 /* messages with the same handle */
+
+/* Messages that were issued, in order. Those from `first` to before `end` are in use, unless their handle is NULL. */
+typedef struct {
+    int first, end, count, most;
+    void **handles;
+    Message *messages;
+} Issued;
 
 typedef struct {
     PyObject_HEAD
-    int created_count, issued_count, awaited_receives;
+    int created_count;
+    Issued receives_issued, sends_issued;
     void *operations[MOST_CREATED];
     Message created[MOST_CREATED];
-    void *handles[MOST_ISSUED];
-    Message issued[MOST_ISSUED];
+    void *handles_of_receives[MOST_RECEIVES], *handles_of_sends[MOST_SENDS];
+    Message issued_receives[MOST_RECEIVES], issued_sends[MOST_SENDS];
     long long receives;
     int64_t last_receive_ns;
     PyObject *last_receive, *recorder, *take_over;

@@ -60,7 +60,7 @@ static void abandon(const Wrapper *self, const Message *messages, int count, int
 {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
-    for (int i = count - 1; i >= 0; i--) {
+    for (int i = 0; i < count; i++) {
         if (record_in_python(self, &messages[i], start, NONE) < 0)
             PyErr_Clear();
     }
@@ -88,7 +88,7 @@ static PyObject *timed_wait(const Wrapper *self, PyObject *const *args, size_t n
         return NULL;
     }
     int64_t end = moment_of(pending->recorder, 0);
-    for (int i = waits.count - 1; result != NULL && i >= 0; i--) { /* the last one was found first */
+    for (int i = 0; result != NULL && i < waits.count; i++) {
         if (record_message(pending, &messages[i], start, end) < 0 &&
             record_in_python(self, &messages[i], start, end) < 0)
             Py_CLEAR(result);

@@ -375,23 +375,29 @@ def messages(plain, recorder, request, monkeypatch):
 
     found.is_coalesced = False
 
-    create = found.creation(RECEIVE, types.SimpleNamespace(places={"microbatch": 1}), "microbatch")
+    original, signature = Sender.operations, types.SimpleNamespace(places={"microbatch": 1})
+
+    def create(kind):
+        creation = found.creation(kind, signature, "microbatch")
+        monkeypatch.setattr(Sender, "operations", observed(original, prepared(lambda _: creation), guard))
+
+    found.create = create
+    create(RECEIVE)
     parameter = types.SimpleNamespace(of=lambda args, _: args[0])
     found.works.classes.add(Handle)
-    monkeypatch.setattr(Sender, "operations", observed(Sender.operations, prepared(lambda _: create), guard))
     monkeypatch.setattr(Handle, "wait", observed(Handle.wait, found.works.wait, guard))
     found.issue = observed(issue, prepared(lambda _: found.issues(parameter)), guard)
     yield found
     assert guard.errors == 0
 
 
-def recorded_messages(recorder):
+def recorded_messages(recorder, kind=RECEIVE):
     recorder.stop("test")
     found = only_contents(Path(recorder.directory)).spans
     columns = (
         found[name].tolist() for name in ("kind", "stage", "microbatch", "peer", "bytes", "wait_start_ns")
     )
-    return [(*row[1:5], row[5] != NONE) for row in zip(*columns, strict=True) if row[0] == RECEIVE]
+    return [(*row[1:5], row[5] != NONE) for row in zip(*columns, strict=True) if row[0] == kind]
 
 
 def test_messages_are_recorded_from_their_creation_to_the_wait_for_them(messages, recorder):
@@ -525,16 +531,35 @@ def test_a_wait_that_fails_leaves_its_message_under_way(messages, recorder, monk
     assert messages.receives == 0
 
 
-def test_more_messages_than_there_are_places_are_left_to_python(messages, recorder):
-    sender = Sender()
-    handles = [handle for number in range(100) for handle in messages.issue(sender.operations(number))]
-    many = [sender.operations(number) for number in range(100, 120)]
+@pytest.mark.parametrize("kind", [RECEIVE, SEND])
+@pytest.mark.parametrize("order", ["first to last", "last to first", "any"])
+@pytest.mark.parametrize("microbatches", [50, 700])
+def test_more_messages_than_there_are_places_are_left_to_python(
+    messages, recorder, kind, order, microbatches
+):
+    messages.create(kind)
+    sender, chosen = Sender(), random.Random(3)  # noqa: S311  # no secret
+    handles = [
+        handle for number in range(microbatches) for handle in messages.issue(sender.operations(number))
+    ]
+    many = [sender.operations(number) for number in range(microbatches, microbatches + 20)]
     for operations in many:
         handles += messages.issue(operations)
-    for handle in handles:
+    if order != "first to last":
+        handles.reverse()
+    if order == "any":
+        chosen.shuffle(handles)
+    for number, handle in enumerate(handles):
         handle.wait()
-    found = recorded_messages(recorder)
-    assert sorted(found) == sorted((2, number, peer, 8, True) for number in range(120) for peer in (1, 3))
+        if number % 10 == 9:
+            assert recorder.flush()
+            (more,) = sender.operations(10**6 + number)[:1]
+            for one in messages.issue([more]):  # between the gaps
+                one.wait()
+    found = [row[:4] for row in recorded_messages(recorder, kind) if row[1] < 10**6]
+    assert sorted(found) == sorted(
+        (2, number, peer, 8) for number in range(microbatches + 20) for peer in (1, 3)
+    )
 
 
 def test_a_wait_after_recording_was_switched_off_is_left_to_python(messages, recorder):
