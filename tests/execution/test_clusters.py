@@ -17,6 +17,7 @@ from execution_work import (
     killed_once,
     large,
     options_of_allocator,
+    processors,
     refused,
     sampling_interval,
     squared,
@@ -71,6 +72,21 @@ def test_local_workers_keep_memory_and_seldom_sample_unless_the_user_has_configu
     with config.set(of_user), executor_for(cluster="local:1") as workers:
         assert list(workers.map(trim_threshold, [0])) == ["1000000"]
         assert list(workers.map(sampling_interval, [0])) == ["20ms"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers stay on processors on Linux alone")
+def test_local_workers_stay_on_their_processors_if_there_is_one_for_each():
+    pytest.importorskip("distributed")
+    every = sorted(os.sched_getaffinity(0))
+    try:
+        os.sched_setaffinity(0, set(every[:2]))
+        with executor_for(cluster=f"local:{len(every[:2])}") as workers:
+            found = {tuple(each) for each in workers.map(processors, range(8))}
+        assert found <= {(each,) for each in every[:2]}
+        with executor_for(cluster=f"local:{len(every[:2]) + 1}") as workers:
+            assert list(workers.map(processors, [0])) == [every[:2]]
+    finally:
+        os.sched_setaffinity(0, set(every))
 
 
 @pytest.fixture(params=["local:4", "ray", "slurm"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagescope.execution import slurm_cluster
 from stagescope.execution.executor import TRIES, Task, name_of
-from stagescope.execution.spawning import threads_shared
+from stagescope.execution.spawning import keep_on, own_processor, threads_shared
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError
 from stagescope.vocabulary.limits import changed_limits
@@ -54,7 +54,9 @@ def start(
             where = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
             with threads_shared(count), _configured():
                 cluster = LocalCluster(n_workers=count, threads_per_worker=1, **where)
-            return Client(cluster), cluster.close
+            client = Client(cluster)
+            _keep_apart(client, count)
+            return client, cluster.close
         if address == slurm_cluster.SLURM:
             return slurm_cluster.start(workers, on_notice, INSTALL)
         client = Client(address, timeout=WAIT_S)
@@ -62,6 +64,14 @@ def start(
     except (OSError, TimeoutError, ValueError) as reason:
         raise CommandError.cluster_lost(address, str(reason)) from reason
     return client, bool
+
+
+def _keep_apart(client: Client, workers: int) -> None:
+    """Keep each local worker on a processor of its own, if there is exactly one for each; see `spawning.stay_on`."""
+    for number, address in enumerate(client.scheduler_info(n_workers=-1)["workers"]):
+        processor = own_processor(number, workers)
+        if processor is not None and number < workers:
+            client.run(keep_on, processor, workers=[address])
 
 
 @contextmanager

@@ -53,6 +53,13 @@ def stay_on(processor: int | None) -> None:
             os.sched_setaffinity(0, {processor})
 
 
+def keep_on(processor: int) -> None:
+    """Let all threads of this process, and those that they start, run on one processor alone."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it has ended since
+            os.sched_setaffinity(int(thread), {processor})
+
+
 def can_spawn() -> bool:
     """Return whether this process may have children: an embedded interpreter and a daemonic worker may not."""
     return bool(sys.executable) and not multiprocessing.current_process().daemon
