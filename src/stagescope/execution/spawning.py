@@ -11,6 +11,7 @@ import signal
 import sys
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -55,9 +56,9 @@ def stay_on(processor: int | None) -> None:
 
 def keep_on(processor: int) -> None:
     """Let all threads of this process, and those that they start, run on one processor alone."""
-    for thread in os.listdir("/proc/self/task"):
+    for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it has ended since
-            os.sched_setaffinity(int(thread), {processor})
+            os.sched_setaffinity(int(thread.name), {processor})
 
 
 def can_spawn() -> bool:
