@@ -56,9 +56,10 @@ def stay_on(processor: int | None) -> None:
 
 def keep_on(processor: int) -> None:
     """Let all threads of this process, and those that they start, run on one processor alone."""
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended since
-            os.sched_setaffinity(int(thread.name), {processor})
+    if sys.platform == "linux":
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it has ended since
+                os.sched_setaffinity(int(thread.name), {processor})
 
 
 def can_spawn() -> bool:
