@@ -93,7 +93,7 @@ def main() -> None:
                 f"{cost.peak:.2f}",
             ]
         print("".join(f"{cell:>12}" for cell in [*cells, f"{walls[0] / walls[-1]:.2f}"]), flush=True)
-    if len(walls) > 1:
+    if options.workers[0] != options.workers[-1]:
         _project(options.workers, walls)
 
 
@@ -105,7 +105,7 @@ def _cost(what: str, recordings: Path, place: Path, numbers: tuple[int, int]) ->
 
 
 def _project(workers: list[int], walls: list[float]) -> None:
-    """Print what Amdahl's law makes of the first and the last row."""
+    """Print what Amdahl's law makes of the first and the last row, which have different numbers of workers."""
     few, many = workers[0], workers[-1]
     # wall = alone + shared / workers
     shared = (walls[0] - walls[-1]) / (1 / few - 1 / many)
