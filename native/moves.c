@@ -20,8 +20,8 @@ int prepare_moves(void)
     return nbytes && find_rank ? 0 : -1;
 }
 
-/* Let Python follow the transfer in progress from now on, if there is one. Return -1 with an exception of the training.
- */
+/* Let Python follow the transfer in progress from now on, if there is one. Return -1 with an exception that belongs to
+   the training. */
 static int give(Moves *self)
 {
     if (!self->is_moving || self->is_paused)

@@ -81,7 +81,7 @@ def _scan(result: Any) -> Any:
 
 
 class _Scans(Mapping[str, pl.LazyFrame]):
-    """Tables as LazyFrames by name, each made when it is asked for: usually, a single one of many is."""
+    """Tables as LazyFrames by name. Each is made when it is asked for, because only one of many usually is."""
 
     def __init__(self, tables: Mapping[str, Detached]) -> None:
         self._tables = tables

@@ -99,8 +99,8 @@ class Schedule:
         """The stage of an engine, which is usually a number."""
         return self.random.choice([0, np.int64(2), "x", True, 2**40, -1]) if self.is_odd() else number
 
-    def run(self, name, buffer_id):
-        """Do what an instruction does."""
+    def interrupt(self):
+        """Call another instruction inside of this one, or switch recording, if that is odd."""
         if self.is_odd() and self.depth < 2:
             self.depth += 1
             try:
@@ -109,6 +109,10 @@ class Schedule:
                 self.depth -= 1
         if self.is_odd():
             self.switch()
+
+    def run(self, name, buffer_id):
+        """Do what an instruction does."""
+        self.interrupt()
         if name in TRANSFERS and not self.phases:
             for _ in range(self.random.choice([1, 1, 1, 2, 0])):
                 self.move(name)
@@ -142,14 +146,7 @@ class Schedule:
 
     def moved(self):
         """Do what the functions of p2p do."""
-        if self.is_odd() and self.depth < 2:
-            self.depth += 1
-            try:
-                self.call(self.random.choice(self.names))
-            finally:
-                self.depth -= 1
-        if self.is_odd():
-            self.switch()
+        self.interrupt()
         if self.is_odd():
             raise ConnectionError
 
