@@ -21,7 +21,7 @@ from stagescope.api.storing_parts import (
     survey_run,
     surveyed_files,
 )
-from stagescope.execution import executor_for
+from stagescope.execution import checked_address, executor_for
 from stagescope.execution.spawning import core_count
 from stagescope.exporters.new_files import make_directory, require_here
 from stagescope.exporters.stored_run import Stored, WriteOptions, locked, storing, write_stored_run
@@ -85,6 +85,8 @@ def store(
     """
     if workers is not None:
         check_count("workers", workers)
+    if cluster is not None:
+        checked_address(cluster)  # before anything is written
     directory = Path(out)
     options = read_options(**facts)
     require_shared(paths, cluster)

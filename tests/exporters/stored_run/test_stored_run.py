@@ -81,6 +81,13 @@ def test_the_number_of_workers_is_checked(workers, error, tmp_path):
         store(ONE_MACHINE, out=tmp_path / "run", workers=workers)
 
 
+@pytest.mark.parametrize("cluster", ["nowhere", "local:0"])
+def test_an_unknown_cluster_leaves_nothing_behind(cluster, tmp_path):
+    with pytest.raises(UsageError, match=cluster):
+        store(ONE_MACHINE, out=tmp_path / "run", cluster=cluster)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_alignment_of_several_machines_is_stored(tmp_path):
     tmp_path.joinpath("recordings").mkdir()
     record_machines(tmp_path / "recordings")
