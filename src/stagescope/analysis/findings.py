@@ -210,7 +210,20 @@ def _other_stragglers(explanation: Explanation) -> list[dict[str, Any]]:
         ~((pl.col("subject") == "rank") & pl.col("rank").is_in(grouped)),
         ~(of_one & explained).fill_null(value=False),
     )
-    return kept.to_dicts()
+    return _one_per_link(kept.to_dicts())
+
+
+def _one_per_link(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the stragglers with one row for a link whose forwards and backwards are both slow: the costlier one.
+
+    It has the costs of both.
+    """
+    found: dict[object, dict[str, Any]] = {}
+    for number, row in enumerate(rows):
+        first = found.setdefault((row["rank"], row["peer"]) if row["subject"] == "link" else number, row)
+        if first is not row:
+            first["extra_ns_per_step"] += row["extra_ns_per_step"]
+    return list(found.values())
 
 
 def _grouped(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -178,15 +178,16 @@ class Candidates:
         return faster
 
     def _slow_links(self) -> Iterator[Candidate]:
-        """Yield claimed links as fast as links of the same direction and size."""
+        """Yield claimed links as fast as links of the same direction and size, with forwards and backwards together."""
         claimed = self._claimed("link", pl.col("excess_fraction") > 0)
-        links = list(claimed.select("rank", "peer", "kind", "excess_fraction").iter_rows())
-        for rank, peer, kind, excess in links[:MOST_SUBJECTS]:
+        links = claimed.select("rank", "peer", "kind", "excess_fraction").rows()
+        ends = list(dict.fromkeys((rank, peer) for rank, peer, *_ in links))
+        for rank, peer in ends[:MOST_SUBJECTS]:
             change = f"the link from rank {rank} to rank {peer} as fast as other links"
-            faster = self._faster_links([(rank, peer, kind, excess)])
+            faster = self._faster_links([link for link in links if link[:2] == (rank, peer)])
             yield Candidate("exposed_communication", change, lag_ns=faster)
-        if len(links) > 1:
-            change = f"all {len(links)} slow links as fast as other links"
+        if len(ends) > 1:
+            change = f"the {len(ends)} slow links as fast as other links"
             yield Candidate("exposed_communication", change, lag_ns=self._faster_links(links))
 
     def _faster_links(self, links: Sequence[tuple[int, int, str, float]]) -> Floats:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FEWEST_REPEATED = 3
 LEAST_PERCENT = 2
+OTHERS = "the other stages"
 
 
 def layout_line(counts: NDArray[np.int64]) -> str:
@@ -63,12 +64,18 @@ def split_points(counts: NDArray[np.int64]) -> str:
 def moves_text(shares: NDArray[np.float64]) -> str:
     """Return how many of its layers every stage gives or takes, given what remains of them.
 
+    Each of many stages may take too little to be named.
+
     >>> print(moves_text(np.array([1.15, 1.15, 1.15, 0.55])))
     layers moved from stage 3 (-45 %) to stages 0-2 (+15 %)
+    >>> print(moves_text(np.array([0.85, *[1.01] * 15])))
+    layers moved from stage 0 (-15 %) to the other stages
     """
     percents = np.rint(100 * (shares - 1)).astype(np.int64)
     given, taken = (_moved(percents, sign) for sign in (-1, 1))
-    return f"layers moved from {given} to {taken}" if given and taken else "layers as they are"
+    if not given and not taken:
+        return "layers as they are"
+    return f"layers moved from {given or OTHERS} to {taken or OTHERS}"
 
 
 def _moved(percents: NDArray[np.int64], sign: int) -> str:
