@@ -8,7 +8,7 @@ import pytest
 
 from planted_runs import Shape, random_times, run
 from stagescope.analysis import build_explained_report
-from stagescope.analysis.findings import FINDINGS
+from stagescope.analysis.findings import FINDINGS, one_per_link
 from stagescope.model import empty_timeline
 
 
@@ -112,3 +112,19 @@ def test_what_costs_less_than_half_a_percent_is_no_finding():
     table = report.explanation.stragglers.table
     assert table.filter(pl.col("p_value") < 1e-6).height
     assert report.findings.is_empty()
+
+
+def test_link_with_slow_forwards_and_backwards_is_one_finding():
+    link = {"subject": "link", "finding": "slow", "rank": 1, "peer": 2}
+    rank = {"subject": "rank", "finding": "slow", "rank": 1, "peer": None, "extra_ns_per_step": 5.0}
+    found = one_per_link(
+        [
+            {**link, "kind": "forward", "extra_ns_per_step": 3.0},
+            rank,
+            {**link, "kind": "backward", "extra_ns_per_step": 2.0},
+            {**link, "peer": 0, "kind": "backward", "extra_ns_per_step": 1.0},
+        ]
+    )
+    assert [(row["rank"], row["peer"], row["extra_ns_per_step"]) for row in found] == [
+        (1, 2, 5.0), (1, None, 5.0), (1, 0, 1.0)
+    ]  # fmt: skip

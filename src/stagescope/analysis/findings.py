@@ -210,10 +210,10 @@ def _other_stragglers(explanation: Explanation) -> list[dict[str, Any]]:
         ~((pl.col("subject") == "rank") & pl.col("rank").is_in(grouped)),
         ~(of_one & explained).fill_null(value=False),
     )
-    return _one_per_link(kept.to_dicts())
+    return one_per_link(kept.to_dicts())
 
 
-def _one_per_link(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def one_per_link(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the stragglers with one row for a link whose forwards and backwards are both slow: the costlier one.
 
     It has the costs of both.

@@ -78,3 +78,12 @@ def test_stage_never_becomes_faster_than_its_output_layer():
     assert row["change"] == "layers moved from stage 3 (-100 %) to stages 0-2 (+33 %)"
     output_layer_ns = 12 * 3 * 60 * MS
     assert row["low_step_ns"] >= 0.99 * output_layer_ns
+
+
+def test_slow_replica_in_too_few_steps_to_be_claimed_moves_no_layers():
+    plan = make_plan(Shape(ranks=4, replicas=2, microbatches=8, steps=1), Costs(noise=0.005), 3)
+    factor = np.ones(plan.action_ns.shape)
+    factor[:, :, 1, 1] = 1.3
+    report = ss.analyze(timeline_of(simulate(plan.with_actions(plan.action_ns * factor))))
+    assert report.findings.is_empty()
+    assert not [each for each in report.improvements["change"] if each.startswith("layers moved")]

@@ -179,8 +179,8 @@ class Candidates:
 
     def _slow_links(self) -> Iterator[Candidate]:
         """Yield claimed links as fast as links of the same direction and size, with forwards and backwards together."""
-        claimed = self._claimed("link", pl.col("excess_fraction") > 0)
-        links = claimed.select("rank", "peer", "kind", "excess_fraction").rows()
+        slow = self._claimed("link", pl.col("excess_fraction") > 0)
+        links = slow.select("rank", "peer", "kind", "excess_fraction").rows()
         ends = list(dict.fromkeys((rank, peer) for rank, peer, *_ in links))
         for rank, peer in ends[:MOST_SUBJECTS]:
             change = f"the link from rank {rank} to rank {peer} as fast as other links"
@@ -362,8 +362,7 @@ class Candidates:
         return self.evidence.stragglers.filter("is_claimed", pl.col("subject") == subject, *conditions)
 
     def _without(self, part_ns: Floats | NDArray[np.int64]) -> Floats:
-        without: Floats = np.maximum(self.replay.delay_ns - part_ns, 0)
-        return without
+        return np.asarray(np.maximum(self.replay.delay_ns - part_ns, 0))
 
     def _without_collectives(self) -> Floats | None:
         """Return durations without what data-parallel collectives inside of actions take, None without any."""

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.analysis.prediction.fix_candidates import Evidence
-    from stagescope.analysis.prediction.layer_layout import LayoutPrediction
+    from stagescope.analysis.prediction.layer_layout import LayoutPrediction, Unusual
     from stagescope.analysis.prediction.schedule_ranges import SchedulePrediction
     from stagescope.analysis.prediction.what_if import Measured
+
+
+SLOWER = 1.05
+"""An action whose kind takes so many times as long as on its replicas in that step says nothing about its stage."""
 
 
 class Redesigns(NamedTuple):
@@ -36,7 +40,7 @@ def find_redesigns(measured: Measured, schedule: str | None, evidence: Evidence)
     """
     step_ns = measured.step_ns(measured.groups.window_ns(measured.actions.table))
     predictions = evidence.predictions or predict_schedules(measured, schedule)
-    layout = predict_layout(measured, evidence.layers, evidence.unusual)
+    layout = predict_layout(measured, evidence.layers, _unusual(measured, evidence))
     rows = [_row(step_ns, each) for each in predictions.found]
     if layout is not None:
         changed = {"change": layout.change, "method": "replay", "note": layout.note}
@@ -59,6 +63,14 @@ def find_redesigns(measured: Measured, schedule: str | None, evidence: Evidence)
     )
     of_layers = _layer_diagnostics(evidence.layers, measured.mean_costs.stages)
     return Redesigns(table, (*diagnostics, *of_layers), tested)
+
+
+def _unusual(measured: Measured, evidence: Evidence) -> Unusual:
+    """Return what shows nothing about layers, also where there are too few steps to claim that a rank is slow."""
+    classes = evidence.ledger.classes
+    slower = classes.costs_ns("balanced_ns") > SLOWER * classes.costs_ns("peer_ns")
+    rows = measured.actions.table["row"].filter(pl.Series(slower)).to_list()
+    return evidence.unusual._replace(rows=(*evidence.unusual.rows, *rows))
 
 
 def _layer_diagnostics(layers: Sequence[int], stages: int) -> list[Diagnostic]:
