@@ -82,7 +82,7 @@ def test_declared_ranks_without_a_recording_are_reported():
     assert merged.is_partial
     assert diagnostics_of(merged) == [
         Diagnostic(
-            "error", "no recording of rank 2, 5-7: the run declared 8 ranks", count=4, code="ranks.missing"
+            "error", "no recording of ranks 2 and 5-7: the run declared 8 ranks", count=4, code="ranks.missing"
         )
     ]
 
@@ -155,7 +155,7 @@ def test_the_caller_can_state_the_number_of_ranks():
     assert merge_timelines([bare]).diagnostics.is_empty()
     [note] = merge_timelines([bare], 3).diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("error", 2)
-    assert note["message"] == "no recording of rank 1-2: the run declared 3 ranks"
+    assert note["message"] == "no recording of ranks 1-2: the run declared 3 ranks"
 
 
 def test_machines_with_separate_clocks_are_merged_with_a_warning():

@@ -77,7 +77,7 @@ def command(
     report = with_bubble(api.analyze(timeline, explain=False), bubble)
     remaining = without_clock_line(report.diagnostics)
     print_tables(replace(report, diagnostics=remaining), width=drawing["width"], ascii_only=ascii_only)
-    return exit_code(timeline)
+    return exit_code(timeline, report.diagnostics)
 
 
 def print_understood(timeline: Timeline) -> None:

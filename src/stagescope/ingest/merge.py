@@ -31,7 +31,7 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform, in_order
 from stagescope.vocabulary.errors import InputError, StagescopeError, TableError
 from stagescope.vocabulary.limits import limit, limit_text, require
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -257,5 +257,5 @@ def _missing_ranks(ranks: pl.DataFrame) -> list[Diagnostic]:
     if present == world_size:
         return []
     missing = sorted(set(range(world_size)) - set(ranks["rank"]))
-    message = f"no recording of rank {compact_ranges(missing)}: the run declared {world_size} ranks"
+    message = f"no recording of {ranks_text(missing)}: the run declared {world_size} ranks"
     return [Diagnostic("error", message, count=len(missing), code="ranks.missing")]

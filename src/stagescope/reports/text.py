@@ -46,7 +46,8 @@ def _lines(report: Report, clock_line: str | None, width: int, *, ascii_only: bo
         return
     # What was tested is in the full report; here only if it led to nothing.
     tested = verdict.tested if explanation.improvements.is_empty() else ""
-    for sentence in filter(None, (verdict.why, verdict.slowest, verdict.improvement, tested)):
+    improvement = "" if tested.startswith(verdict.improvement) else verdict.improvement
+    for sentence in filter(None, (verdict.why, verdict.slowest, improvement, tested)):
         yield from wrapped(printable(sentence), width)
     yield ""
     denominator = denominator_sentence(report)

@@ -63,9 +63,6 @@ CODES: tuple[Code, ...] = (
         "chart.shared_operation",
         "Several messages share an operation, for which only one arrow can be drawn.",
     ),
-    Code(
-        "clock.drift_remains", "The fixed offsets of an archive leave the drift of the clocks within the run."
-    ),
     Code("clock.adjusted", "A machine's clock was set during the run."),
     Code("clock.aligned", "How well the clocks of all machines were aligned."),
     Code(

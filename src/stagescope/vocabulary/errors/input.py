@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors.base import StagescopeError
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import compact_ranges, ranks_text
 from stagescope.vocabulary.sizes import size_text
 from stagescope.vocabulary.text_beginnings import text_encoding, text_hint
 
@@ -129,7 +129,8 @@ class InputError(StagescopeError):
     @classmethod
     def not_a_file(cls, path: str | os.PathLike[str], kind: str) -> Self:
         """Return the error for a path that leads to something else than a file with content."""
-        return cls(f"cannot read {path}: it is {kind}, not a file", "write what it provides to a file first")
+        hint = "name one of its files" if kind == "a directory" else "write what it provides to a file first"
+        return cls(f"cannot read {path}: it is {kind}, not a file", hint)
 
     @classmethod
     def other_run(cls, path: str | os.PathLike[str], reason: str) -> Self:
@@ -222,7 +223,9 @@ class InputError(StagescopeError):
     @classmethod
     def no_ranks(cls, ranks: Iterable[int], present: Iterable[int]) -> Self:
         """Return the error for requested ranks that were not recorded."""
-        return cls(f"rank {compact_ranges(ranks)} was not recorded; recorded: {compact_ranges(present)}")
+        missing = sorted(set(ranks))
+        was = "was" if len(missing) == 1 else "were"
+        return cls(f"{ranks_text(missing)} {was} not recorded; recorded: {compact_ranges(present)}")
 
 
 class TableError(StagescopeError):
