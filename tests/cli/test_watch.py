@@ -92,9 +92,10 @@ def test_options_that_make_no_sense_are_refused(words, message, recordings, caps
 
 def test_a_command_gets_each_alarm_as_json(recordings, tmp_path, capsys):
     out = tmp_path / "alarm.json"
-    code = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')"
+    code = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
     notify = f'"{sys.executable}" -c "{code}" "{out}"'
     assert main(["watch", str(recordings), "--on-alarm", notify]) == EXIT_ALARM
+    assert out.read_text().endswith("}\n")
     (alarm,) = map(json.loads, out.read_text().splitlines())
     assert alarm["changes"][0]["rank"] == SLOW_RANK
     failing = f'"{sys.executable}" -c "raise SystemExit(4)"'

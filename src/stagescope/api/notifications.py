@@ -86,7 +86,7 @@ class Notifier:
     def _run(self, body: bytes) -> None:
         try:
             done = subprocess.run(
-                self._command, input=body, timeout=PATIENCE_S, check=False, stdout=subprocess.DEVNULL
+                self._command, input=body + b"\n", timeout=PATIENCE_S, check=False, stdout=subprocess.DEVNULL
             )
         except (OSError, subprocess.SubprocessError) as reason:
             self._warn(f"--on-alarm failed: {reason}")

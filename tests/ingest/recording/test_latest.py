@@ -104,6 +104,14 @@ def test_the_latest_recording_of_a_rank_and_its_last_file_count(tmp_path):
     assert only_state(tmp_path).source.endswith("rank-0-4711.sscope")
 
 
+def test_a_recording_in_segments_is_not_taken_for_its_first_one(tmp_path):
+    write(tmp_path / "rank-0.sscope", {"step": 1}, process_start_ns=1, segment=0, began_s=900)
+    for segment in (1, 2, 10):
+        write(tmp_path / f"rank-0.{segment}.sscope", {"step": segment}, process_start_ns=1, segment=segment)
+    assert only_state(tmp_path).source.endswith("rank-0.10.sscope")
+    assert only_state(tmp_path).step == 10
+
+
 def test_a_long_recording_is_read_from_its_end(tmp_path):
     path = write(tmp_path / "rank-0.sscope", {"step": 3, "calls": [{"call": "optimizer"}]}, steps=40_000)
     assert path.stat().st_size > 3 * 2**20

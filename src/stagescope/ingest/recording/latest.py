@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.recording.frames import Contents, read_contents, with_earlier
 from stagescope.ingest.streams import open_regular
 from stagescope.model.process_states import Call, ProcessState
@@ -58,14 +57,29 @@ def read_process_states(directories: Iterable[str | os.PathLike[str]]) -> list[P
 
 def _newest_files(paths: Sequence[Path]) -> list[list[Path]]:
     """Return the last two files of each recording, the last one last: a new segment has little content yet."""
-    newest: dict[tuple[Path, str], list[Path]] = {}
+    newest: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
     for path in paths:
-        files = path.rglob(f"*{fmt.SUFFIX}") if path.is_dir() else [path]
-        for file in sorted(files, key=lambda file: natural_key(file.name)):
-            stem, _, rest = file.name.partition(".")
-            own = f"{stem}{rest.partition('-')[2]}"  # a restarted process adds its id to the name
-            newest[file.parent, own] = [*newest.get((file.parent, own), [])[-1:], file]
-    return list(newest.values())
+        for file in path.rglob(f"*{fmt.SUFFIX}") if path.is_dir() else [path]:
+            name, segment = _recording_of(file.name)
+            newest.setdefault((file.parent, name), []).append((segment, file))
+    return [[file for _, file in sorted(files)[-2:]] for _, files in sorted(newest.items())]
+
+
+def _recording_of(name: str) -> tuple[str, int]:
+    """Return the name of the recording that a file belongs to, and the number of its segment.
+
+    >>> _recording_of("rank-00000.sscope"), _recording_of("rank-00000.12.sscope")
+    (('rank-00000', 0), ('rank-00000', 12))
+
+    A process that is not the first one with its rank adds its id, usually to the name of the recording.
+
+    >>> _recording_of("rank-00000-4711.1.sscope"), _recording_of("rank-00000.1-4711.sscope")
+    (('rank-00000-4711', 1), ('rank-00000-4711', 1))
+    """
+    base = name.removesuffix(fmt.SUFFIX)
+    stem, _, rest = base.partition(".")
+    segment, dash, process = rest.partition("-")
+    return (f"{stem}{dash}{process}", int(segment)) if segment.isdecimal() else (base, 0)
 
 
 def _read_newest(files: Sequence[Path]) -> tuple[Path, Contents, float]:
