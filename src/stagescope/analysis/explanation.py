@@ -20,8 +20,9 @@ from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import inside_windows
 from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
-from stagescope.analysis.prediction.fix_candidates import Evidence, measure_iterations
+from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
+from stagescope.analysis.prediction.outside_savings import measure_iterations
 from stagescope.analysis.prediction.tried_changes import NOTHING_TRIED, TriedChanges
 from stagescope.analysis.statistics.action_samples import join_samples
 from stagescope.analysis.statistics.link_samples import join_links
@@ -230,7 +231,7 @@ def _with_improvements(
         explained.outliers,
         explained.late_ranks.with_columns(pl.col("lost_ns") / size),
         intermediates.ledger,
-        measure_iterations(explained.iterations, intermediates.ledger.ranks),
+        measure_iterations(explained.iterations, intermediates.ledger.ranks, intermediates.late_starts),
         spans,
         unrecorded_place(explained, last_pipelines(explained)),
         layers,

@@ -46,7 +46,11 @@ from stagescope.analysis.iteration.chained_losses import (
     find_step_chain,
     measure_chained_losses,
 )
-from stagescope.analysis.iteration.ledger import build_iteration_ledger
+from stagescope.analysis.iteration.ledger import (
+    build_iteration_ledger,
+    find_late_starts,
+    measure_before_windows,
+)
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.unrecorded import find_unrecorded
@@ -223,8 +227,18 @@ class Intermediates:
     @cached_property
     def iterations(self) -> pl.DataFrame:
         """The result of build_iteration_ledger."""
-        steps, ranks = self.iteration_steps, self.ledger.ranks
-        return build_iteration_ledger(self.windows.bubbles, steps, ranks, self.between_steps)
+        tables = (self.windows.bubbles, self.iteration_steps, self.ledger.ranks)
+        return build_iteration_ledger(*tables, self.between_steps, self.before_windows)
+
+    @cached_property
+    def before_windows(self) -> pl.DataFrame:
+        """The result of measure_before_windows."""
+        return measure_before_windows(self.windows.bubbles, self.iteration_steps, self.between_steps.unions)
+
+    @cached_property
+    def late_starts(self) -> pl.DataFrame:
+        """The result of find_late_starts."""
+        return find_late_starts(self.before_windows)
 
     @cached_property
     def iteration_steps(self) -> pl.DataFrame:

@@ -2,13 +2,14 @@
 
 from functools import cache
 
+import numpy as np
 import polars as pl
 import pytest
 
 import stagescope
 from places import DATA
 from truth.cases import PLANTED, Case, Truth
-from truth.causes import Place, global_rank, slow_rank
+from truth.causes import Place, global_rank, loading, slow_rank
 from truth.confusion import timeline_of
 from truth.engine import simulate
 from truth.plan import MS, Costs, Shape, make_plan
@@ -98,6 +99,34 @@ def test_slow_rank_that_no_pipeline_waits_for_gains_nothing():
     case = Case("two slow ranks", both, (Truth("straggler", "", base),))
     assert together == pytest.approx(case.lost_ns(case.truths[0]), rel=0.1)
     assert gains[worst] < 0.9 * together
+
+
+@pytest.mark.parametrize(
+    ("recorded", "change"),
+    [
+        (True, "data of rank 0 loaded ahead of time"),
+        (False, "no unrecorded time before the first forward of rank 0 in each step"),
+    ],
+)
+def test_pipeline_that_begins_sooner_gains_until_another_one_is_the_last(recorded, change):
+    without = slow_rank(make_plan(Shape(replicas=2), Costs(), 0), Place(1, 1), 1.2)
+    load_ns = np.zeros_like(without.step_load_ns)
+    load_ns[:, 0] = 60 * MS
+    case = Case(change, loading(without, per_step_ns=load_ns, recorded=recorded), (Truth("", "", without),))
+    gained_ns = case.lost_ns(case.truths[0])
+    assert gained_ns < 30 * MS
+    gains = dict(fixes_of(report_on(case.plan)).select("change", "gain_ns").iter_rows())
+    assert gains[change] == pytest.approx(gained_ns, abs=MS)
+
+
+def test_loading_of_all_pipelines_gains_what_all_of_them_load():
+    without = make_plan(Shape(replicas=2), Costs(), 0)
+    load_ns = np.full_like(without.step_load_ns, 20 * MS)
+    load_ns[:, 0] = 60 * MS
+    plan = loading(without, per_step_ns=load_ns, recorded=True)
+    first = fixes_of(report_on(plan)).row(0, named=True)
+    assert first["change"] == "data of ranks 0 and 4 loaded ahead of time"
+    assert first["gain_ns"] == pytest.approx(60 * MS, abs=MS)
 
 
 def test_fixed_iteration_is_never_shorter_than_the_work_of_a_rank():

@@ -12,8 +12,9 @@ from stagescope.analysis.collectives.late_ranks import LATE_RANKS
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.intermediates import intermediates_of
-from stagescope.analysis.prediction.fix_candidates import Evidence, measure_iterations
+from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import IMPROVEMENTS, find_improvements
+from stagescope.analysis.prediction.outside_savings import measure_iterations
 from stagescope.analysis.statistics.outlier_actions import OUTLIER_ACTIONS
 from stagescope.analysis.statistics.stragglers import STRAGGLERS
 from stagescope.schedules import Costs, order, simulate
@@ -21,13 +22,13 @@ from stagescope.schedules import Costs, order, simulate
 
 def improvements(timeline, schedule="1f1b"):
     actions = find_actions(timeline)
-    ledger = build_ledger(actions)
+    ledger, known = build_ledger(actions), intermediates_of(timeline)
     evidence = Evidence(
         STRAGGLERS.empty(),
         OUTLIER_ACTIONS.empty(),
         LATE_RANKS.empty(),
         ledger,
-        measure_iterations(intermediates_of(timeline).iterations, ledger.ranks),
+        measure_iterations(known.iterations, ledger.ranks, known.late_starts),
         timeline.spans,
     )
     return find_improvements(actions, evidence, schedule, (0, 1, 2)).table

@@ -44,6 +44,8 @@ DENOMINATOR = (
 WAIT, UNATTRIBUTED = "data_parallel_wait_ns", "unattributed_ns"
 OUTSIDE = (*(f"{name}_ns" for name in ACTIVITIES), WAIT, UNATTRIBUTED)
 """The columns with time outside the windows; some of them have time inside the windows as well."""
+BEFORE = tuple(name for name in OUTSIDE if name != WAIT)
+"""Those of the time between the start of an iteration and the window of a pipeline."""
 WAITED_FOR = (REDUCTION, OPTIMIZER, LOADING)
 """Activities of other ranks that an idle rank waits for, in the order in which they are looked for."""
 
@@ -85,22 +87,42 @@ ITERATIONS = Table(
 )
 
 
+def measure_before_windows(
+    bubbles: pl.DataFrame, steps: pl.DataFrame, unions: ActivityUnions
+) -> pl.DataFrame:
+    """Return the parts of the time before each window: step, rank, pipeline and BEFORE, sorted by step and rank.
+
+    `bubbles` is what step_bubbles returns, `steps` is the table ITERATION_STEPS, `unions` are those of BetweenSteps.
+    """
+    rows = bubbles.join(steps.select("step", "start_ns"), on="step").sort("step", "rank")
+    return rows.select("step", "rank", "pipeline", **_before(rows, unions))
+
+
+def find_late_starts(before: pl.DataFrame) -> pl.DataFrame:
+    """Return why each pipeline began later than its iteration, as means over its ranks: step, pipeline and BEFORE.
+
+    `before` is from measure_before_windows.
+    """
+    return before.group_by("step", "pipeline").agg(pl.col(BEFORE).mean()).sort("step", "pipeline")
+
+
 def build_iteration_ledger(
     bubbles: pl.DataFrame,
     steps: pl.DataFrame,
     idle_ledger: pl.DataFrame,
     between: BetweenSteps,
+    before: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the table ITERATIONS for `steps`, the table ITERATION_STEPS, with a row per rank and step.
 
     `bubbles` is what step_bubbles returns, `idle_ledger` is the table IDLE_LEDGER, `between` is from
-    find_between_steps. Unattributed time outside of the window is negative if the next step begins before all pipelines
-    have ended this one.
+    find_between_steps, `before` from measure_before_windows. Unattributed time outside of the window is negative if the
+    next step begins before all pipelines have ended this one.
     """
     rows = _rows(bubbles, steps, idle_ledger)
     unions = between.unions
     outside = [
-        _before(rows, unions),
+        {name: before[name] for name in BEFORE},
         _waiting(rows, unions),
         _after(rows, unions, between),
     ]

@@ -19,9 +19,8 @@ from stagescope.analysis.finding_sentences import late_place_text
 from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
-from stagescope.analysis.lost_time import reach_beyond_windows
 from stagescope.analysis.prediction.layer_layout import Unusual
-from stagescope.vocabulary.causes import CAUSE_COLUMNS
+from stagescope.analysis.prediction.outside_savings import NOTHING_OUTSIDE, OutsideSaving, save_outside
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.idle.ledger import Ledger
     from stagescope.analysis.iteration.chained_losses import StepChain
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
+    from stagescope.analysis.prediction.outside_savings import MeasuredIterations
     from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
 
     Floats = NDArray[np.float64]
@@ -41,33 +41,6 @@ MOST_SUBJECTS = 3
 """So many slow ranks, and slow links, are normalized one at a time; all are normalized together as well."""
 
 PEERS = {"rank": "rank {} as fast as its replicas", "machine": "machine {} as fast as the others"}
-
-
-class MeasuredIterations(NamedTuple):
-    """What candidates need to know of the iterations.
-
-    `mean_ns` is the mean iteration; None if nothing but the windows was recorded. `outside` has a row per rank of the
-    last pipeline of each step: step, and the time of every cause outside the window, in the columns of the causes.
-    `members` are the ranks of each pipeline with a ledger: rank and pipeline.
-    """
-
-    mean_ns: float | None
-    outside: pl.DataFrame
-    members: pl.DataFrame
-
-
-def measure_iterations(iterations: pl.DataFrame, ranks: pl.DataFrame) -> MeasuredIterations:
-    """Return this of the table ITERATIONS of the steps in the totals; `ranks` is the table IDLE_LEDGER."""
-    keys = ["step", "rank"]
-    last, inside = (each.select(*keys, *CAUSE_COLUMNS) for each in (iterations.filter("is_last"), ranks))
-    both = last.join(inside, on=keys, how="left", suffix="_inside", maintain_order="left")
-    outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]
-    mean_ns = iterations["iteration_ns"].mean() if reach_beyond_windows(iterations) else None
-    return MeasuredIterations(
-        None if mean_ns is None else float(mean_ns),  # type: ignore[arg-type]  # a column of numbers
-        both.select("step", *outside),
-        ranks.select("rank", "pipeline").unique(),
-    )
 
 
 @dataclass(frozen=True)
@@ -101,7 +74,7 @@ class Evidence:
 class Candidate(NamedTuple):
     """A change of the durations, delays and transfers of the actions; None: as measured.
 
-    `outside_ns` is what it saves outside the windows. A bound takes a cause away completely, which can be approached at
+    `outside` is what it saves outside the windows. A bound takes a cause away completely, which can be approached at
     most; the others reach what their peers show to be possible. `cause` is the column without its unit.
     `removes_outside`: outside of the windows, it removes all of its cause.
     """
@@ -111,7 +84,7 @@ class Candidate(NamedTuple):
     duration_ns: Floats | None = None
     delay_ns: Floats | None = None
     lag_ns: Floats | NDArray[np.int64] | None = None
-    outside_ns: float = 0.0
+    outside: OutsideSaving = NOTHING_OUTSIDE
     is_bound: bool = False
     condition: str = ""
     removes_outside: bool = False
@@ -137,7 +110,7 @@ class Candidates:
             *self._delays(),
             *self._late_ranks(),
             *self._unrecorded(),
-            *self._outside(),
+            *self._after_windows(),
         ]
 
     def _slow_ranks(self) -> Iterator[Candidate]:
@@ -283,25 +256,25 @@ class Candidates:
                 condition="if all launches are hidden, as with CUDA graphs",
             )
         lag_ns, late = self._without_late("data_loading"), self.replay.measured.basis.late
-        outside_ns = self._outside_ns("data_loading")
-        if loading.any() or late.data_loading_ns.any() or outside_ns:
+        outside = self._outside("data_loading")
+        if loading.any() or late.data_loading_ns.any() or outside.total_ns:
             yield Candidate(
                 "data_loading",
                 f"{self._loaded_data()} loaded ahead of time",
                 delay_ns=self._without(loading),
                 lag_ns=lag_ns,
-                outside_ns=outside_ns,
+                outside=outside,
                 condition="if loading can run while the ranks compute",
                 removes_outside=True,
             )
-        outside_ns = self._outside_ns("other_work")
-        if other.any() or late.other_work_ns.any() or outside_ns:
+        outside = self._outside("other_work")
+        if other.any() or late.other_work_ns.any() or outside.total_ns:
             yield Candidate(
                 "other_work",
                 "no other work between actions and steps",
                 delay_ns=self._without(other),
                 lag_ns=self._without_late("other_work"),
-                outside_ns=outside_ns,
+                outside=outside,
                 is_bound=True,
                 removes_outside=True,
             )
@@ -313,7 +286,7 @@ class Candidates:
             yield Candidate(
                 row["cause"],
                 f"rank {row['rank']} as early as the others at the {row['operation']}, without {late_place_text(row)}",
-                outside_ns=row["lost_ns"],
+                outside=OutsideSaving(row["lost_ns"]),
             )
 
     def _unrecorded(self) -> Iterator[Candidate]:
@@ -325,13 +298,13 @@ class Candidates:
                 f"no unrecorded time {place}",
                 delay_ns=self._without(self.delays.unexplained_ns),
                 lag_ns=self._without_late("unattributed"),
-                outside_ns=self._outside_ns("unattributed"),
+                outside=self._outside("unattributed"),
                 is_bound=True,
                 condition=hint,
                 removes_outside=True,
             )
 
-    def _outside(self) -> Iterator[Candidate]:
+    def _after_windows(self) -> Iterator[Candidate]:
         """Yield the gradient reduction, wherever it takes time, and the optimizer."""
         pipelines = self.evidence.iterations.members["pipeline"].n_unique()
         basis = self.replay.measured.basis
@@ -340,7 +313,7 @@ class Candidates:
             "gradient reduction hidden behind backward passes",
             delay_ns=self._without(self.delays.gradient_reduction_ns),
             lag_ns=basis.without_reductions(self.replay.lag_ns),
-            outside_ns=self._outside_ns("gradient_reduction"),
+            outside=self._outside("gradient_reduction"),
             is_bound=True,
             removes_outside=True,
         )
@@ -352,7 +325,7 @@ class Candidates:
                 f"optimizer divided among {pipelines} replicas",
                 delay_ns=self._without(saved * delays_ns),
                 lag_ns=lag_ns - saved * (lag_ns - self._without_late("optimizer")),
-                outside_ns=self._outside_ns("optimizer") * saved,
+                outside=self._outside("optimizer", saved),
                 is_bound=True,
                 condition="if every replica updates all parameters now",
             )
@@ -381,11 +354,9 @@ class Candidates:
         ranks = named["rank"].unique().sort().to_list()
         return f"data of {_listed('rank', ranks)}" if 0 < len(ranks) <= MOST_SUBJECTS else "data"
 
-    def _outside_ns(self, cause: str) -> float:
-        """Return how long a cause lasts outside the windows, as the mean over the iterations of the last pipeline."""
-        by_step = self.evidence.iterations.outside.group_by("step", maintain_order=True)
-        means = by_step.agg(pl.mean(f"{cause}_ns"))[f"{cause}_ns"]
-        return max(float(means.mean() or 0.0), 0.0)  # type: ignore[arg-type]  # a column of numbers
+    def _outside(self, cause: str, fraction: float = 1.0) -> OutsideSaving:
+        """Return what a change saves outside the windows if it removes that fraction of a cause."""
+        return save_outside(self.evidence.iterations, self.replay.measured.groups.steps, cause, fraction)
 
 
 def _listed(noun: str, numbers: Sequence[int]) -> str:

@@ -1,7 +1,8 @@
 """Fixes: what is broken, slow or unbalanced works as well as its peers, and nothing else changes.
 
 Each candidate (fix_candidates.py) is replayed alone, with everything else as measured, and the gain is what the
-iteration loses: a slow rank of a pipeline that the others do not wait for gains nothing.
+iteration loses: a slow rank of a pipeline that the others do not wait for gains nothing, and neither does a pipeline
+that begins sooner than others which end as late.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
 def _gains_ns(
     replay: IterationReplay, candidates: Sequence[Candidate], measured_ns: float
 ) -> list[tuple[Candidate, float]]:
-    """Return candidates with what the iteration loses: of the window of the last pipeline, and outside of it."""
+    """Return candidates with what the iteration loses: until the last pipeline ends, and after that."""
     return [
-        (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside_ns) for each in candidates
+        (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside.after_ns)
+        for each in candidates
     ]
 
 
@@ -64,8 +66,9 @@ def _chained_gains_ns(
     before_ns = _chained_ns(replay, None)
     found = []
     for each in candidates:
-        is_partial = each.outside_ns and not each.removes_outside
-        gain_ns = each.outside_ns if is_partial else before_ns - _chained_ns(replay, each)
+        outside_ns = each.outside.total_ns
+        is_partial = outside_ns and not each.removes_outside
+        gain_ns = outside_ns if is_partial else before_ns - _chained_ns(replay, each)
         found.append((each, gain_ns))
     return found
 
@@ -93,10 +96,10 @@ def _row(candidate: Candidate, gain_ns: float, step_ns: float) -> dict[str, obje
 
 def _replayed_ns(replay: IterationReplay, candidate: Candidate, measured_ns: float) -> float:
     """Return when the last pipeline ends with a candidate, as the mean over the iterations."""
-    changed = (candidate.duration_ns, candidate.delay_ns, candidate.lag_ns)
+    changed = (candidate.duration_ns, candidate.delay_ns, candidate.lag_ns, candidate.outside.sooner_ns)
     if all(each is None for each in changed):
         return measured_ns
-    return replay.mean_end_ns(*_costs(replay, candidate))
+    return replay.mean_end_ns(*_costs(replay, candidate), candidate.outside.sooner_ns)
 
 
 def _costs(replay: IterationReplay, candidate: Candidate | None) -> tuple[Times, Times, Times]:

@@ -2,8 +2,9 @@
 
     iteration = start of a pipeline + its window, of the pipeline that ends last, + until the next iteration
 
-Every pipeline is replayed from its own start. What a slow pipeline gains therefore counts only until another one is
-the last. The rest of the iteration stays as measured, apart from what a change removes there.
+Every pipeline is replayed from its own start, or sooner by what a change removes before it. What a slow or late
+pipeline gains therefore counts only until another one is the last. The rest of the iteration stays as measured, apart
+from what a change removes there.
 
 Where steps overlap, as in ZB-V, all steps are replayed one after the other instead (iteration/chained_losses.py): a
 rank that ends its window sooner begins the next step sooner, too.
@@ -55,11 +56,17 @@ class IterationReplay:
         """Transfer time of every need."""
         return self.measured.lag_ns
 
-    def ends_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times) -> pl.DataFrame:
-        """Return for each counted step when its last pipeline ends (`end_ns`), from the start of the first one."""
+    def ends_ns(
+        self, duration_ns: Times, delay_ns: Times, lag_ns: Times, sooner_ns: Times | None = None
+    ) -> pl.DataFrame:
+        """Return for each counted step when its last pipeline ends (`end_ns`), from the start of the first one.
+
+        Pipelines begin `sooner_ns` before they did, in the rows of StepGroups.
+        """
         lasting_ns = np.asarray(duration_ns + delay_ns, dtype=np.float64)
         ends_ns = replay_ranks(self.measured.plan, lasting_ns, lag_ns)
-        last_ns = self.measured.groups.last_of_ranks(ends_ns) + self.offset_ns
+        begin_ns = self.offset_ns if sooner_ns is None else self.offset_ns - sooner_ns
+        last_ns = self.measured.groups.last_of_ranks(ends_ns) + begin_ns
         steps = self.measured.groups.steps.with_columns(end_ns=last_ns).filter(self.measured.counted)
         return steps.group_by("step").agg(pl.max("end_ns")).sort("step")
 
@@ -79,9 +86,11 @@ class IterationReplay:
         lengths_ns = self.chain.iterations_ns(lasting, activities)[every.is_in(counted.implode()).to_numpy()]
         return float(lengths_ns.mean()) if len(lengths_ns) else 0.0
 
-    def mean_end_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times) -> float:
+    def mean_end_ns(
+        self, duration_ns: Times, delay_ns: Times, lag_ns: Times, sooner_ns: Times | None = None
+    ) -> float:
         """Return the mean of `ends_ns` over the steps."""
-        ends = self.ends_ns(duration_ns, delay_ns, lag_ns)["end_ns"]
+        ends = self.ends_ns(duration_ns, delay_ns, lag_ns, sooner_ns)["end_ns"]
         return float(ends.sum()) / max(len(ends), 1)
 
 

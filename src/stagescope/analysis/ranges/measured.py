@@ -29,6 +29,7 @@ OF_RUN: dict[str, Sequence[str]] = {
     "idle_of_own_spans": ("step", "rank"),
     "iteration_steps": ITERATION_STEPS.order,
     "iterations": ITERATIONS.order,
+    "late_starts": ("step", "pipeline"),
     "collectives": COLLECTIVES.order,
     "meetings": MEETINGS.order,
     "critical_path": CRITICAL_PATH.order,

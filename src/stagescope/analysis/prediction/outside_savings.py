@@ -1,0 +1,95 @@
+"""What a change saves outside the windows: before a pipeline begins, and after the last one has ended.
+
+What delays the first action of one pipeline makes the iteration longer only until another pipeline is the last. What
+follows the last window delays all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.lost_time import reach_beyond_windows
+from stagescope.vocabulary.causes import CAUSE_COLUMNS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+
+class MeasuredIterations(NamedTuple):
+    """What candidates need to know of the iterations.
+
+    `mean_ns` is the mean iteration; None if nothing but the windows was recorded. `outside` has a row per rank of the
+    last pipeline of each step: step, and the time of every cause outside the window, in the columns of the causes.
+    `members` are the ranks of each pipeline with a ledger: rank and pipeline. `late_starts` is from find_late_starts,
+    and has `is_last`, whether the pipeline ended last.
+    """
+
+    mean_ns: float | None
+    outside: pl.DataFrame
+    members: pl.DataFrame
+    late_starts: pl.DataFrame
+
+
+class OutsideSaving(NamedTuple):
+    """What a change saves outside the windows, per iteration.
+
+    `after_ns` is what it saves for all pipelines. `sooner_ns` is how much sooner each pipeline begins each step, in the
+    rows of StepGroups; None: none does. `last_ns` is how much sooner the last pipelines begin, on average.
+    """
+
+    after_ns: float = 0.0
+    last_ns: float = 0.0
+    sooner_ns: Floats | None = None
+
+    @property
+    def total_ns(self) -> float:
+        """What the change saves if the same pipelines stay the last."""
+        return self.after_ns + self.last_ns
+
+
+NOTHING_OUTSIDE = OutsideSaving()
+
+
+def measure_iterations(
+    iterations: pl.DataFrame, ranks: pl.DataFrame, late_starts: pl.DataFrame
+) -> MeasuredIterations:
+    """Return what candidates need of the table ITERATIONS of the steps in the totals.
+
+    `ranks` is the table IDLE_LEDGER, `late_starts` is from find_late_starts.
+    """
+    keys = ["step", "rank"]
+    last, inside = (each.select(*keys, *CAUSE_COLUMNS) for each in (iterations.filter("is_last"), ranks))
+    both = last.join(inside, on=keys, how="left", suffix="_inside", maintain_order="left")
+    outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]
+    mean_ns = iterations["iteration_ns"].mean() if reach_beyond_windows(iterations) else None
+    pipelines = iterations.select("step", "pipeline", "is_last").unique()
+    return MeasuredIterations(
+        None if mean_ns is None else float(mean_ns),  # type: ignore[arg-type]  # a column of numbers
+        both.select("step", *outside),
+        ranks.select("rank", "pipeline").unique(),
+        late_starts.join(pipelines, on=["step", "pipeline"], maintain_order="left"),
+    )
+
+
+def save_outside(
+    iterations: MeasuredIterations, steps: pl.DataFrame, cause: str, fraction: float
+) -> OutsideSaving:
+    """Return what is saved outside the windows without that fraction of a cause; `steps` are those of StepGroups."""
+    name = f"{cause}_ns"
+    by_step = iterations.outside.group_by("step", maintain_order=True).agg(pl.mean(name))
+    total_ns = max(_mean(by_step[name]), 0.0) * fraction
+    late = iterations.late_starts
+    last_ns = _mean(late.filter("is_last")[name]) * fraction
+    keys = ["step", "pipeline"]
+    sooner = steps.select(keys).join(late.select(*keys, name), on=keys, how="left", maintain_order="left")
+    sooner_ns = sooner[name].fill_null(0).cast(pl.Float64).to_numpy() * fraction
+    return OutsideSaving(total_ns - last_ns, last_ns, sooner_ns if sooner_ns.any() else None)
+
+
+def _mean(values: pl.Series) -> float:
+    return float(values.mean() or 0.0)  # type: ignore[arg-type]  # a column of numbers
