@@ -1,5 +1,6 @@
 """Who makes whom idle, by cause: the parts sum to the idle time, and match what was planted."""
 
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -9,7 +10,9 @@ from stagescope.analysis.iteration.culprits import CULPRITS, CausesOfSteps, find
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from truth.cases import PLANTED
-from truth.plan import MS
+from truth.causes import Place, slow_rank
+from truth.engine import simulate
+from truth.plan import MS, Costs, Shape, make_plan
 from truth.spans import timeline_of
 
 CASES = {case.name: case for case in (build(1) for build in PLANTED)}
@@ -89,6 +92,37 @@ def test_data_parallel_wait_is_for_the_slow_replica_as_a_whole_if_all_its_ranks_
     assert set(waits["culprit_pipeline"]) == {4}
     assert set(waits["culprit_rank"]) == {None}
     assert set(waits["victim_rank"]) == {*range(4), *range(8, 16)}
+
+
+def reductions_beside_a_slow_replica(reduce_ns, *, numbered):
+    """A run in which rank 6, of the second of two replicas, is 60 % slower."""
+    plan = make_plan(Shape(replicas=2, steps=6), Costs(), 0).with_end(reduce_ns=reduce_ns)
+    timeline = timeline_of(simulate(slow_rank(plan, Place(2, 1), 1.6)))
+    if not numbered:
+        return stagescope.analyze(timeline)
+    reduces, of_stage = pl.col("kind") == "grad_reduce", (pl.col("rank") % 4).cast(pl.String)
+    name = pl.when(reduces).then(pl.format("all_reduce in replicas of stage {}", of_stage)).otherwise("name")
+    spans = timeline.spans.with_columns(name=name, pair=pl.when(reduces).then("step").otherwise("pair"))
+    return stagescope.analyze(timeline.with_spans(spans))
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_replica_that_ends_earlier_is_no_culprit_of_the_reduction(numbered):
+    report = reductions_beside_a_slow_replica(20 * MS, numbered=numbered)
+    reduction = report.culprits.filter(cause="gradient_reduction")
+    assert reduction["culprit_rank"].to_list() == [None] * 8
+    assert reduction["idle_ns"].to_list() == pytest.approx([20 * MS] * 8, rel=0.01)
+    assert "gradient reduction (20.00 ms)" in str(report.verdict)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_ranks_that_reduce_longest_are_the_culprits_beside_a_slow_replica(numbered):
+    reduce_ns = np.array([[5], [100], [5], [5]]) * MS
+    reduction = reductions_beside_a_slow_replica(reduce_ns, numbered=numbered).culprits.filter(
+        cause="gradient_reduction"
+    )
+    assert set(reduction["culprit_rank"]) == {1, 5}
+    assert set(reduction.filter(culprit_rank=1)["victim_rank"]) == {0, 1, 2, 3}
 
 
 def test_no_rank_is_named_for_time_between_steps_of_which_nothing_was_recorded():

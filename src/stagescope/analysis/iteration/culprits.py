@@ -14,7 +14,8 @@ Outside of them (outside_culprits.py) the culprit is
 * of the data-parallel wait, inside the windows as well, the pipeline that ended last, and the rank in it that made it
   later than the others if one did at least half of that;
 * of data loading, the rank that loads: the victim itself, or else the one of its pipeline, or of the run, that loads
-  longest; of gradient reduction, the rank that reduces gradients, likewise;
+  longest; of gradient reduction, the rank that reduces gradients after all replicas have joined it, likewise, and none
+  if all ranks do for about as long;
 * of other work, the rank itself;
 * of what ranks did before the last collective between two steps, the rank that came last to it; the collectives
   themselves have no culprit;

@@ -7,6 +7,7 @@ import polars as pl
 from stagescope.analysis.iteration.activities import LOADING, REDUCTION, name_activities
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
 from stagescope.analysis.iteration.outside_times import outside_windows
+from stagescope.analysis.iteration.shared_reductions import list_reductions
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
@@ -70,8 +71,8 @@ def _without_met(outside: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
 
 def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
     """Return per rank (victim_rank) the rank whose activity it waits for; no rank for reductions as long on all."""
-    named = name_activities(spans.filter(pl.col("kind").is_in(("other", "grad_reduce"))))
-    active = unite(named.filter(pl.col("activity") == activity))
+    acting = list_reductions(spans) if activity == REDUCTION else spans.filter(pl.col("kind") == "other")
+    active = unite(name_activities(acting).filter(pl.col("activity") == activity))
     bounds = iterations.select("step", "rank", "pipeline", window_start_ns="start_ns", window_end_ns="end_ns")
     enough = pl.col("active_ns") >= DOMINANT * pl.max("active_ns")
     lasting = _lasting(bounds, active)
@@ -106,19 +107,11 @@ def _lasting(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.DataFrame:
 
 
 def _after_windows(bounds: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the bounds of iterations from the end of the windows on."""
-    pipelines = bounds.select("pipeline", "rank").unique()
-    ends = (
-        spans.lazy()
-        .filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
-        .group_by("step", "rank")
-        .agg(pl.max("end_ns"))
-        .join(pipelines.lazy(), on="rank")
-        .group_by("step", "pipeline")
-        .agg(ended_ns=pl.max("end_ns"))
-        .collect()
-    )
-    joined = bounds.join(ends, on=["step", "pipeline"], how="left")
+    """Return the bounds of iterations from the end of the last window on: until then, replicas are waited for."""
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
+    of_ranks = pl.col("rank").is_in(bounds["rank"].unique().implode())
+    ends = spans.lazy().filter(is_action & of_ranks).group_by("step").agg(ended_ns=pl.max("end_ns")).collect()
+    joined = bounds.join(ends, on="step", how="left")
     start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "window_start_ns"), "window_end_ns")
     return joined.with_columns(window_start_ns=start_ns).drop("ended_ns")
 
