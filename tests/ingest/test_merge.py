@@ -82,7 +82,10 @@ def test_declared_ranks_without_a_recording_are_reported():
     assert merged.is_partial
     assert diagnostics_of(merged) == [
         Diagnostic(
-            "error", "no recording of ranks 2 and 5-7: the run declared 8 ranks", count=4, code="ranks.missing"
+            "error",
+            "no recording of ranks 2 and 5-7: the run declared 8 ranks",
+            count=4,
+            code="ranks.missing",
         )
     ]
 

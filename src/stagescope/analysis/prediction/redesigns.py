@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 SLOWER = 1.05
-"""An action whose kind takes so many times as long as on its replicas in that step says nothing about its stage."""
+"""An action whose kind takes so many times as long as on its replicas in that step shows nothing about its stage."""
 
 
 class Redesigns(NamedTuple):
