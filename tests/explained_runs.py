@@ -29,7 +29,7 @@ def schedule_run(
     def action_ns(part, _rank):
         return round(DURATION_NS[part.kind] * (slower or {}).get(part.stage, 1))
 
-    return run(words, action_ns, steps=3, **options)
+    return run(words, action_ns, **({"steps": 3} | options))
 
 
 def explained(**options) -> Report:

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.completeness.incomplete_steps import incomplete_step_diagnostics
+from stagescope.analysis.completeness.incomplete_steps import (
+    find_steps_without_ranks,
+    incomplete_step_diagnostics,
+)
 from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.tables import Column, Table
@@ -93,7 +96,8 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
     """
     accumulation, bubbles = known.accumulation, known.windows.bubbles
     per_step = bubbles_of_steps(bubbles).join(accumulation.table, on="step", maintain_order="left")
-    incomplete = known.incomplete_steps & set(per_step["step"])
+    lacking = known.incomplete_steps | find_steps_without_ranks(bubbles)
+    incomplete = lacking & set(per_step["step"])
     leaves_incomplete = len(incomplete) < per_step.height
     left_out = [] if skipped is None else skipped_steps(skipped, per_step["step"])
     is_complete = ~pl.col("step").is_in(left_out)

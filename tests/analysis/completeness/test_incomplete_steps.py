@@ -3,14 +3,17 @@
 import polars as pl
 import pytest
 
+import planted_runs
 from drawing import timeline_from_text
 from explained_runs import schedule_run
 from stagescope import api as workflow
-from stagescope.analysis import build_report
+from stagescope.analysis import build_explained_report, build_report
 from stagescope.analysis.completeness.incomplete_steps import (
     find_incomplete_steps,
+    find_steps_without_ranks,
     incomplete_step_diagnostics,
 )
+from stagescope.model.bubbles import step_bubbles
 from stagescope.model.pipelines import find_pipelines
 from stagescope.schedules import NAMES, Costs, order
 
@@ -26,6 +29,16 @@ def cut(timeline, rank, step, actions):
     return timeline.with_spans(
         timeline.spans.filter((pl.col("rank") != rank) | (pl.col("start_ns") < end_ns))
     )
+
+
+def without(timeline, rank, *steps):
+    """Return a timeline of which everything that a rank did in some steps is lost."""
+    return timeline.with_spans(timeline.spans.filter((pl.col("rank") != rank) | ~pl.col("step").is_in(steps)))
+
+
+def lacking(timeline):
+    pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    return find_steps_without_ranks(step_bubbles(timeline.spans, pipelines))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,3 +72,33 @@ def test_stages_without_backwards_are_complete():
 
 def test_complete_steps_have_no_diagnostic():
     assert incomplete_step_diagnostics(set(), left_out=True) == []
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("lost", [{1}, {3, 4}, {1, 3, 6}])
+def test_step_without_a_rank_that_usually_runs_is_incomplete(rank, lost):
+    assert lacking(without(schedule_run(steps=8), rank, *lost)) == lost
+
+
+@pytest.mark.parametrize("lost", [(0,), (7,), (0, 1, 2, 3, 4), (5, 6, 7), (1, 3, 5, 7), (1, 2, 3, 4, 5, 6)])
+def test_rank_that_joins_or_ends_or_rarely_runs_lost_nothing(lost):
+    assert lacking(without(schedule_run(steps=8), 2, *lost)) == set()
+
+
+def test_steps_that_no_rank_recorded_are_not_missing_on_any():
+    spans = schedule_run(steps=8).spans
+    assert lacking(schedule_run().with_spans(spans.filter(~pl.col("step").is_in([2, 3, 4, 5])))) == set()
+
+
+def test_replica_without_a_step_that_others_ran_is_not_incomplete():
+    timeline = planted_runs.run(planted_runs.random_times(planted_runs.Shape(stages=2, steps=6), 0))
+    spans = timeline.spans.filter(~pl.col("rank").is_in([0, 1]) | (pl.col("step") != 2))
+    assert lacking(timeline.with_spans(spans)) == set()
+
+
+def test_lost_step_of_a_rank_is_no_idle_time():
+    whole = build_explained_report(schedule_run(steps=8))
+    report = build_explained_report(without(schedule_run(steps=8), 2, 3, 4))
+    assert report.steps.filter(~pl.col("in_totals"))["step"].to_list() == [3, 4]
+    assert report.verdict.why == whole.verdict.why
+    assert "unrecorded" not in report.verdict.improvement

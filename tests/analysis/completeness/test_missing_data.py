@@ -29,7 +29,7 @@ def test_rank_without_a_step_is_not_idle_in_it():
     assert report.diagnostics == (
         Diagnostic(
             "warning",
-            "no forward or backward action in step 1-2, 5; not counted in it",
+            "no forward or backward action in steps 1-2, 5; not counted in them",
             rank=1,
             count=3,
             code="ranks.missing_step",

@@ -264,6 +264,18 @@ def test_steps_that_were_not_ended_and_gaps_between_steps_are_analyzed(tmp_path)
     assert divided.steps["step"].to_list() == [step for step in range(SHAPE.steps) if step != 6]
 
 
+def test_rank_whose_data_is_lost_in_some_steps_is_noticed_across_ranges(tmp_path):
+    timeline = planted(has_waits=False)
+    is_lost = (pl.col("rank") == 2) & pl.col("step").is_in([3, 4])
+    place = store_run(timeline.with_spans(timeline.spans.filter(~is_lost)), tmp_path)
+    whole = tables_of(build_explained_report(read(place)))
+    with report_in_ranges(place, 5) as divided:
+        found = tables_of(divided)
+    assert divided.steps.filter(~pl.col("in_totals"))["step"].to_list() == [3, 4]
+    for name in EXACT:
+        assert_frame_equal(found[name], whole[name], rel_tol=1e-9, abs_tol=1e-9)
+
+
 def with_counters(timeline, tokens):
     """Return a run with the sizes of micro-batches, the memory of each rank, and a slow clock of `SLOW_RANK`."""
     random = np.random.default_rng(3)

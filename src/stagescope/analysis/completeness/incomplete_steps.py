@@ -15,12 +15,18 @@ if TYPE_CHECKING:
 
 FORWARD = "forward"
 
+USUAL_FRACTION = 0.6
+"""A rank that ran in more than this part of the steps of its pipeline, between its own first and last, runs in all.
+
+One that runs in every other step from the first to the last, such as 0, 2 and 4, runs in three of five.
+"""
+
 
 def find_incomplete_steps(spans: pl.DataFrame, pipelines: pl.DataFrame) -> set[int]:
     """Return the steps in which a stage lacks micro-batches that other stages of its pipeline ran.
 
     Forwards are compared with forwards, and backwards of either form with each other, among the stages that ran any in
-    that step. A stage without a single action is not judged here (completeness/missing_data.py).
+    that step. A stage without a single action is not judged here (see find_steps_without_ranks).
     """
     is_known = pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
     is_compared = pl.col("kind").is_in(EXCHANGING_KINDS)
@@ -35,6 +41,32 @@ def find_incomplete_steps(spans: pl.DataFrame, pipelines: pl.DataFrame) -> set[i
         .agg((pl.min("action_count") < pl.max("action_count")).alias("is_incomplete"))
     )
     return set(counts.filter("is_incomplete").collect()["step"])
+
+
+def find_steps_without_ranks(bubbles: pl.DataFrame) -> set[int]:
+    """Return the steps in which a rank has no action, although it usually runs with the others of its pipeline.
+
+    `bubbles` is what step_bubbles returns. A rank that begins later than the others, or ends earlier, has lost nothing
+    between its own steps, and one that is absent from many of them may have none to run.
+    """
+    of_ranks = bubbles.select("step", "pipeline", "rank")
+    sizes = of_ranks.group_by("pipeline").agg(pl.len(), pl.n_unique("step", "rank"))
+    has_gaps = sizes.filter(pl.col("len") < pl.col("step") * pl.col("rank"))["pipeline"]
+    if has_gaps.is_empty():  # as usual: the rest takes much longer for a large run
+        return set()
+    of_ranks = of_ranks.filter(pl.col("pipeline").is_in(has_gaps.implode()))
+    steps = of_ranks.select("step", "pipeline").unique()
+    # Numbers of the steps of each pipeline without gaps: what no rank ran is not missing on any.
+    steps = steps.with_columns(place=pl.col("step").rank("dense").over("pipeline").cast(pl.Int64))
+    between = (
+        of_ranks.join(steps, on=["step", "pipeline"])
+        .group_by("pipeline", "rank")
+        .agg(pl.len().alias("ran"), first=pl.min("place"), last=pl.max("place"))
+        .with_columns(expected=pl.col("last") - pl.col("first") + 1)
+        .filter((pl.col("ran") < pl.col("expected")) & (pl.col("ran") > USUAL_FRACTION * pl.col("expected")))
+    )
+    expected = between.join(steps, on="pipeline").filter(pl.col("place").is_between("first", "last"))
+    return set(expected.join(of_ranks, on=["step", "pipeline", "rank"], how="anti")["step"])
 
 
 def incomplete_step_diagnostics(incomplete: Collection[int], *, left_out: bool) -> list[Diagnostic]:

@@ -87,10 +87,16 @@ def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
     return [
         Diagnostic(
             "warning",
-            f"no forward or backward action in step {compact_ranges(steps)}; not counted in it",
+            _absence(steps),
             rank=rank,
             count=len(steps),
             code="ranks.missing_step",
         )
         for rank, steps in missing.iter_rows()
     ]
+
+
+def _absence(steps: list[int]) -> str:
+    if len(steps) == 1:
+        return f"no forward or backward action in step {compact_ranges(steps)}; not counted in it"
+    return f"no forward or backward action in steps {compact_ranges(steps)}; not counted in them"
