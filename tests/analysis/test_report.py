@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delayed_runs import run_rows
 from drawing import timeline_from_text
+from random_pipelines import timeline_of
 from stagescope.analysis import Report, build_explained_report, build_report
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
+from stagescope.schedules import order
 
 # The 1F1B figure of the papers: p=4 stages, m=8 micro-batches, F=1 and B=2.
 ONE_F_ONE_B = """
@@ -90,6 +93,57 @@ def test_slow_first_step_is_found_by_position():
 
 def test_step_0_exactly_a_quarter_longer_is_in_totals():
     assert build_report(steps(50, 40, 40)).steps["in_totals"][0]
+
+
+def pipeline_steps(*microbatches: int, first_takes: int = 1) -> Timeline:
+    """Return a pipeline of two stages whose steps have so many micro-batches; the first one takes longer."""
+    rows, start_ns = [], 0
+    for step, count in enumerate(microbatches):
+        words = order("1f1b", ranks=2, microbatches=count)
+        duration_ns = 1_000 * (1 if step else first_takes)
+        rows += run_rows(
+            {rank: [str(action) for action in row] for rank, row in words.items()},
+            lambda _part, _rank, duration_ns=duration_ns: duration_ns,
+            step=step,
+            start_ns=start_ns,
+        )
+        start_ns = max(row["end_ns"] for row in rows) + 100
+    return timeline_of(rows, 2)
+
+
+@pytest.mark.parametrize(
+    "microbatches",
+    [
+        (12, 4, 12, 4, 12, 4),
+        (12, 4, 4, 4),
+        (4, 12, 12, 12),
+        (12, 4, 12, 4),
+        (1, 12, 12),
+        (12, 1, 1),
+        (2, 3, 4, 5),
+    ],
+    ids=str,
+)
+def test_first_step_is_compared_by_its_micro_batches(microbatches):
+    assert build_report(pipeline_steps(*microbatches)).steps["in_totals"].all()
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "took"),
+    [
+        ((12, 4, 12, 4, 12, 4), "4.00x the median of the other steps with as many micro-batches"),
+        ((4, 12, 4, 4, 12), "4.00x the median of the other steps with as many micro-batches"),
+        ((12, 4, 4, 4), "3.47x the median of the other steps per micro-batch"),
+        ((6, 8, 8, 8), "4.15x the median of the other steps per micro-batch"),
+    ],
+    ids=str,
+)
+def test_slow_first_step_is_found_whatever_its_micro_batches(microbatches, took):
+    report = build_report(pipeline_steps(*microbatches, first_takes=4))
+    assert report.steps["in_totals"].to_list() == [False] + [True] * (len(microbatches) - 1)
+    assert f"step 0 took {took}; it is listed and left out of the totals" in {
+        row.message for row in report.diagnostics
+    }
 
 
 def test_step_of_replicas_has_the_longest_window_and_the_summed_fraction():

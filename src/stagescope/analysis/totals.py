@@ -91,8 +91,8 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
     there is a whole one.
 
     The first of three or more steps, whatever its number, is not in the totals if it, or its iteration, took more than
-    1.25 times the median of the others: connections are set up and shapes are inferred in it, and what the optimizer
-    step needs is imported. Incomplete steps are not, as long as there are complete ones.
+    1.25 times the median of the others with as many micro-batches: connections are set up and shapes are inferred in
+    it, and what the optimizer step needs is imported. Incomplete steps are not, as long as there are complete ones.
     """
     accumulation, bubbles = known.accumulation, known.windows.bubbles
     per_step = bubbles_of_steps(bubbles).join(accumulation.table, on="step", maintain_order="left")
@@ -104,7 +104,7 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
     if incomplete and leaves_incomplete:
         is_complete &= ~pl.col("step").is_in(list(incomplete))
     complete = per_step.filter(is_complete)
-    slow_start = _slow_first_step(complete, known.recorded)
+    slow_start = _slow_first_step(complete, known)
     in_totals = is_complete & (pl.col("step") != complete["step"].min()) if slow_start else is_complete
     steps, cut = _whole_iterations(per_step.with_columns(in_totals=in_totals), accumulation)
     counted = steps.filter("in_totals")["step"]
@@ -161,37 +161,58 @@ def _per_rank(known: Intermediates, counted: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _slow_first_step(per_step: pl.DataFrame, recorded: pl.DataFrame) -> list[Diagnostic]:
+def _slow_first_step(complete: pl.DataFrame, known: Intermediates) -> list[Diagnostic]:
     """Return why the first step is not in the totals; empty if it is."""
-    if per_step.height <= FEWEST_OTHER_STEPS:
+    if complete.height <= FEWEST_OTHER_STEPS:
         return []
+    counts = known.microbatch_counts.group_by("step").agg(pl.max("microbatches"))
+    per_step = complete.join(counts, on="step", how="left", maintain_order="left")
     follows = pl.col("step").shift(-1) == pl.col("step") + 1
     # As iterations begin (iteration/boundaries.py): the first one with anything that was recorded of its step.
     first = pl.col("step") == per_step["step"][0]
-    recorded_ns = recorded.filter(first)["recorded_start_ns"].min()
+    recorded_ns = known.recorded.filter(first)["recorded_start_ns"].min()
     begins_ns = pl.when(first).then(pl.min_horizontal("start_ns", pl.lit(recorded_ns))).otherwise("start_ns")
     until_next = pl.when(follows).then(pl.col("start_ns").shift(-1) - begins_ns)
-    for what, lengths in (("step", pl.col("window_ns")), ("the iteration of step", until_next)):
-        every = per_step.select(lengths).to_series()
-        first_ns, others = every[0], every[1:].drop_nulls()
-        if first_ns is not None and len(others) >= FEWEST_OTHER_STEPS:
-            usual_ns = float(others.median() or 0.0)  # type: ignore[arg-type]  # lengths are numbers
-            slow = _slow_first(f"{what} {per_step['step'][0]}", first_ns, usual_ns)
-            if slow is not None:
-                return [slow]
+    for what, length_ns in (("step", pl.col("window_ns")), ("the iteration of step", until_next)):
+        every = per_step.select(length_ns=length_ns, count=pl.col("microbatches").fill_null(0).clip(1))
+        took = _how_slow(every)
+        if took:
+            text = f"{what} {per_step['step'][0]} took {took}; it is listed and left out of the totals"
+            return [Diagnostic("info", text, code="steps.slow_first")]
     return []
 
 
-def _slow_first(what: str, first_ns: float, usual_ns: float) -> Diagnostic | None:
-    """Return why the first of several lengths is not in the totals; None if it is."""
-    if first_ns <= FIRST_STEP_RATIO * usual_ns:
-        return None
-    ratio = first_ns / usual_ns if usual_ns else None
-    took = "longer than all others"
-    if ratio is not None:
-        # Up to ten times, two decimals show how far it is from the limit.
-        times = multiple_text(ratio) if ratio > LARGEST_PERCENT_RATIO else f"{ratio:.2f}x"
-        took = f"{times} the median of the other steps"
-    return Diagnostic(
-        "info", f"{what} took {took}; it is listed and left out of the totals", code="steps.slow_first"
+def _how_slow(every: pl.DataFrame) -> str:
+    """Return how much longer than the others the first step took; empty if not by FIRST_STEP_RATIO.
+
+    `every` has length_ns and the `count` of micro-batches of each step. A step is compared with those that have as many
+    micro-batches. Without enough of these it has to be longer than the others both as a whole and per micro-batch: how
+    long a step takes grows with its micro-batches, but less than in proportion, because filling the pipeline does not.
+    """
+    first_ns, count = every.row(0)
+    others = every[1:].drop_nulls("length_ns")
+    if first_ns is None or others.height < FEWEST_OTHER_STEPS:
+        return ""
+    alike = others.filter(pl.col("count") == count)
+    if alike.height == others.height:
+        return _excess(first_ns, others["length_ns"], "the median of the other steps")
+    if alike.height >= FEWEST_OTHER_STEPS:
+        whose = "the median of the other steps with as many micro-batches"
+        return _excess(first_ns, alike["length_ns"], whose)
+    per_microbatch = others["length_ns"] / others["count"]
+    return _excess(first_ns, others["length_ns"], "the median of the other steps") and _excess(
+        first_ns / count, per_microbatch, "the median of the other steps per micro-batch"
     )
+
+
+def _excess(first_ns: float, others_ns: pl.Series, whose: str) -> str:
+    """Return how many times the median of the others the first one is; empty if not more than FIRST_STEP_RATIO."""
+    usual_ns = float(others_ns.median() or 0.0)  # type: ignore[arg-type]  # lengths are numbers
+    if first_ns <= FIRST_STEP_RATIO * usual_ns:
+        return ""
+    if not usual_ns:
+        return "longer than all others"
+    ratio = first_ns / usual_ns
+    # Up to ten times, two decimals show how far it is from the limit.
+    times = multiple_text(ratio) if ratio > LARGEST_PERCENT_RATIO else f"{ratio:.2f}x"
+    return f"{times} {whose}"
