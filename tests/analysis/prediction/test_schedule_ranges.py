@@ -53,6 +53,15 @@ def predictions_for(timeline, schedule):
     return {each.name: each for each in found.found}, found.untested
 
 
+@pytest.mark.parametrize("shorter", [0, 1])
+def test_no_schedule_is_tested_if_some_steps_have_fewer_micro_batches(shorter):
+    timeline = timeline_of(simulated("1f1b"))
+    is_lost = (pl.col("step") % 2 == shorter) & (pl.col("microbatch") >= 4)
+    found, untested = predictions_for(timeline.with_spans(timeline.spans.filter(~is_lost)), "1f1b")
+    assert found == {}
+    assert list(untested) == ["steps differ in their stages or micro-batches"]
+
+
 @pytest.mark.parametrize(
     "planted",
     [{}, {"head_ms": 12.0, "weight_share": 0.25}, {"head_ms": 0.0, "slow": (1, 1.25), "weight_share": 0.5}],

@@ -135,8 +135,9 @@ def _measured_base(measured: Measured, size: ActionIndex, ran: str | None) -> _B
 def _fits(measured: Measured, size: ActionIndex) -> bool:
     """Return whether the stages and micro-batches of all counted steps are those of the measured order."""
     counted = pl.Series(measured.counted.to_numpy()[measured.groups.step_of_action()])
-    largest = measured.actions.table.filter(counted).select(pl.max("stage", "microbatch")).row(0)
-    return bool(largest == (size.stages - 1, size.microbatches - 1))
+    of_steps = measured.actions.table.filter(counted).group_by("step", "pipeline")
+    largest = of_steps.agg(pl.max("stage", "microbatch")).select("stage", "microbatch").unique()
+    return largest.rows() == [(size.stages - 1, size.microbatches - 1)]
 
 
 def _other_order_exists(name: str, ranks: int, microbatches: int, stages: int) -> bool:
