@@ -11,14 +11,24 @@ the loading of data does.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING_NAMES
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.kinds import COLLECTIVE, HOST
+from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORWARD = "forward"
 
 MOST_OVERLAP_FRACTION = 0.1
 """How much of an iteration the windows of its successor may overlap."""
+
+MOST_FORWARDS_PER_RANK = 2
+"""Where steps have no backward, by how many of their longest forwards, per rank of a pipeline, they may overlap."""
 
 ITERATION_STEPS = Table(
     "iteration_steps",
@@ -62,11 +72,15 @@ def find_iteration_steps(
 
     Two steps are taken for consecutive by their numbers, unless they overlap by more than a tenth: those are steps of
     several runs in one timeline, or of ranks whose clocks are far apart. A short overlap is left: a schedule may begin
-    the next step on one rank while another finishes this one.
+    the next step on one rank while another finishes this one. Without backwards (inference, evaluation) nothing makes
+    the first rank wait for the last one, so that steps overlap by as long as a micro-batch takes through the pipeline.
     """
     steps = _windows(bubbles, ledger).join(recorded, on="step", how="left").sort("step")
     length_ns = pl.col("next_ns") - pl.col("start_ns")
-    fits = pl.col("last_end_ns") - pl.col("next_ns") <= MOST_OVERLAP_FRACTION * length_ns
+    overlap_ns = pl.col("last_end_ns") - pl.col("next_ns")
+    through_ns = MOST_FORWARDS_PER_RANK * pl.col("most_ranks") * pl.col("longest_forward_ns")
+    no_backward = ~pl.col("has_backward") & ~pl.col("has_backward").shift(-1)
+    fits = (overlap_ns <= MOST_OVERLAP_FRACTION * length_ns) | (no_backward & (overlap_ns <= through_ns))
     is_whole = ((pl.col("following") == pl.col("step") + 1) & (length_ns > 0) & fits).fill_null(value=False)
     return (
         steps.with_columns(following=pl.col("step").shift(-1), next_ns=pl.col("start_ns").shift(-1))
@@ -85,7 +99,9 @@ def find_iteration_steps(
 
 def _windows(bubbles: pl.DataFrame, ledger: pl.DataFrame | None) -> pl.DataFrame:
     """Return the first start and the last end of the windows of each step, and the pipeline that ended last."""
-    windows = bubbles.group_by("step", "pipeline").agg(pl.first("window_start_ns", "window_end_ns"))
+    windows = bubbles.group_by("step", "pipeline").agg(
+        pl.first("window_start_ns", "window_end_ns"), ranks=pl.len()
+    )
     alone_ns = pl.col("window_end_ns")
     if ledger is not None:
         waits = ledger.select("step", "pipeline", waited_ns="data_parallel_wait_ns")
@@ -100,6 +116,7 @@ def _windows(bubbles: pl.DataFrame, ledger: pl.DataFrame | None) -> pl.DataFrame
             pl.max("window_end_ns").alias("last_end_ns"),
             pl.first("pipeline").alias("last_pipeline"),
             pl.len().alias("pipelines"),
+            pl.max("ranks").alias("most_ranks"),
         )
     )
 
@@ -107,15 +124,37 @@ def _windows(bubbles: pl.DataFrame, ledger: pl.DataFrame | None) -> pl.DataFrame
 def find_recorded(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the first start of any span of each step, and the last end of one that belongs to its iteration.
 
-    Columns: step, recorded_start_ns and recorded_end_ns, sorted by step.
+    Columns: step, recorded_start_ns, recorded_end_ns, longest_forward_ns and has_backward, sorted by step. Those of
+    parts of a run are joined by join_recorded.
     """
     is_loading = pl.col("name").fill_null("").str.contains(LOADING_NAMES)
     may_follow = ((pl.col("lane") == HOST) & ~is_loading) | (pl.col("kind") == COLLECTIVE)
+    is_forward = pl.col("kind") == FORWARD
+    is_backward = pl.col("kind").is_in(ACTION_KINDS) & ~is_forward
     return (
         spans.lazy()
         .filter(pl.col("step").is_not_null())
         .group_by("step")
-        .agg(recorded_start_ns=pl.min("start_ns"), recorded_end_ns=pl.col("end_ns").filter(~may_follow).max())
+        .agg(
+            recorded_start_ns=pl.min("start_ns"),
+            recorded_end_ns=pl.col("end_ns").filter(~may_follow).max(),
+            longest_forward_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(is_forward).max(),
+            has_backward=is_backward.any(),
+        )
         .sort("step")
         .collect()
+    )
+
+
+def join_recorded(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return what find_recorded returns for a run, given that of its parts."""
+    return (
+        pl.concat(parts)
+        .group_by("step")
+        .agg(
+            pl.min("recorded_start_ns"),
+            pl.max("recorded_end_ns", "longest_forward_ns"),
+            pl.any("has_backward"),
+        )
+        .sort("step")
     )

@@ -12,6 +12,7 @@ import polars as pl
 from stagescope.analysis.completeness.missing_data import StepCounts
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.intermediates import Intermediates
+from stagescope.analysis.iteration.boundaries import join_recorded
 from stagescope.analysis.statistics.step_trend import OutlierWindows, find_outlier_windows
 from stagescope.analysis.step_results import ChosenSteps
 from stagescope.analysis.totals import measure_totals
@@ -65,10 +66,9 @@ def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey]) -> Inter
     """
     bubbles = pl.concat([each.bubbles for each in surveys]).sort("step", "rank")
     pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
-    recorded = pl.concat([each.recorded for each in surveys]).group_by("step")
     counts = [each.step_counts for each in surveys]
     return Intermediates(timeline, Windows(pipelines, bubbles, [])).with_results(
-        recorded=recorded.agg(pl.min("recorded_start_ns"), pl.max("recorded_end_ns")).sort("step"),
+        recorded=join_recorded(each.recorded for each in surveys),
         microbatch_counts=pl.concat([each.microbatch_counts for each in surveys]).sort("step", "pipeline"),
         rank_stages=_united(pl.concat([each.rank_stages for each in surveys])),
         steps_with_optimizer=pl.concat([each.steps_with_optimizer for each in surveys]).unique().sort(),
