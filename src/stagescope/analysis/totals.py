@@ -96,8 +96,8 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
     """
     accumulation, bubbles = known.accumulation, known.windows.bubbles
     per_step = bubbles_of_steps(bubbles).join(accumulation.table, on="step", maintain_order="left")
-    lacking = known.incomplete_steps | find_steps_without_ranks(bubbles)
-    incomplete = lacking & set(per_step["step"])
+    lost = find_steps_without_ranks(bubbles)
+    incomplete = (known.incomplete_steps | lost) & set(per_step["step"])
     leaves_incomplete = len(incomplete) < per_step.height
     left_out = [] if skipped is None else skipped_steps(skipped, per_step["step"])
     is_complete = ~pl.col("step").is_in(left_out)
@@ -112,7 +112,7 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
         steps.select(REPORT_STEPS.names),
         _per_rank(known, bubbles.filter(pl.col("step").is_in(counted.implode()))),
         (
-            *incomplete_step_diagnostics(incomplete, left_out=leaves_incomplete),
+            *incomplete_step_diagnostics(incomplete, lost, left_out=leaves_incomplete),
             *slow_start,
             *_skipped(left_out),
             *cut,

@@ -102,3 +102,12 @@ def test_lost_step_of_a_rank_is_no_idle_time():
     assert report.steps.filter(~pl.col("in_totals"))["step"].to_list() == [3, 4]
     assert report.verdict.why == whole.verdict.why
     assert "unrecorded" not in report.verdict.improvement
+
+
+def test_lost_step_of_a_rank_is_missing_data_and_a_cut_last_step_is_not():
+    for timeline, severity in (
+        (without(schedule_run(), 2, 1), "error"),
+        (cut(schedule_run(), rank=0, step=2, actions=5), "warning"),
+    ):
+        [found] = [row for row in build_report(timeline).diagnostics if row.code == "steps.incomplete"]
+        assert found.severity == severity

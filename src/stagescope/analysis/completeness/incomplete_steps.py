@@ -69,11 +69,18 @@ def find_steps_without_ranks(bubbles: pl.DataFrame) -> set[int]:
     return set(expected.join(of_ranks, on=["step", "pipeline", "rank"], how="anti")["step"])
 
 
-def incomplete_step_diagnostics(incomplete: Collection[int], *, left_out: bool) -> list[Diagnostic]:
-    """Return how incomplete steps were treated; empty if there are none."""
+def incomplete_step_diagnostics(
+    incomplete: Collection[int], lost: Collection[int] = (), *, left_out: bool
+) -> list[Diagnostic]:
+    """Return how incomplete steps were treated; empty if there are none.
+
+    A warning is enough where a recording begins or ends within a step. In the steps that are `lost`, which
+    find_steps_without_ranks returns, data are missing between others.
+    """
     if not incomplete:
         return []
     steps = f"step{'s' if len(incomplete) > 1 else ''} {compact_ranges(sorted(incomplete))}"
     done = "listed and left out of the totals" if left_out else "missing actions count as idle time"
     message = f"actions of some stages are missing in {steps}: {done}"
-    return [Diagnostic("warning", message, count=len(incomplete), code="steps.incomplete")]
+    severity = "error" if set(lost).intersection(incomplete) else "warning"
+    return [Diagnostic(severity, message, count=len(incomplete), code="steps.incomplete")]
