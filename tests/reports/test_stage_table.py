@@ -23,6 +23,11 @@ def test_shows_sixteen_of_many_stages_and_counts_the_others():
     assert lines[-1] == "4 stages not shown"
 
 
+def test_stage_without_backwards_has_no_time_for_them():
+    lines = stage_lines(explained().explanation.stage_work.with_columns(backward_ns=pl.lit(0)))
+    assert lines[2].split()[:5] == ["0", "10.00", "ms", "-", "30.00"]
+
+
 def test_an_unknown_difference_is_blank():
     assert versus_others_text(None) == ""
     assert versus_others_text(0.98) == "-2.0 %"

@@ -15,10 +15,9 @@ from stagescope.reports.ledger_bars import (
     per_rank_text,
     unrecorded_text,
 )
-from stagescope.reports.stage_table import versus_others_text
+from stagescope.reports.stage_table import time_text, versus_others_text
 from stagescope.reports.text import bubble_sentence, denominator_sentence
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.language import localized, localized_list
 from stagescope.vocabulary.printable import printable
 
@@ -84,7 +83,7 @@ def _stages(explanation: Explanation) -> Iterator[str]:
     rows = [
         (
             str(row["stage"]),
-            *(duration_text(row[name]) for name in times),
+            *(time_text(row[name]) for name in times),
             versus_others_text(row["work_to_others"]),
         )
         for row in work.head(MOST_STAGES).to_dicts()

@@ -28,7 +28,7 @@ def stage_lines(stage_work: pl.DataFrame) -> list[str]:
     rows = [
         (
             str(row["stage"]),
-            *(duration_text(row[name]) for name in times),
+            *(time_text(row[name]) for name in times),
             versus_others_text(row["work_to_others"]),
         )
         for row in shown
@@ -38,6 +38,15 @@ def stage_lines(stage_work: pl.DataFrame) -> list[str]:
     if len(shown) < len(every):
         lines.append(localized(f"{len(every) - len(shown)} stages not shown"))
     return [localized("per micro-batch"), *lines]
+
+
+def time_text(work_ns: int) -> str:
+    """Return how long a stage computes, a dash if no action of that kind ran or was recorded.
+
+    >>> time_text(1_500_000), time_text(0)
+    ('1.500 ms', '-')
+    """
+    return duration_text(work_ns) if work_ns else "-"
 
 
 def versus_others_text(work_to_others: float | None) -> str:
