@@ -1,6 +1,7 @@
 """Chrome traces of any tool, with action names described by a pattern."""
 
 import json
+from itertools import pairwise
 
 import polars as pl
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import stagescope
 from drawing import timeline_from_text
 from stagescope.cli import main
-from stagescope.ingest.chrome.reader import READER
+from stagescope.ingest.chrome.reader import READER, read_slices
 from stagescope.ingest.kineto import reader as kineto
 from stagescope.ingest.paddle import profiler_reader as paddle_profiler
 from stagescope.ingest.reader import ReadOptions
@@ -56,6 +57,28 @@ def test_recovers_a_drawn_timeline_from_any_names_and_both_event_forms(write, na
     path = write(events_of(drawn, name, paired=paired))
     read = READER.read([path], ReadOptions(pattern=name))
     assert actions(read) == actions(drawn)
+
+
+@pytest.mark.parametrize("origin_us", [0, 1_790_000_000_000_000], ids=["uptime", "epoch"])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_slices_without_a_pause_keep_their_length_if_ends_are_computed_from_durations(
+    write, origin_us, is_named
+):
+    edges_ns = [place * 1_234_567 + place % 7 * 123 for place in range(201)]
+    starts = [edge / 1000 + origin_us for edge in edges_ns]
+    durations = [(after - edge) / 1000 for edge, after in pairwise(edges_ns)]
+    events = []
+    for place, (start, duration) in enumerate(zip(starts, durations, strict=False)):
+        where = {"pid": 0, "tid": 3, "args": {"microbatch": place}}
+        begin = {"ph": "B", "name": "forward", "ts": start, **where}
+        events += [begin, {**begin, "ph": "E", "name": "forward" if is_named else "", "ts": start + duration}]
+    assert any(end["ts"] > begin["ts"] for end, begin in zip(events[1::2], events[2::2], strict=False))
+    slices = read_slices(write(events), ["microbatch"]).slices.sort(pl.col("args.microbatch").cast(pl.Int64))
+    found = slices.select(pl.col("start_ns", "end_ns") - origin_us * 1000)
+    resolution_ns = 250 if origin_us else 0
+    for (start_ns, end_ns), (begin_ns, after_ns) in zip(found.rows(), pairwise(edges_ns), strict=True):
+        assert abs(start_ns - begin_ns) <= resolution_ns
+        assert abs(end_ns - after_ns) <= resolution_ns
 
 
 def test_common_names_need_no_pattern_and_the_assumed_one_is_reported(write):

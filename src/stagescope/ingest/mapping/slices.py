@@ -31,6 +31,10 @@ BEGINS, ENDS = ("B", "b", "S"), ("E", "e", "F")
 
 ASYNCHRONOUS = ("b", "e", "S", "F")
 
+HALF_NS = 0.0005
+EPSILON = 2.0**-52
+"""The resolution of a time: half a nanosecond in microseconds, or the spacing of doubles relative to their value."""
+
 
 @dataclass(frozen=True)
 class TraceSlices:
@@ -69,8 +73,9 @@ def paired(events: pl.DataFrame, arguments: Sequence[str] = ()) -> tuple[pl.Data
 
     `events` are those of BEGINS and ENDS: ph, name, category, process, thread, id, ts, and the columns `arguments`. On
     a thread, an end that has a name ends the last begin with that name, so that slices may overlap; where ends have no
-    names, the last begun is the first to end. Asynchronous events of one category, id and name form pairs. Arguments of
-    the end complete those of the begin, and replace them.
+    names, the last begun is the first to end. Asynchronous events of one category, id and name form pairs. Times order
+    the events; where they differ by no more than their resolution, the order of the file does. Arguments of the end
+    complete those of the begin, and replace them.
     """
     is_begin = pl.col("ph").is_in(BEGINS)
     is_free = pl.col("ph").is_in(ASYNCHRONOUS)
@@ -84,7 +89,7 @@ def paired(events: pl.DataFrame, arguments: Sequence[str] = ()) -> tuple[pl.Data
     lane = ["process", "is_free", "key_thread", "key_name"]
     # Pairs are adjacent among the events of one nesting depth; a begin without an end has another begin after it.
     change = pl.when(is_begin).then(1).otherwise(-1)
-    deep = keyed.sort("ts", "row").with_columns(
+    deep = keyed.sort(_time_in_order(lane), "row").with_columns(
         depth=change.cum_sum().over(lane) + pl.when(is_begin).then(0).otherwise(1)
     )
     key = [*lane, "depth"]
@@ -97,3 +102,14 @@ def paired(events: pl.DataFrame, arguments: Sequence[str] = ()) -> tuple[pl.Data
     found = deep.with_columns(end=ends, **{column.meta.output_name(): column for column in merged})
     pairs = found.filter(is_begin & pl.col("end").is_not_null())
     return pairs.select(*events.columns, "end"), events.height - 2 * pairs.height
+
+
+def _time_in_order(lane: Sequence[str]) -> pl.Expr:
+    """Return `ts`, or the latest time before it in the file if that is later by no more than the resolution.
+
+    Tools compute an end as the sum of a begin and a duration. As doubles, the sum can be later than the begin of the
+    next slice, which is the same time.
+    """
+    latest = pl.col("ts").fill_nan(None).cum_max().over(lane)
+    resolution = pl.max_horizontal(pl.lit(HALF_NS), pl.col("ts").abs() * EPSILON)
+    return pl.when(latest - pl.col("ts") <= resolution).then(latest).otherwise("ts")
