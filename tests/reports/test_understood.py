@@ -80,6 +80,20 @@ def test_slices_that_match_no_rule_are_counted(named):
     assert found.mappings == ("4 of 7 slices are used, by the mapping {kind}_{microbatch}",)
 
 
+def test_slices_that_are_dropped_are_not_counted_as_used(tmp_path):
+    trace = tmp_path / "rank0.json"
+    names = ["forward_0", "load", "forward_1", "backward_0", "backward_1"]
+    events = [{"ph": "X", "name": name, "ts": 9 * i, "dur": 5} for i, name in enumerate(names)]
+    events[2]["dur"] = -1
+    trace.write_text(json.dumps({"traceEvents": events}))
+    read = stagescope.read(trace, pattern="{kind}_{microbatch}")
+    counts = dict(read.diagnostics.select("code", "count").iter_rows())
+    assert (counts["spans.reversed"], counts["trace.mapped"], counts["trace.unmapped"]) == (1, 3, 1)
+    found = understood(read)
+    assert (found.slices_used, found.slices) == (3, 5)
+    assert found.mappings == ("3 of 5 slices are used, by the mapping {kind}_{microbatch}",)
+
+
 def test_a_recording_has_no_such_table_in_any_form():
     report = stagescope.analyze(timeline_from_text("F0 B0"))
     assert stagescope.api.report_json(report)["understood"] is None

@@ -13,7 +13,10 @@ from stagescope.vocabulary.number_ranges import compact_ranges
 if TYPE_CHECKING:
     from stagescope.model import Timeline
 
-MAPPED, UNMAPPED = "trace.mapped", "trace.unmapped"
+MAPPED = "trace.mapped"
+UNUSED = ("trace.unmapped", "spans.reversed")
+"""Codes of diagnostics that count slices of a mapped trace that are not used."""
+
 INTERPRETED = (MAPPED, "actions.assumed_names", "actions.inferred")
 """Codes of diagnostics by which the actions of a run are an interpretation of a trace."""
 
@@ -89,7 +92,7 @@ def understood(timeline: Timeline) -> Understood | None:
     counts = actions.drop_nulls("step").group_by("step").len()["len"].sort().to_list()
     mapped = noted.filter(pl.col("code") == MAPPED)
     used = int(mapped["count"].sum()) if mapped.height else None
-    unused = int(noted.filter(pl.col("code") == UNMAPPED)["count"].sum())
+    unused = int(noted.filter(pl.col("code").is_in(UNUSED))["count"].sum())
     return Understood(
         _numbers(actions["rank"]),
         _numbers(actions["stage"]),

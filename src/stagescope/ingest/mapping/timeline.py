@@ -90,11 +90,13 @@ def _spans(
     spans = pl.concat(parts)
     if spans.filter(pl.col("kind").is_in(ACTION_KINDS)).is_empty():
         raise no_mapped_spans(files[0].path, choice.mapping.source, _names(files)[:MOST_SHOWN])
-    diagnostics += _notes(choice, spans.height, total, is_described=options.mapping is not None)
+    diagnostics += _notes(choice, spans, total, is_described=options.mapping is not None)
     return spans
 
 
-def _notes(choice: Choice, used: int, total: int, *, is_described: bool) -> list[Diagnostic]:
+def _notes(choice: Choice, spans: pl.DataFrame, total: int, *, is_described: bool) -> list[Diagnostic]:
+    # Spans that end before they start are dropped, with an error, where the files of a run are merged.
+    used = spans.filter(pl.col("end_ns") >= pl.col("start_ns")).height
     share = f"{used:,} of {total:,} slices are used"
     source = choice.mapping.source
     how = "" if choice.reason == GIVEN else f", which was {choice.reason}"
@@ -105,9 +107,9 @@ def _notes(choice: Choice, used: int, total: int, *, is_described: bool) -> list
     else:
         share = f"{share}, by the mapping {source}{how}"
     notes.append(Diagnostic("info", share, count=max(1, used), code="trace.mapped"))
-    if used < total:
+    if unmapped := total - spans.height:
         text = f"slices match no rule of {source}"
-        notes.append(Diagnostic("info", text, count=total - used, code="trace.unmapped"))
+        notes.append(Diagnostic("info", text, count=unmapped, code="trace.unmapped"))
     return notes
 
 
