@@ -180,6 +180,16 @@ def test_a_csv_is_recognized_by_its_header(tmp_path, name, head, is_csv):
     assert CSV.recognizes(tmp_path / name, head) is is_csv
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("empty", ["", "  ", ",,,,", " ,,, ,"])
+def test_lines_without_any_value_are_ignored(write, empty, line_end):
+    header, *others = MINIMAL.splitlines()
+    text = "".join(line + line_end for line in (header, empty, others[0], empty, others[1], empty, empty))
+    timeline = CSV.read([write("a.csv", text)])
+    assert_frame_equal(timeline.spans, CSV.read([write("b.csv", MINIMAL)]).spans)
+    assert [row.code for row in diagnosed(timeline)] == ["steps.assumed"]
+
+
 def test_a_byte_order_mark_does_not_hide_the_first_column(write):
     assert CSV.read([write("a.csv", b"\xef\xbb\xbf" + MINIMAL.encode())]).spans.height == 2
 

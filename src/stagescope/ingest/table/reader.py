@@ -117,7 +117,14 @@ def _load_csv(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
         frame = pl.read_csv(lines, infer_schema=False)
         if twice := [name for name in SPANS.names if f"{name}{SECOND}" in frame.columns]:
             raise InputError.damaged(path, f"the header has the column {twice[0]} more than once")
-        return frame, diagnostics
+        return _without_empty_rows(frame), diagnostics
+
+
+def _without_empty_rows(texts: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of a CSV file without blank lines and lines of separators, which no data are missing from."""
+    is_empty = [pl.col(name).str.strip_chars().fill_null("") == "" for name in texts.columns]
+    # Almost always the first column is full, which is known without looking at the others.
+    return texts.filter(~pl.all_horizontal(is_empty)) if texts.select(is_empty[0].any()).item() else texts
 
 
 def _load_parquet(path: Path) -> tuple[pl.DataFrame, list[Diagnostic]]:
