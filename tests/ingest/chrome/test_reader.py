@@ -81,6 +81,21 @@ def test_slices_without_a_pause_keep_their_length_if_ends_are_computed_from_dura
         assert abs(end_ns - after_ns) <= resolution_ns
 
 
+@pytest.mark.parametrize("place", [2, 3, -1], ids=["begin", "end", "last end"])
+@pytest.mark.parametrize("phases", ["BE", "be"])
+def test_an_action_without_its_begin_or_end_is_missing_data(write, phases, place):
+    begin_phase, end_phase = phases
+    events = []
+    for event in events_of(timeline_from_text(DRAWING), "{kind}_{microbatch}")[:-2]:
+        begin = {**event, "ph": begin_phase, "id": event["ts"]}
+        events += [begin, {**begin, "ph": end_phase, "ts": event["ts"] + event["dur"]}]
+    del events[place]
+    read = stagescope.read(write(events))
+    severities = dict(read.diagnostics.select("code", "severity").iter_rows())
+    assert severities["events.unpaired"] == "error"
+    assert read.is_partial
+
+
 def test_common_names_need_no_pattern_and_the_assumed_one_is_reported(write):
     drawn = timeline_from_text(DRAWING)
     read = stagescope.read(write(events_of(drawn, "{kind}_{microbatch}")))

@@ -104,7 +104,7 @@ def read_slices(path: Path, arguments: Sequence[str] = ()) -> TraceSlices:
     pairs, alone = paired(events.filter(pl.col("ph") != "X"), columns)
     if alone:
         text = "events begin or end slices without the other event of their pair and were dropped"
-        diagnostics.append(Diagnostic("warning", text, str(path), count=alone, code="events.unpaired"))
+        diagnostics.append(Diagnostic("error", text, str(path), count=alone, code="events.unpaired"))
     kept = ["name", "category", "process", "thread", "ts", "end", "dur", *columns]
     found = pl.concat([complete.select(kept), pairs.with_columns(dur=0.0).select(kept)])
     # The bound keeps the conversion to Int64 nanoseconds from overflowing.
