@@ -161,6 +161,15 @@ def test_a_format_that_needs_no_mapping_is_refused_with_its_name(tmp_path):
         api.inspect(path)
 
 
+def test_an_own_chrome_export_is_refused_without_a_proposal(tmp_path, capsys):
+    path = tmp_path / "run.json"
+    stagescope.export(timeline_from_text("F0 B0"), path)
+    assert main(["inspect", str(path)]) == 1
+    printed = capsys.readouterr()
+    assert "was exported by stagescope for other viewers and is not read back" in printed.err
+    assert "--map" not in printed.out + printed.err
+
+
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "rank0.sscope"
     path.write_bytes(b"\x00\x01")

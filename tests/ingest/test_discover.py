@@ -10,6 +10,8 @@ import zipfile
 
 import pytest
 
+from drawing import timeline_from_text
+from stagescope import export
 from stagescope.api import READERS, read
 from stagescope.ingest.discover import find_inputs
 from stagescope.ingest.reader import Reader
@@ -241,6 +243,36 @@ def test_a_trace_with_another_name_next_to_usual_ones_is_stated_and_not_merged(t
     (note,) = inputs.diagnostics
     assert (note.severity, note.code, note.count) == ("info", "input.not_read", 1)
     assert "backup.json" in note.message
+
+
+@pytest.mark.parametrize("name", ["run.json", "run_trace.json"])
+def test_an_own_chrome_export_is_refused_as_such(tmp_path, name):
+    path = tmp_path / name
+    export(timeline_from_text("F0 B0"), path)
+    for named in (path, tmp_path):
+        with pytest.raises(InputError, match="was exported by stagescope for other viewers") as refused:
+            read(named)
+        assert str(path) in str(refused.value)
+        assert "--to pftrace" in refused.value.hint
+    with pytest.raises(InputError, match="was exported by stagescope"):
+        read(path, map={"step": "args.step"})
+
+
+def test_an_own_chrome_export_next_to_other_files_is_reported_with_its_reason(tmp_path):
+    export(timeline_from_text("F0 B0"), tmp_path / "run_trace.json")
+    inputs = by_content(tmp_path, trace_0="")
+    assert inputs.file_count == 1
+    (note,) = inputs.diagnostics
+    assert note.code == "input.not_read"
+    assert "was exported by stagescope" in note.message
+
+
+def test_the_supported_formats_of_a_mapped_trace_are_each_named_once(tmp_path):
+    path = tmp_path / "notes.json"
+    path.write_text("{}")
+    with pytest.raises(InputError) as refused:
+        read(path, map={"step": "args.step"})
+    assert refused.value.hint.split().count("chrome,") == 1
 
 
 def test_a_damaged_compressed_file_is_an_error_that_names_the_damage(folder):

@@ -17,7 +17,7 @@ from stagescope.ingest.perfetto import reader as perfetto_reader
 from stagescope.ingest.reader import HEAD_BYTES
 from stagescope.ingest.registry import load_registry
 from stagescope.ingest.streams import open_stream
-from stagescope.ingest.trace_json.recognition import looks_like_events
+from stagescope.ingest.trace_json.recognition import is_own_export, looks_like_events
 from stagescope.ingest.trace_proto.recognition import is_perfetto_trace
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
@@ -50,7 +50,7 @@ def inspect(path: str | os.PathLike[str], *, limits: Mapping[str, int | str] | N
 
     The memory is bounded: the first 10,000 different names, threads and categories and the first 500 keys of arguments
     are counted apart, all others together; all slices of a Perfetto trace are in memory at once. Raises InputError for
-    any other file; for one that another reader reads, with its name.
+    any other file, and for Chrome traces that stagescope exported; for one that another reader reads, with its name.
     """
     file = Path(local_path(path, READERS))
     with limits_in_force(checked_limits(limits)):
@@ -66,6 +66,8 @@ def inspect(path: str | os.PathLike[str], *, limits: Mapping[str, int | str] | N
 
 
 def _contents(path: Path, head: bytes) -> tuple[TraceContents, list[Diagnostic]]:
+    if is_own_export(head):
+        raise InputError.own_export(path)
     if looks_like_events(head):
         found = chrome.read_contents(path)
         if b'"traceEvents"' in head or set(found[0].phases.of) - {""}:  # other JSON has no phases

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.streams import open_stream
+from stagescope.ingest.trace_json.recognition import is_own_export
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import JOURNAL, MANIFEST
 from stagescope.record.format import KERNEL_FOLDER, SUFFIX
@@ -129,8 +130,10 @@ def _search(directory: Path, readers: Sequence[Reader]) -> tuple[dict[Path, Read
         except InputError as error:
             if os.path.lexists(file):  # a running training deletes the oldest files of a bounded recording
                 unknown.append((file, error))
-    others = _found_by_content(directory, readers, set(found))
+    others, refused = _found_by_content(directory, readers, set(found))
     if not found and not others:
+        if not stored:
+            unknown += [(file, InputError.own_export(file)) for file in refused if _is_own_export(file)]
         raise _nothing_found(directory, readers, unknown, stored)
     if (
         not found
@@ -170,9 +173,13 @@ def _is_damaged(path: Path) -> bool:
 
 def _found_by_content(
     directory: Path, readers: Sequence[Reader], known: Collection[Path]
-) -> dict[Path, Reader]:
-    """Return the files whose content a reader looks into whatever their name, without those that are `known`."""
+) -> tuple[dict[Path, Reader], list[Path]]:
+    """Return the files whose content a reader recognizes whatever their name, and the others with such suffixes.
+
+    Those that are `known` are in neither.
+    """
     found: dict[Path, Reader] = {}
+    refused: list[Path] = []
     suffixes = tuple(dict.fromkeys(suffix for reader in readers for suffix in reader.suffixes))
     wanted = (
         file for file in files_below(directory) if file.name.lower().endswith(suffixes) and file not in known
@@ -182,8 +189,16 @@ def _found_by_content(
         try:
             found[file] = _reader_of(file, interested)
         except InputError:  # noqa: PERF203 - most files with such names are none of ours
-            continue
-    return found
+            refused.append(file)
+    return found, refused
+
+
+def _is_own_export(path: Path) -> bool:
+    try:
+        with open_stream(path) as file:
+            return is_own_export(file.read(HEAD_BYTES))
+    except InputError:
+        return False
 
 
 def _nothing_found(
@@ -247,6 +262,8 @@ def _reader_of(path: Path, readers: Sequence[Reader]) -> Reader:
             return reader
     if file.damage:
         raise InputError.damaged(path, file.damage)
+    if is_own_export(head):
+        raise InputError.own_export(path)
     raise InputError.not_recognized(path, (reader.name for reader in readers), head)
 
 

@@ -24,10 +24,15 @@ OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
 """The beginning of stagescope's own exports. They are not read: the recording they were made from should be."""
 
 
+def is_own_export(head: bytes) -> bool:
+    """Return whether stagescope exported a Chrome trace, alone or merged with the original traces."""
+    return head.startswith(OURS)
+
+
 def is_chrome_trace(head: bytes) -> bool:
     """Return whether a file is a Chrome trace that was written by neither Paddle nor stagescope."""
     text = head.lstrip()
-    if PADDLE in head or head.startswith(OURS):
+    if PADDLE in head or is_own_export(head):
         return False
     if text.startswith(b"["):
         return b'"ph"' in head

@@ -102,7 +102,15 @@ class InputError(StagescopeError):
     def not_recognized(cls, path: str | os.PathLike[str], formats: Iterable[str], head: bytes) -> Self:
         """Return the error for a file whose content no reader recognizes."""
         return cls(f"{path} is not a recording or trace in a supported format ({_beginning(head)})",
-                   text_hint(head) or f"supported formats: {', '.join(formats)}")  # fmt: skip
+                   text_hint(head) or f"supported formats: {', '.join(dict.fromkeys(formats))}")  # fmt: skip
+
+    @classmethod
+    def own_export(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a trace that stagescope wrote, from which the run cannot be restored."""
+        return cls(
+            f"{path} was exported by stagescope for other viewers and is not read back",
+            "read what it was exported from, or export that with --to pftrace, which is read back",
+        )
 
     @classmethod
     def all_reversed(cls, path: str | os.PathLike[str], count: int, example: Mapping[str, object]) -> Self:
