@@ -74,8 +74,9 @@ class Layout:
     """Everything that a trace writer draws.
 
     `slices`, sorted by track and start and without overlaps on a track: track (index of `tracks`), rank, kind (null:
-    a step), is_wait, is_receive, title, label, name, start_ns, end_ns, and the columns of ARGS (null: not
-    applicable). `flows`: send and recv, row numbers of `slices`. `counters`: track, rank, time_ns, value.
+    a step), is_wait, is_receive, title, label, name, start_ns, end_ns, span (row of the timeline's spans; a wait has
+    that of its transfer, a step none), and the columns of ARGS (null: not applicable). `flows`: send and recv, row
+    numbers of `slices`. `counters`: track, rank, time_ns, value.
     """
 
     groups: tuple[Group, ...]
@@ -151,7 +152,7 @@ def lay_out(timeline: Timeline) -> Layout:
     return Layout(
         _groups(timeline, spans),
         _named_tracks(tracks, families, known.units),
-        slices.drop("row"),
+        slices.rename({"row": "span"}),
         _flows(slices, messages),
         counters.select("rank", "time_ns", "value", track=_places(counters, tracks)),
         tuple(diagnostics),
@@ -230,7 +231,9 @@ def _family() -> pl.Expr:
 
 def _wait_slices(spans: pl.DataFrame) -> pl.DataFrame:
     """Return one slice per time that the host was blocked on a transfer."""
-    waited = spans.filter(pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null())
+    waited = spans.with_columns(row=pl.int_range(pl.len(), dtype=pl.Int64)).filter(
+        pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null()
+    )
     is_send = pl.col("kind").is_in(ALL_SENDS)
     return waited.with_columns(
         start_ns="wait_start_ns",
@@ -303,7 +306,9 @@ def _on_tracks(slices: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
 
 def _flows(slices: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """Return the slices that each message connects, in order of sending."""
-    actions = slices.select("row", slice=pl.int_range(pl.len())).filter(pl.col("row").is_not_null())
+    actions = slices.select("row", slice=pl.int_range(pl.len())).filter(
+        pl.col("row").is_not_null() & ~slices["is_wait"]
+    )
     slice_of_row = np.empty(len(actions), np.int64)
     slice_of_row[actions["row"].to_numpy()] = actions["slice"].to_numpy()
     return pl.DataFrame({end: slice_of_row[messages[f"{end}_row"].to_numpy()] for end in ("send", "recv")})

@@ -63,6 +63,9 @@ PLAIN_TRANSFERS: tuple[str, ...] = ("send", "recv")
 ALL_SENDS: tuple[str, ...] = (*SENDS, "send")
 ALL_RECEIVES: tuple[str, ...] = (*RECEIVES, "recv")
 TRANSFERS: tuple[str, ...] = (*SENDS, *RECEIVES, *PLAIN_TRANSFERS)
+COMM_KINDS: tuple[str, ...] = tuple(kind.name for kind in KINDS if kind.lane == COMM)
+"""Transfers and collectives: what a host can wait for."""
+
 COLLECTIVE = "collective"
 GARBAGE_COLLECTION = "garbage collection"
 """How the names of pauses by Python's garbage collector begin; their kind is other."""

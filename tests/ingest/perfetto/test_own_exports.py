@@ -74,6 +74,14 @@ def test_real_traces_survive_an_export(exported, name):
     assert ends.max() <= 1000
 
 
+def test_waits_stay_with_their_transfers_if_others_have_none(exported):
+    original = pipeline_timeline(Shape(ranks=4, microbatches=4, steps=3))
+    is_early = (pl.col("step") == 0) & (pl.col("microbatch") != 2)
+    waits = {name: pl.when(is_early).then(None).otherwise(name) for name in ("wait_start_ns", "wait_end_ns")}
+    original = original.with_spans(original.spans.with_columns(**waits))
+    assert rows(read(exported(original))) == rows(original)
+
+
 def test_names_of_other_spans_are_kept(exported):
     original = awkward_timeline()
     names = set(original.spans.filter(pl.col("kind") == "other")["name"].drop_nulls()) - {"", "7", " "}

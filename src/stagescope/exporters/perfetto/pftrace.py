@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.exporters.perfetto.restored import transfer_numbers
 from stagescope.exporters.protobuf import (
     bytes_field,
     constant_cells,
@@ -76,12 +77,13 @@ LARGEST_WHOLE = 2**53
 BLOCK_ROWS = 16_384
 """Events encoded at a time, which bounds the memory for their matrices; four times more or fewer are not faster."""
 
-_ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes", "posted_before_ns")
+_ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes", "posted_before_ns", "transfer")
 _ON_ACTIONS_ONLY = ("step", "pair")
 _ON_SENDS_ONLY = ("peer", "bytes")
 """Arguments of sends only: an arrow connects a receive with its send, which has them; the step is on a track above.
 
-Only receives that are drawn later than they were posted have `posted_before_ns`: by how much."""
+Only receives that are drawn later than they were posted have `posted_before_ns`: by how much. Only waits whose transfer
+cannot be found by counting have `transfer` (restored.py)."""
 
 
 def _interned(field: int, texts: list[str]) -> list[bytes]:
@@ -105,7 +107,9 @@ def write_layout(layout: Layout, path: Path, *, is_partial: bool) -> Written:
         message = f"the trace begins before the Unix epoch, which the format cannot represent; shifted by {shift_ns} ns"
         diagnostics = (*diagnostics, Diagnostic("info", message, code="trace.shifted"))
     slices, titles = _intern(
-        layout.slices.with_columns(posted_before_ns=pl.col("start_ns") - pl.col("issue_ns"))
+        layout.slices.with_columns(
+            posted_before_ns=pl.col("start_ns") - pl.col("issue_ns"), transfer=transfer_numbers(layout.slices)
+        )
     )
     events = _events(layout)
     with path.open("wb") as file:

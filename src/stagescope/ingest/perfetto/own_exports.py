@@ -18,7 +18,16 @@ from stagescope.ingest.annotations.steps import in_steps_of_actions
 from stagescope.ingest.trace_proto.tracks import ancestors
 from stagescope.model import COUNTERS, RANKS, SPANS, STEPS
 from stagescope.model.validate import conform
-from stagescope.vocabulary.kinds import ACTION_KINDS, ALL_RECEIVES, ALL_SENDS, COMM, COMPUTE, HOST, TRANSFERS
+from stagescope.vocabulary.kinds import (
+    ACTION_KINDS,
+    ALL_RECEIVES,
+    ALL_SENDS,
+    COMM,
+    COMM_KINDS,
+    COMPUTE,
+    HOST,
+    TRANSFERS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +54,7 @@ KIND_OF_WORD = {
 """The kinds by the words of exporters/names.py; tests compare the two."""
 COMPUTED = "micro-batches in flight"
 """A counter that an export computes from the spans, as any other part of stagescope would again."""
-NUMBERS = ("step", "stage", "microbatch", "pair", "peer", "bytes", "posted_before_ns")
+NUMBERS = ("step", "stage", "microbatch", "pair", "peer", "bytes", "posted_before_ns", "transfer")
 MOST_NUMBER = 2**31
 SCHEMA = {
     "rank": pl.Int32, "family": pl.String, "kind": pl.String, "name": pl.String, "start_ns": pl.Int64,
@@ -175,9 +184,10 @@ def _with_peers(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_waits(spans: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans with their waits: that of a transfer is the one with its stage and micro-batch that ends last.
+    """Return the spans with their waits.
 
-    A wait may begin before the transfer is posted, and ends with it or, if the host looks later, after it.
+    The n-th wait of a rank, side, stage and micro-batch belongs to the n-th transfer, both in the order of their ends,
+    unless the wait states the number of another one (exporters/perfetto/restored.py).
     """
     key = ["rank", "is_receive", "of_stage", "of_microbatch", "occurrence"]
     numbered = pl.int_range(pl.len()).over("rank", "is_receive", "of_stage", "of_microbatch")
@@ -186,13 +196,14 @@ def _with_waits(spans: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     own = (
         waits.with_columns(is_receive=pl.col("family") == "receive wait", **of)
         .sort("end_ns", "start_ns", maintain_order=True)
-        .with_columns(occurrence=numbered)
+        .with_columns(occurrence=pl.coalesce("transfer", numbered))
+        .unique(key, keep="first", maintain_order=True)
         .select(*key, wait_start_ns="start_ns", wait_end_ns="end_ns")
     )
     transfers = (
         spans.with_row_index("row")
-        .filter(pl.col("kind").is_in(TRANSFERS))
-        .with_columns(is_receive=pl.col("kind").is_in(ALL_RECEIVES), **of)
+        .filter(pl.col("kind").is_in(COMM_KINDS))
+        .with_columns(is_receive=~pl.col("kind").is_in(ALL_SENDS), **of)
         .sort("end_ns", "start_ns", maintain_order=True)
         .with_columns(occurrence=numbered)
         .join(own, on=key)
