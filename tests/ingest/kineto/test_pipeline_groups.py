@@ -53,6 +53,37 @@ def test_without_stages_transfers_determine_the_order_of_ranks():
     assert placed.transfers.select("stage", "peer").rows() == [(1, 0), (1, 2)]
 
 
+ROLES = {0: ("send_forward",), 1: ("recv_forward", "send_forward"), 2: ("recv_forward", "send_forward")}
+"""The transfers of the first three ranks of a pipeline of four."""
+
+
+def test_a_rank_without_a_trace_has_its_place_in_the_group():
+    traces = {rank: trace(rank, ((0, 1, 2, 3),), transfers=ROLES[rank]) for rank in ROLES}
+    groups = pipeline_groups(traces)
+    assert groups == dict.fromkeys(ROLES, (0, 1, 2, 3))
+    placed = with_places(2, traces[2], groups, traces)
+    assert placed.actions["stage"].to_list() == [2]
+    assert placed.transfers.select("stage", "peer").rows() == [(2, 1), (2, 3)]
+
+
+def test_a_pipeline_with_all_traces_precedes_a_group_with_missing_ones():
+    """Ranks 0 and 1 are a pipeline; rank 0 could also be the first rank of the whole run."""
+    roles = {0: ("send_forward",), 1: ("recv_forward",)}
+    traces = {rank: trace(rank, ((0, 1, 2, 3), (0, 1), (0, 2)), transfers=roles[rank]) for rank in roles}
+    assert pipeline_groups(traces) == {0: (0, 1), 1: (0, 1)}
+
+
+def test_two_groups_with_missing_ranks_that_fit_leave_stages_unknown():
+    assert pipeline_groups({0: trace(0, ((0, 1), (0, 2)), transfers=ROLES[0])}) == {}
+
+
+@pytest.mark.parametrize("groups", [((0, 1, 2, 4),), ((1, 0, 2, 3),), ((0, 1, 2), (1, 2))])
+def test_missing_ranks_need_a_group_that_fits_the_others(groups):
+    """Rank 4 is not in a run of four; rank 0 cannot be second; rank 2 sends, so it is not the last one."""
+    traces = {rank: trace(rank, groups, transfers=ROLES[rank]) for rank in ROLES}
+    assert pipeline_groups(traces) == {}
+
+
 @pytest.mark.parametrize("groups", [(), ((0,),), ((0, 1, 5),), ((0, 1), (1, 0))])
 def test_ambiguous_groups_leave_stages_unknown(groups):
     traces = {rank: trace(rank, groups, stages=(rank,)) for rank in (0, 1)}

@@ -22,17 +22,22 @@ Groups = dict[int, tuple[int, ...]]
 
 
 def pipeline_groups(traces: Mapping[int, RankTrace]) -> Groups:
-    """Return for each rank the ranks of its pipeline in order; ranks with a missing or ambiguous group are omitted."""
+    """Return for each rank the ranks of its pipeline in order; ranks with a missing or ambiguous group are omitted.
+
+    A pipeline may have ranks without a trace, if no group of which every rank has one can be the pipeline.
+    """
     stages = {rank: frozenset(trace.actions["stage"].drop_nulls()) for rank, trace in traces.items()}
     roles = {rank: _role(trace) for rank, trace in traces.items()}
     found: Groups = {}
     for rank, trace in traces.items():
-        own = [
+        own = [group for group in dict.fromkeys(trace.facts.groups) if rank in group and len(group) > 1]
+        recorded = [group for group in own if set(group) <= set(traces)]
+        fitting = [group for group in recorded if _fits(group, stages, roles)]
+        fitting = fitting or [
             group
-            for group in dict.fromkeys(trace.facts.groups)
-            if rank in group and set(group) <= set(traces)
+            for group in own
+            if _is_in_run(group, trace.facts.world_size) and _fits_in_part(group, stages, roles)
         ]
-        fitting = [group for group in own if len(group) > 1 and _fits(group, stages, roles)]
         # Several groups may fit; a guess between them could give wrong stages.
         if len(fitting) == 1:
             found[rank] = fitting[0]
@@ -53,6 +58,24 @@ def _fits(
     return all(roles[rank] == (place > 0, place < last) for place, rank in enumerate(group))
 
 
+def _is_in_run(group: tuple[int, ...], world_size: int | None) -> bool:
+    return world_size is not None and max(group) < world_size
+
+
+def _fits_in_part(
+    group: tuple[int, ...], stages: dict[int, frozenset[int]], roles: dict[int, tuple[bool, bool]]
+) -> bool:
+    """Return whether a group of which some ranks have no trace can be a pipeline: the roles of the others fit.
+
+    Stages that annotations state are not compared: without those of the other ranks, their order is unknown.
+    """
+    last = len(group) - 1
+    here = [(place, rank) for place, rank in enumerate(group) if rank in roles]
+    return len(here) < len(group) and all(
+        not stages[rank] and roles[rank] == (place > 0, place < last) for place, rank in here
+    )
+
+
 def _role(trace: RankTrace) -> tuple[bool, bool]:
     """Return whether a rank receives activations, and whether it sends them."""
     kinds = set(trace.transfers["kind"])
@@ -71,7 +94,10 @@ def with_places(rank: int, trace: RankTrace, groups: Groups, traces: Mapping[int
         actions = actions.with_columns(stage=pl.when(is_placed).then(placed))
         transfers = transfers.with_columns(stage=placed)
     rank_of_stage = {
-        stage: other for other in group for stage in traces[other].actions["stage"].drop_nulls().unique()
+        stage: other
+        for other in group
+        if other in traces
+        for stage in traces[other].actions["stage"].drop_nulls().unique()
     }
     rank_of_stage = rank_of_stage or dict(enumerate(group))
     toward = pl.col("stage") + pl.col("kind").replace_strict(TOWARD, return_dtype=pl.Int32)
