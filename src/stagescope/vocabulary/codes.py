@@ -329,6 +329,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "transfers.unplaced", "Sends and receives outside of schedules cannot be assigned to marked actions."
     ),
+    Code("transfers.unplaced", "Transfers show no actions, because the rank and its pipeline are unknown."),
     Code("transfers.without_action", "Transfers that belong to no action were dropped."),
     Code("transfers.without_times", "Transfers have no times and were omitted."),
     Code("values.impossible", "Ranks, steps, stages or sizes are negative or too large, and were ignored."),

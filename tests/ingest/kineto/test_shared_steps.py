@@ -1,5 +1,7 @@
 """Completing the steps of ranks from the other ranks."""
 
+import json
+
 import polars as pl
 import pytest
 
@@ -96,6 +98,43 @@ def is_no_operator(event):
 def test_steps_from_transfers_alone_are_dropped_if_another_rank_contradicts_them(write):
     with pytest.raises(InputError, match="transfers match no complete step of 1F1B between two marks"):
         stagescope.read(write(keep=is_no_operator), align=False)
+
+
+@pytest.fixture
+def unplaced(write):
+    """Write traces with transfers alone, without world size and process groups."""
+
+    def write_unplaced(ranks=GROUP):
+        folder = write(ranks, keep=is_no_operator, optimizer=True)
+        for path in folder.glob("*.json"):
+            trace = json.loads(path.read_bytes())
+            del trace["distributedInfo"]
+            path.write_text(json.dumps(trace))
+        return folder
+
+    return write_unplaced
+
+
+def test_the_files_of_all_ranks_are_the_pipeline_if_nothing_states_it(unplaced):
+    timeline = stagescope.read(unplaced(), align=False)
+    expected = order("1f1b", ranks=RANKS, microbatches=MICROBATCHES)
+    assert [labels(timeline, 1, rank) for rank in GROUP] == [
+        [str(action) for action in expected[rank]] for rank in GROUP
+    ]
+    assert any("on as many ranks as there are traces" in message for message in messages(timeline))
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_a_rank_is_not_taken_for_the_last_one_if_others_contradict_it(unplaced, monkeypatch, microbatches):
+    """With two micro-batches the first rank fits, too, but the one after it seems to have four."""
+    monkeypatch.setattr(f"{__name__}.MICROBATCHES", microbatches)
+    with pytest.raises(InputError, match="on as many ranks as there are traces"):
+        stagescope.read(unplaced(GROUP[:-1]), align=False)
+
+
+def test_transfers_of_ranks_without_a_known_number_are_refused_with_the_reason(unplaced):
+    with pytest.raises(InputError, match="does not state its rank and process groups"):
+        stagescope.read(unplaced(GROUP[1:]), align=False)
 
 
 def test_steps_between_two_marks_are_inferred_from_transfers_alone(write):

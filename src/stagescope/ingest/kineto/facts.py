@@ -8,6 +8,7 @@ from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
 from stagescope.ingest.trace_json.trace_events import base_time_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -40,6 +41,12 @@ def rank_facts(path: Path, facts: dict[str, Any]) -> RankFacts:
         base_time_ns(facts) is not None,
         tuple(_members(one) for one in groups) if isinstance(groups, list) else (),
     )
+
+
+def rank_count(paths: Sequence[Path]) -> int | None:
+    """Return the number of files if their names number all of them from 0, as those of a whole run; else None."""
+    numbers = {int(found[1]) for path in paths if (found := RANK_IN_NAME.search(path.name))}
+    return len(paths) if numbers == set(range(len(paths))) else None
 
 
 def _members(group: Any) -> tuple[int, ...]:

@@ -70,7 +70,9 @@ def infer_from_transfers(tables: Mapping[str, pl.DataFrame], facts: RankFacts) -
     # Traces without process groups are assumed to have one pipeline over all ranks.
     groups = facts.groups or ((tuple(range(facts.world_size)),) if facts.world_size else ())
     if not works or facts.rank is None:
-        return Inferred(pl.DataFrame(schema=SPANS_SCHEMA), pl.DataFrame(schema=WORKS_SCHEMA), 0)
+        return Inferred(
+            pl.DataFrame(schema=SPANS_SCHEMA), pl.DataFrame(schema=WORKS_SCHEMA), unmatched=len(works)
+        )
     steps, left_out = match_transfers(works, _breaks(others), groups, facts.rank)
     intervals = [interval for items in steps for interval in _intervals(items, others)]
     usual_ns = _usual(intervals)

@@ -23,6 +23,20 @@ from stagescope.ingest.kineto.collectives import (
 from stagescope.ingest.kineto.device import on_device
 from stagescope.ingest.kineto.evaluations import find_evaluations, without_evaluations
 from stagescope.ingest.kineto.facts import RankFacts, rank_facts
+from stagescope.ingest.kineto.findings import (
+    EVALUATIONS,
+    FORWARDS_WITH_LOSS,
+    IN_GRAPHS,
+    ONLY_PARTS,
+    TRANSFERS_WITHOUT_ACTION,
+    UNMATCHED_BACKWARDS,
+    UNMATCHED_ON_FILES,
+    UNMATCHED_TRANSFERS,
+    UNPLACED_TRANSFERS,
+    UNSPLIT_PAIRS,
+    WITHOUT_KERNELS,
+    Finding,
+)
 from stagescope.ingest.kineto.graph_actions import find_graph_actions, with_owners
 from stagescope.ingest.kineto.inferred_actions import Inferred, infer_spans
 from stagescope.ingest.kineto.inferred_from_transfers import infer_from_transfers
@@ -53,77 +67,12 @@ TRANSFER_SCHEMA = {
     "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "step": pl.Int32, "peer": pl.Int32,
     "bytes": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "wait_start_ns": pl.Int64, "wait_end_ns": pl.Int64,
 }  # fmt: skip
-OPERATORS, TRANSFER_ORDER = "operators", "transfer order"
+OPERATORS, TRANSFER_ORDER, FILES_ORDER = (
+    "operators",
+    "transfer order",
+    "transfer order on numbered files",
+)
 """The evidence from which actions are inferred: operators with flows and transfers, or the order of transfers alone."""
-
-
-class Finding(NamedTuple):
-    """A diagnostic of one trace, before its source and rank are added."""
-
-    severity: str
-    code: str
-    message: str
-    number: int
-
-
-UNMATCHED_BACKWARDS = Finding(
-    "warning",
-    "backwards.unmatched",
-    "backwards have no forward in the trace and were dropped: the trace begins in the middle of a step",
-    1,
-)
-UNMATCHED_TRANSFERS = Finding(
-    "warning",
-    "transfers.not_1f1b",
-    "transfers match no complete step of 1F1B between two marks (of profiler.step() or an optimizer); without operators"
-    " no other order can be recognized",
-    1,
-)
-TRANSFERS_WITHOUT_ACTION = Finding(
-    "info",
-    "transfers.without_action",
-    "transfers belong to no action, such as those of an evaluation or of the initial shape exchange, and were dropped",
-    1,
-)
-EVALUATIONS = Finding(
-    "info",
-    "steps.evaluation",
-    "steps contain only forwards: they are evaluations and not counted as training steps",
-    1,
-)
-FORWARDS_WITH_LOSS = Finding(
-    "info",
-    "actions.with_loss",
-    "forwards include their loss: no operator has the name of a loss, so its beginning is unknown",
-    1,
-)
-UNSPLIT_PAIRS = Finding(
-    "info",
-    "pairs.not_split",
-    "overlapped pairs are shown as two actions at the same time: no operator separates them",
-    1,
-)
-WITHOUT_KERNELS = Finding(
-    "warning",
-    "actions.on_host",
-    "actions have no kernel in the trace and are shown where the host launched them",
-    1,
-)
-ONLY_PARTS = Finding(
-    "warning",
-    "actions.only_parts",
-    "annotations name parts of overlapped pairs, such as attn(F), without their micro-batch or stage: a pair is no"
-    " step, so the bubble is unknown",
-    1,
-)
-
-
-IN_GRAPHS = Finding(
-    "info",
-    "actions.in_graphs",
-    "actions run inside CUDA graphs and are taken from the names of their kernels",
-    1,
-)
 
 
 class RankTrace(NamedTuple):
@@ -144,9 +93,12 @@ class RankTrace(NamedTuple):
     collectives: pl.DataFrame = pl.DataFrame(schema=COLLECTIVES_SCHEMA)
 
 
-def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) -> RankTrace:
+def read_rank(
+    path: Path, pattern: str | None = None, *, kernels: bool = False, ranks: int | None = None
+) -> RankTrace:
     """Return the trace in `path`; the names of its actions may match `pattern`.
 
+    `ranks` is their number, for traces that state neither world size nor process groups.
     Its kernels are kept with `kernels`, and where annotations name parts of actions alone: nothing else can be measured
     then. Raises InputError for a file without a list of events.
     """
@@ -163,7 +115,9 @@ def read_rank(path: Path, pattern: str | None = None, *, kernels: bool = False) 
         parts = find_parts(read.tables["annotations"])
         if parts.height and read.tables["kernels"].height:
             return _of_parts(path, read, facts, parts)
-        inferred, inferred_from, unmatched = _inferred_from(read, facts)
+        inferred, inferred_from, unmatched = _inferred_from(read, facts, ranks)
+        if inferred_from == FILES_ORDER and inferred.actions.height:
+            facts = facts._replace(groups=(tuple(range(ranks or 0)),))
         found = _inferred(read, marks, inferred, unmatched)
     else:
         found = _annotated(read, marks)
@@ -294,12 +248,18 @@ def _annotated(read: TraceTables, marks: pl.DataFrame) -> Found:
     return found.actions, _with_waits(found.transfers, found.actions), notes
 
 
-def _inferred_from(read: TraceTables, facts: RankFacts) -> tuple[Inferred, str, Finding]:
+def _inferred_from(read: TraceTables, facts: RankFacts, ranks: int | None) -> tuple[Inferred, str, Finding]:
     """Return the inferred actions, their evidence, and the finding for whatever did not match."""
     found = infer_spans(read.tables)
     if found.actions.height:
         return found, OPERATORS, UNMATCHED_BACKWARDS
-    return infer_from_transfers(read.tables, facts), TRANSFER_ORDER, UNMATCHED_TRANSFERS
+    evidence, unmatched = TRANSFER_ORDER, UNMATCHED_TRANSFERS
+    if not facts.groups and facts.world_size is None and ranks:
+        facts = facts._replace(world_size=ranks)
+        evidence, unmatched = FILES_ORDER, UNMATCHED_ON_FILES
+    if facts.rank is None or not (facts.groups or facts.world_size):
+        unmatched = UNPLACED_TRANSFERS
+    return infer_from_transfers(read.tables, facts), evidence, unmatched
 
 
 def _inferred(read: TraceTables, marks: pl.DataFrame, found: Inferred, unmatched: Finding) -> Found:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from stagescope.ingest.kineto.facts import rank_count
 from stagescope.ingest.kineto.rank_trace import read_rank
 from stagescope.ingest.kineto.timeline import timeline_of_traces
 from stagescope.ingest.processes import read_each
@@ -54,7 +55,10 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     trace has an action of a pipeline, or if the traces cannot belong to one run.
     """
     traces, refused = read_each(
-        partial(read_rank, kernels=options.kernels), paths, options.done, options.pattern
+        partial(read_rank, kernels=options.kernels, ranks=rank_count(paths)),
+        paths,
+        options.done,
+        options.pattern,
     )
     return timeline_of_traces(traces).with_diagnostics(refused)
 

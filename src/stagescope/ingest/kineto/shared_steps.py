@@ -5,7 +5,8 @@ micro-batch, so its steps must be taken from the other ranks, which show how man
 
 On a rank in the middle of the pipeline, transfers alone cannot distinguish several steps from one long step: receives
 and sends alternate in both. On the first rank they can. If its transfers do not form complete steps, those found on
-the other ranks are wrong too.
+the other ranks are wrong too. If the number of ranks is only that of the files, all must agree on the micro-batches:
+without the file of the last rank, the one before it seems to be the last, with twice as many.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.kineto.rank_trace import TRANSFER_ORDER, UNMATCHED_TRANSFERS
+from stagescope.ingest.kineto.findings import UNMATCHED_ON_FILES, UNMATCHED_TRANSFERS
+from stagescope.ingest.kineto.rank_trace import FILES_ORDER, TRANSFER_ORDER
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 def without_contradicted(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces; actions inferred from transfers alone are removed if another rank contradicts their steps."""
-    by_transfers = [trace for trace in traces if trace.inferred_from == TRANSFER_ORDER]
+    by_transfers = [trace for trace in traces if trace.inferred_from in (TRANSFER_ORDER, FILES_ORDER)]
     with_actions = {trace.path for trace in by_transfers if not _forwards(trace).is_empty()}
     contradicted = any(
         diagnostic.code == UNMATCHED_TRANSFERS.code
@@ -33,19 +35,25 @@ def without_contradicted(traces: Sequence[RankTrace]) -> list[RankTrace]:
         if trace.path not in with_actions
         for diagnostic in trace.diagnostics
     )
+    counted = [
+        trace for trace in by_transfers if trace.inferred_from == FILES_ORDER and trace.path in with_actions
+    ]
+    sizes = {_forwards(trace).height if trace.steps.is_empty() else _size(trace) for trace in counted}
+    contradicted |= len(sizes) > 1
     return [
         _without_actions(trace) if contradicted and trace.path in with_actions else trace for trace in traces
     ]
 
 
 def _without_actions(trace: RankTrace) -> RankTrace:
+    reason = UNMATCHED_ON_FILES if trace.inferred_from == FILES_ORDER else UNMATCHED_TRANSFERS
     contradicted = Diagnostic(
-        UNMATCHED_TRANSFERS.severity,
-        UNMATCHED_TRANSFERS.message,
+        reason.severity,
+        reason.message,
         str(trace.path),
         trace.facts.rank,
         count=trace.transfers.height,
-        code=UNMATCHED_TRANSFERS.code,
+        code=reason.code,
     )
     return trace._replace(
         actions=trace.actions.clear(),

@@ -10,7 +10,7 @@ from stagescope.ingest.kineto.collectives import window_diagnostics
 from stagescope.ingest.kineto.errors import no_pipeline, no_pipeline_in_damaged
 from stagescope.ingest.kineto.kernels import rank_kernels
 from stagescope.ingest.kineto.pipeline_groups import pipeline_groups, with_places
-from stagescope.ingest.kineto.rank_trace import OPERATORS, TRANSFER_ORDER
+from stagescope.ingest.kineto.rank_trace import FILES_ORDER, OPERATORS, TRANSFER_ORDER
 from stagescope.ingest.kineto.shared_steps import share_steps, without_contradicted
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import DIAGNOSTICS, KERNELS, RANKS, SPANS, STEPS, Timeline
@@ -29,6 +29,7 @@ CLOCK_METHOD = "wall clock of the host, as torch.profiler converted it"
 EVIDENCE = {
     OPERATORS: "operators, flows and transfers",
     TRANSFER_ORDER: "the order of transfers, which is that of 1F1B",
+    FILES_ORDER: "the order of transfers, which is that of 1F1B on as many ranks as there are traces",
 }
 
 
