@@ -82,6 +82,21 @@ def test_waits_stay_with_their_transfers_if_others_have_none(exported):
     assert rows(read(exported(original))) == rows(original)
 
 
+def test_receives_without_a_recorded_send_keep_their_peer_and_size(exported):
+    original = pipeline_timeline(Shape(ranks=4, microbatches=4, steps=2))
+    original = original.with_spans(original.spans.filter(pl.col("rank") != 1))
+    assert rows(read(exported(original))) == rows(original)
+
+
+def test_transfers_without_an_action_keep_their_step_and_number(exported):
+    original = pipeline_timeline(Shape(ranks=2, microbatches=2, steps=2))
+    is_transfer = pl.col("kind").cast(pl.String).str.contains("send|recv")
+    number = pl.when(is_transfer).then(pl.int_range(pl.len(), dtype=pl.Int32))
+    unnamed = pl.when(~is_transfer).then("microbatch")
+    original = original.with_spans(original.spans.with_columns(pair=number, microbatch=unnamed))
+    assert rows(read(exported(original))) == rows(original)
+
+
 def test_names_of_other_spans_are_kept(exported):
     original = awkward_timeline()
     names = set(original.spans.filter(pl.col("kind") == "other")["name"].drop_nulls()) - {"", "7", " "}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.exporters.perfetto.restored import transfer_numbers
+from stagescope.exporters.perfetto.restored import RESTORED, with_lost
 from stagescope.exporters.protobuf import (
     bytes_field,
     constant_cells,
@@ -33,7 +33,6 @@ from stagescope.exporters.protobuf import (
 from stagescope.exporters.tracks import lay_out
 from stagescope.exporters.writer import Writer, Written
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,9 +77,7 @@ BLOCK_ROWS = 16_384
 """Events encoded at a time, which bounds the memory for their matrices; four times more or fewer are not faster."""
 
 _ANNOTATIONS = ("step", "stage", "microbatch", "pair", "peer", "bytes", "posted_before_ns", "transfer")
-_ON_ACTIONS_ONLY = ("step", "pair")
-_ON_SENDS_ONLY = ("peer", "bytes")
-"""Arguments of sends only: an arrow connects a receive with its send, which has them; the step is on a track above.
+"""An argument that a reader restores from neighboring slices is not written (restored.py).
 
 Only receives that are drawn later than they were posted have `posted_before_ns`: by how much. Only waits whose transfer
 cannot be found by counting have `transfer` (restored.py)."""
@@ -106,11 +103,7 @@ def write_layout(layout: Layout, path: Path, *, is_partial: bool) -> Written:
     if shift_ns:
         message = f"the trace begins before the Unix epoch, which the format cannot represent; shifted by {shift_ns} ns"
         diagnostics = (*diagnostics, Diagnostic("info", message, code="trace.shifted"))
-    slices, titles = _intern(
-        layout.slices.with_columns(
-            posted_before_ns=pl.col("start_ns") - pl.col("issue_ns"), transfer=transfer_numbers(layout.slices)
-        )
-    )
+    slices, titles = _intern(with_lost(layout))
     events = _events(layout)
     with path.open("wb") as file:
         clock = _clock(layout.start_ns + shift_ns)
@@ -291,11 +284,11 @@ class _Columns:
 def _has_argument(slices: pl.DataFrame, name: str) -> Mask:
     """Return the slices on which an argument is written."""
     wanted = pl.col(name).is_not_null()
-    if name in _ON_ACTIONS_ONLY:
-        wanted &= ~pl.col("is_wait") & ~pl.col("kind").is_in(TRANSFERS).fill_null(value=False)
+    if name in RESTORED:
+        wanted &= pl.col(f"writes_{name}")
+    if name == "pair":
+        wanted &= ~pl.col("is_wait")
     if name == "microbatch":  # the titles of waits and receives have it
-        wanted &= ~pl.col("is_wait") & ~pl.col("is_receive")
-    if name in _ON_SENDS_ONLY:
         wanted &= ~pl.col("is_wait") & ~pl.col("is_receive")
     mask: Mask = slices.select(wanted).to_series().to_numpy()
     return mask

@@ -3,8 +3,9 @@
 The layout is that of exporters/tracks.py: a track `run`, below it one group per rank, and below that the tracks of
 actions, transfers, waits and host activity. A slice's title is the word of its kind and its micro-batch; `step`,
 `stage` and the rest are arguments. What an export leaves out is restored from its neighbors: the peer and the size of a
-receive from the send at the other end of its arrow, the step of a transfer from its action. Chunks are the stages of a
-rank in model order. Names of collectives, machines' clocks and what `diagnostics` had are not in an export.
+receive from the send at the other end of its arrow, the step of a transfer from its action, unless they are stated
+(exporters/perfetto/restored.py). Chunks are the stages of a rank in model order. Names of collectives, machines' clocks
+and what `diagnostics` had are not in an export.
 """
 
 from __future__ import annotations
@@ -213,10 +214,11 @@ def _with_waits(spans: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_steps(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans; transfers have the step of their action."""
+    """Return the spans; transfers without a step have that of their action."""
     is_transfer = pl.col("kind").is_in(TRANSFERS)
     others = spans.filter(~is_transfer)
-    return pl.concat([others, in_steps_of_actions(spans.filter(is_transfer), others)])
+    found = in_steps_of_actions(spans.filter(is_transfer).with_columns(stated="step"), others)
+    return pl.concat([others, found.with_columns(step=pl.coalesce("stated", "step")).drop("stated")])
 
 
 def _counters(rows: list[dict[str, Any]]) -> pl.DataFrame:
