@@ -118,7 +118,7 @@ def explain(
     results = results or measure_steps(
         intermediates, ChosenSteps(steps, unusual.windows["step"].unique().to_list())
     )
-    lost = _measure_lost_time(intermediates, steps)
+    lost = _measure_lost_time(intermediates, steps, results.own_work)
     least_cost_ns = LEAST_COST_FRACTION * (lost.lost_time.mean_step_ns if lost.lost_time else 0.0)
     samples = join_samples([results.samples])
     links = join_links(timeline, [results.links], samples.sampling)
@@ -169,8 +169,10 @@ class _LostTime(NamedTuple):
     steps_per_iteration: int
 
 
-def _measure_lost_time(intermediates: Intermediates, steps: Collection[int]) -> _LostTime:
-    """Return where the time of some steps went."""
+def _measure_lost_time(
+    intermediates: Intermediates, steps: Collection[int], own_work: pl.DataFrame
+) -> _LostTime:
+    """Return where the time of some steps went; `own_work` is from measure_own_work for them."""
     chosen = pl.col("step").is_in(list(steps))
     ledger, chained = intermediates.ledger, intermediates.chained_losses
     size = intermediates.accumulation.size_among(steps)
@@ -188,7 +190,7 @@ def _measure_lost_time(intermediates: Intermediates, steps: Collection[int]) -> 
         losses,
         None if intermediates.actions.is_contradictory else unite_lost_steps(lost_time, size),
         find_outside_culprits(
-            iterations, inside, intermediates.timeline.spans, intermediates.between_steps.parts
+            iterations, inside, intermediates.timeline.spans, intermediates.between_steps.parts, own_work
         ),
         size,
     )

@@ -233,7 +233,8 @@ class Intermediates:
     @cached_property
     def before_windows(self) -> pl.DataFrame:
         """The result of measure_before_windows."""
-        return measure_before_windows(self.windows.bubbles, self.iteration_steps, self.between_steps.unions)
+        steps, unions = self.iteration_steps, self.between_steps.unions
+        return measure_before_windows(self.windows.bubbles, steps, unions, self.turns)
 
     @cached_property
     def late_starts(self) -> pl.DataFrame:

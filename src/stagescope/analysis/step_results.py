@@ -13,6 +13,7 @@ import polars as pl
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
+from stagescope.analysis.iteration.outside_times import measure_own_work
 from stagescope.analysis.other_work import find_other_work
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, StepSamples, sample_steps
 from stagescope.analysis.statistics.link_samples import StepLinks, sample_step_links
@@ -39,8 +40,8 @@ class StepResults(NamedTuple):
 
     `samples` and `links` are samples of actions and messages, `messages` those of unusual steps, from match_messages;
     `reduction_waits` is from find_reduction_waits, `phases` is the table STEP_PHASES, `overlap` the table OVERLAP,
-    `other_work` from find_other_work, and `outliers` the table OUTLIER_ACTIONS. `waits_inside` are the ranks that wait
-    for collectives inside of actions.
+    `other_work` from find_other_work, `own_work` from measure_own_work, and `outliers` the table OUTLIER_ACTIONS.
+    `waits_inside` are the ranks that wait for collectives inside of actions.
     """
 
     samples: StepSamples
@@ -50,6 +51,7 @@ class StepResults(NamedTuple):
     phases: pl.DataFrame
     overlap: pl.DataFrame
     other_work: pl.DataFrame
+    own_work: pl.DataFrame
     outliers: pl.DataFrame
     waits_inside: tuple[int, ...]
 
@@ -80,6 +82,7 @@ def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
         phases=cut_phases(counted.spans, windows, known.busy),
         overlap=measure_overlap(timeline.spans, bubbles, known.busy, known.actions).filter(is_counted),
         other_work=find_other_work(counted.spans),
+        own_work=measure_own_work(windows, known.iteration_steps, known.between_steps.unions),
         outliers=find_outlier_actions(known.actions, known.basis, lengths, chosen.counted, counted.spans),
         waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),
     )

@@ -101,6 +101,59 @@ def test_other_recorded_work_is_that_of_its_rank_alone():
     assert set(table.filter((pl.col("rank") != 3) | ~pl.col("is_whole"))["other_work_ns"]) == {0}
 
 
+def test_other_work_of_the_rank_that_begins_the_next_step_is_waited_for_by_its_pipeline():
+    timeline = run(random_times(SHAPE))
+    saves = between(timeline, 1 * MS, 3 * MS, rank=0, kind="other", lane="host", name="checkpoint")
+    table, unnamed = ledger(with_spans(timeline, saves)), ledger(timeline)
+    whole = table.filter("is_whole")
+    assert set(whole.filter(pipeline=0)["other_work_ns"]) == {3 * MS}
+    assert set(whole.filter(pipeline=4)["other_work_ns"]) == {0}
+    both = (unnamed["unattributed_ns"], table["unattributed_ns"] + table["other_work_ns"])
+    assert both[0].to_list() == both[1].to_list()
+
+
+def test_other_work_before_a_pipeline_that_begins_late_is_waited_for_and_its_rank_is_the_culprit():
+    timeline = run(random_times(SHAPE))
+    late_ns = pl.when(pl.col("rank") < SHAPE.stages).then(4 * MS).otherwise(0)
+    late = timeline.with_spans(
+        timeline.spans.with_columns(pl.col("start_ns") + late_ns, pl.col("end_ns") + late_ns)
+    )
+    starts = late.spans.filter(rank=0, kind="forward").group_by("step").agg(pl.min("start_ns")).rows()
+    saves = [
+        {"rank": 0, "kind": "other", "lane": "host", "name": "checkpoint", "step": step,
+         "start_ns": start_ns - 4 * MS, "end_ns": start_ns}
+        for step, start_ns in starts
+    ]  # fmt: skip
+    report = build_explained_report(with_spans(late, saves))
+    by_pipeline = report.iterations.group_by("pipeline").agg(pl.col("other_work_ns").unique())
+    assert dict(by_pipeline.rows()) == {0: [4 * MS], 4: [0]}
+    culprits = report.culprits.filter(cause="other_work").select("culprit_rank", "victim_rank", "idle_ns")
+    assert culprits.rows() == [(0, victim, 4 * MS) for victim in range(4)]
+    assert "other work (rank 0: checkpoint)" in report.verdict.why
+
+
+def test_each_rank_is_the_culprit_of_its_own_other_work_and_the_first_one_of_what_it_takes_longer():
+    timeline = run(random_times(SHAPE))
+    saves = [
+        span
+        for rank in range(SHAPE.stages)
+        for span in between(
+            timeline, 0, (1 + 2 * (rank == 0)) * MS, rank=rank, kind="other", lane="host", name="checkpoint"
+        )
+        if span["step"] < SHAPE.steps - 1
+    ]
+    culprits = build_explained_report(with_spans(timeline, saves)).culprits.filter(cause="other_work")
+    share = (SHAPE.steps - 1) / SHAPE.steps
+    found = {(one, other): ns / share for one, other, ns in
+             culprits.select("culprit_rank", "victim_rank", "idle_ns").iter_rows()}  # fmt: skip
+    planted = {
+        (0, 0): 3 * MS,
+        **{(0, rank): 2 * MS for rank in (1, 2, 3)},
+        **{(rank, rank): MS for rank in (1, 2, 3)},
+    }
+    assert found == pytest.approx(planted, rel=1e-6)
+
+
 def test_iteration_of_sampled_steps_ends_with_the_last_recorded_span():
     timeline = run(random_times(SHAPE))
     sampled = timeline.with_spans(timeline.spans.filter(pl.col("step").is_in([0, 2, 3, 5])))

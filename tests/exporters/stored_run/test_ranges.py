@@ -27,7 +27,7 @@ from stagescope.exporters.stored_run import WriteOptions, write_stored_run
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.implied import implied_steps
 from stagescope.model.stored_run import FORMAT, RESULTS, VERSION, Manifest
-from stagescope.model.tables import COUNTERS
+from stagescope.model.tables import COUNTERS, SPANS
 from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import ALL_SENDS
 
@@ -300,6 +300,30 @@ def with_counters(timeline, tokens):
             ]
     counters = pl.DataFrame(rows, infer_schema_length=None).with_columns(time_ns=5)
     return replace(timeline, counters=conform(counters, COUNTERS), steps=implied_steps(timeline.spans))
+
+
+def test_culprits_of_other_work_between_steps_are_those_of_the_whole_run(tmp_path):
+    timeline = run(replace(random_times(SHAPE, seed=5), reduces=True))
+    ends = timeline.spans.group_by("step").agg(pl.max("end_ns")).sort("step").rows()
+    saves = [
+        {"rank": rank, "kind": "other", "lane": "host", "name": "checkpoint", "step": step,
+         "start_ns": end_ns, "end_ns": end_ns + length_ns}
+        for step, end_ns in ends[:-1]
+        for rank, length_ns in ((0, 4_000_000), (1, 1_000_000), (2, 3_000_000))
+    ]  # fmt: skip
+    spans = pl.concat([timeline.spans, conform(pl.DataFrame(saves), SPANS)])
+    place = store_run(timeline.with_spans(spans), tmp_path)
+    culprits = [build_explained_report(read(place)).culprits]
+    with report_in_ranges(place, 3) as divided:
+        culprits.append(divided.culprits)
+    whole, found = (
+        rows.filter(cause="other_work").select("culprit_rank", "victim_rank", "idle_ns") for rows in culprits
+    )
+    share = (SHAPE.steps - 1) / SHAPE.steps
+    planted_ms = {(0, 0): 4, (0, 1): 3, (0, 2): 1, (0, 3): 4, (1, 1): 1, (2, 2): 3}
+    named = {(one, other): ns / share / 1e6 for one, other, ns in whole.iter_rows()}
+    assert named == pytest.approx(planted_ms, rel=1e-6)
+    assert_frame_equal(found, whole)
 
 
 def test_what_counters_show_is_that_of_the_whole_run(tmp_path):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.model.coverage import BOUNDS, unite
+from stagescope.model.coverage import BOUNDS, covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
@@ -138,3 +138,26 @@ def without_reductions(named: pl.DataFrame) -> pl.DataFrame:
     """Return the union of what a rank computes or loads, per rank: what it does although it may be waited for."""
     computes = (pl.col("lane") == COMPUTE) | (pl.col("activity") == LOADING)
     return unite(named.filter(computes))
+
+
+def covered_with_awaited(
+    interval: pl.DataFrame, awaited: pl.Series, own: pl.DataFrame, work: pl.DataFrame
+) -> pl.Series:
+    """Return how many ns of each interval `own` covers for its rank, or `work` for the rank that is waited for then.
+
+    `interval` is as covered_ns expects it, `awaited` has the rank for each row, null if it is unknown; `own` and `work`
+    are unions.
+    """
+    keyed = interval.with_columns(awaited=awaited)
+    pairs = keyed.select("rank", "awaited").unique().sort("rank", "awaited")
+    done = pairs.join(work.select(BOUNDS), left_on="awaited", right_on="rank")
+    if done.is_empty():
+        return covered_ns(interval, own)
+    # Who is waited for may change from step to step, so a pair of ranks counts as a rank here.
+    pairs = pairs.with_columns(pair=pl.int_range(pl.len(), dtype=pl.Int64))
+    every = [
+        each.join(pairs, on=on).select("start_ns", "end_ns", rank="pair")
+        for each, on in ((own, ["rank"]), (done, ["rank", "awaited"]))
+    ]
+    of_pair = keyed.join(pairs, on=["rank", "awaited"], how="left", nulls_equal=True, maintain_order="left")
+    return covered_ns(interval.with_columns(rank=of_pair["pair"]), unite(pl.concat(every)))

@@ -8,7 +8,9 @@ was recorded has the name of that activity. Time in which it did nothing is a wa
 * until the last pipeline has ended its window: data-parallel wait. It begins at the end of the window and not at the
   recorded reduction, because Megatron-LM synchronizes replicas before the reduction that it times. A reduction that
   runs meanwhile cannot end before the last replica joins it, so it counts as that wait too.
-* before and after that: the activity of the other ranks at that moment; without any, it is unattributed.
+* before and after that: the activity of the other ranks at that moment. Other work counts only if the rank that begins
+  the next step of the pipeline does it: all its ranks wait for the first action of that one, and for no one else.
+  Without any activity, the time is unattributed.
 
 Where ranks met at recorded collectives after the last window, what counts until the last of them is what the rank did
 that came last (iteration/between_steps.py). After that, the slowest rank is waited for, whatever the others already do:
@@ -27,6 +29,7 @@ from stagescope.analysis.iteration.activities import (
     OPTIMIZER,
     OTHER,
     REDUCTION,
+    covered_with_awaited,
     without_reductions,
 )
 from stagescope.model.coverage import covered_ns
@@ -47,7 +50,7 @@ OUTSIDE = (*(f"{name}_ns" for name in ACTIVITIES), WAIT, UNATTRIBUTED)
 BEFORE = tuple(name for name in OUTSIDE if name != WAIT)
 """Those of the time between the start of an iteration and the window of a pipeline."""
 WAITED_FOR = (REDUCTION, OPTIMIZER, LOADING)
-"""Activities of other ranks that an idle rank waits for, in the order in which they are looked for."""
+"""Activities of any other rank that an idle rank waits for, in the order in which they are looked for."""
 
 ITERATIONS = Table(
     "iterations",
@@ -88,14 +91,22 @@ ITERATIONS = Table(
 
 
 def measure_before_windows(
-    bubbles: pl.DataFrame, steps: pl.DataFrame, unions: ActivityUnions
+    bubbles: pl.DataFrame, steps: pl.DataFrame, unions: ActivityUnions, turns: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return the parts of the time before each window: step, rank, pipeline and BEFORE, sorted by step and rank.
+    """Return the parts of the time before each window: step, rank, pipeline, begins and BEFORE, by step and rank.
 
-    `bubbles` is what step_bubbles returns, `steps` is the table ITERATION_STEPS, `unions` are those of BetweenSteps.
+    The rank `begins` is the one with the first action of the window. `bubbles` is what step_bubbles returns, `steps` is
+    the table ITERATION_STEPS, `unions` are those of BetweenSteps, `turns` is from find_turns.
     """
     rows = bubbles.join(steps.select("step", "start_ns"), on="step").sort("step", "rank")
-    return rows.select("step", "rank", "pipeline", **_before(rows, unions))
+    first = (
+        turns.join(rows.select("rank", "pipeline").unique(), on="rank")
+        .sort("began_ns", "rank")
+        .group_by("step", "pipeline")
+        .agg(begins=pl.first("rank"))
+    )
+    rows = rows.join(first, on=["step", "pipeline"], how="left", maintain_order="left")
+    return rows.select("step", "rank", "pipeline", "begins", **_before(rows, unions))
 
 
 def find_late_starts(before: pl.DataFrame) -> pl.DataFrame:
@@ -119,7 +130,7 @@ def build_iteration_ledger(
     find_between_steps, `before` from measure_before_windows. Unattributed time outside of the window is negative if the
     next step begins before all pipelines have ended this one.
     """
-    rows = _rows(bubbles, steps, idle_ledger)
+    rows = _with_next(_rows(bubbles, steps, idle_ledger), before)
     unions = between.unions
     outside = [
         {name: before[name] for name in BEFORE},
@@ -153,12 +164,21 @@ def _rows(bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame)
     )
 
 
+def _with_next(rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with the rank that begins the next step of their pipeline (begins_next); null if none follows."""
+    following = before.select(pl.col("step") - 1, "pipeline", begins_next="begins").unique(
+        ["step", "pipeline"]
+    )
+    known = rows.join(following, on=["step", "pipeline"], how="left", maintain_order="left")
+    return known.with_columns(pl.when("is_whole").then("begins_next").alias("begins_next"))
+
+
 def _after(rows: pl.DataFrame, unions: ActivityUnions, between: BetweenSteps) -> dict[str, pl.Series]:
     """Return the parts of the interval between the end of the last window and the next step.
 
     Until the last collective on the path from the one to the other, all ranks have its parts.
     """
-    settled = rows.select("step", "rank", "last_end_ns", "end_ns").join(
+    settled = rows.select("step", "rank", "last_end_ns", "end_ns", "begins_next").join(
         between.settled, on="step", how="left", maintain_order="left"
     )
     since_ns = pl.max_horizontal("last_end_ns", "settled_ns")
@@ -179,7 +199,8 @@ def _after_collectives(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, 
         reached = covered_ns(interval, unions.of_all(WAITED_FOR[: count + 1], rows["rank"]))
         parts[f"{name}_ns"] = reached - known
         known = reached
-    every = covered_ns(interval, unions.with_others(WAITED_FOR, rows["rank"]))
+    recorded = unions.with_others(WAITED_FOR, rows["rank"])
+    every = covered_with_awaited(interval, rows["begins_next"], recorded, unions.of_each([OTHER]))
     return {**parts, f"{OTHER}_ns": every - known, UNATTRIBUTED: length_ns - every}
 
 
@@ -196,7 +217,10 @@ def _before(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, pl.Series]:
         reached = covered_ns(interval, unions.with_others(WAITED_FOR[: count + 1], rows["rank"]))
         parts[f"{name}_ns"] += reached - known
         known = reached
-    return {**parts, UNATTRIBUTED: length_ns - known}
+    recorded = unions.with_others(WAITED_FOR, rows["rank"])
+    every = covered_with_awaited(interval, rows["begins"], recorded, unions.of_each([OTHER]))
+    parts[f"{OTHER}_ns"] += every - known
+    return {**parts, UNATTRIBUTED: length_ns - every}
 
 
 def _waiting(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, pl.Series]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stagescope.analysis.iteration.activities import LOADING, REDUCTION, name_activities
+from stagescope.analysis.iteration.activities import LOADING, OTHER, REDUCTION, name_activities
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.iteration.shared_reductions import list_reductions
@@ -13,22 +13,29 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 
 def find_outside_culprits(
-    iterations: pl.DataFrame, inside: pl.DataFrame, spans: pl.DataFrame, between: pl.DataFrame
+    iterations: pl.DataFrame,
+    inside: pl.DataFrame,
+    spans: pl.DataFrame,
+    between: pl.DataFrame,
+    own_work: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `iterations` and `inside`, from inside_windows, are of the same steps. The column `is_between` marks what was
+    `iterations` and `inside`, from inside_windows, are of the same steps, and `own_work` is from measure_own_work for
+    them. The column `is_between` marks what was
     before the last collective between two steps.
     """
     if iterations.is_empty():
         return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
     met = _before_collectives(iterations, between)
     outside = _without_met(outside_windows(iterations, inside), met)
-    itself = outside.select(victim_rank="rank", culprit_rank="rank")
+    itself, first = outside.select(victim_rank="rank", culprit_rank="rank"), _first_ranks(iterations, spans)
+    own, waited = _own_and_waited(outside, own_work)
     parts = [
         *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
-        _by(outside, "other_work", itself),
-        _by(outside, "unattributed", _first_ranks(iterations, spans)),
+        _by(own, OTHER, itself),
+        _by(waited, OTHER, first),
+        _by(outside, "unattributed", first),
     ]
     found = pl.concat(map(declared, parts)).with_columns(is_between=pl.lit(value=False))
     known = declared(met).with_columns(is_between=pl.lit(value=True))
@@ -67,6 +74,13 @@ def _without_met(outside: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
                 (pl.col(str(cause)) - known["idle_ns"].fill_null(0)).alias(str(cause))
             )
     return outside
+
+
+def _own_and_waited(outside: pl.DataFrame, own_work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return `outside` with the other work of each rank itself, and with that of the rank that it waits for."""
+    own_ns = outside.select("rank").join(own_work, on="rank", how="left", maintain_order="left")["own_ns"]
+    own = outside.with_columns(pl.min_horizontal(OTHER, own_ns.fill_null(0)).alias(OTHER))
+    return own, outside.with_columns(pl.col(OTHER) - own[OTHER])
 
 
 def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.DataFrame:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from stagescope.analysis.iteration.activities import LOADING, REDUCTION
+from stagescope.analysis.iteration.activities import LOADING, OTHER, REDUCTION
+from stagescope.model.coverage import covered_ns
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
-BEYOND = (REDUCTION, LOADING, "other_work")
+if TYPE_CHECKING:
+    from stagescope.analysis.iteration.activities import ActivityUnions
+
+BEYOND = (REDUCTION, LOADING, OTHER)
 """Causes that have culprits inside and outside of the windows."""
 
 
@@ -31,3 +37,25 @@ def outside_windows(iterations: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFr
         unattributed=(pl.col("unattributed_ns") - idle_ns).sum(),
         **{name: (pl.col(f"{name}_ns") - pl.col(f"{name}_ns_inside")).sum() for name in BEYOND},
     )
+
+
+def measure_own_work(bubbles: pl.DataFrame, steps: pl.DataFrame, unions: ActivityUnions) -> pl.DataFrame:
+    """Return how long every rank did other work outside the windows of its pipeline: rank and own_ns, summed.
+
+    `bubbles` is what step_bubbles returns, `steps` the table ITERATION_STEPS, `unions` are those of BetweenSteps. The
+    rest of a rank's other work there is that of the rank that it waited for (iteration/ledger.py).
+    """
+    rows = bubbles.select("step", "rank", began_ns="window_start_ns", ended_ns="window_end_ns").join(
+        steps.select("step", "start_ns", "end_ns"), on="step"
+    )
+    working = unions.of_each([OTHER])
+    before, after = (
+        covered_ns(rows.select("rank", window_start_ns=since, window_end_ns=until), working)
+        for since, until in (("start_ns", "began_ns"), ("ended_ns", "end_ns"))
+    )
+    return sum_own_work(rows.select("rank", own_ns=before + after))
+
+
+def sum_own_work(work: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of each rank."""
+    return work.group_by("rank").agg(pl.sum("own_ns")).sort("rank")

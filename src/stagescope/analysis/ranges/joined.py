@@ -24,6 +24,7 @@ from stagescope.analysis.iteration.culprits import (
     name_culprits,
     sum_causes,
 )
+from stagescope.analysis.iteration.outside_times import sum_own_work
 from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
@@ -244,6 +245,7 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
         phases=STEP_PHASES.empty(),
         overlap=OVERLAP.empty(),
         other_work=sum_other_work(pl.concat([each.other_work for each in parts])),
+        own_work=sum_own_work(pl.concat([each.own_work for each in parts])),
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
     )
