@@ -21,6 +21,7 @@ from stagescope.analysis.finding_sentences import (
 from stagescope.analysis.other_work import name_of_other_work
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.ratios import comparative_text
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ NO_TRANSFERS = "exposed_communication_ns"
 
 LEAST_SPREAD = 0.01
 EVERYONE = "all ranks"
+MOST_LISTED = 3
+RARE_RATIO = 4.0
+"""Steps with pauses are named if the pauses of the others are this many times as short in the mean."""
+
 EVEN_RATIO = 3.0
 """If no link has this many times the mean of all links, the cause is on all of them."""
 
@@ -244,18 +249,35 @@ def unrecorded_place(explanation: Explanation, pipelines: Collection[int]) -> tu
     where = (
         f"before {kind.replace('_', ' ')}s of {who}"
         if kind
-        else f"before the first forward of {who} {_in_steps(iterations)}"
+        else f"before the first forward of {who} {_in_steps(explanation, pipelines)}"
     )
     # Only a first stage reads data. Where others load labels, their forwards wait for activations anyway.
     may_load = 0 in stages and kind in (None, "forward") and "data_loading_ns" in explanation.unrecorded
     return where, "often data loading" if may_load else ""
 
 
-def _in_steps(iterations: pl.DataFrame) -> str:
-    """Return in which steps most of the unattributed time is: in each, unless a single one has more than half of it."""
-    by_step = iterations.group_by("step").agg(pl.sum("unattributed_ns")).sort("unattributed_ns", "step")
-    most = by_step["unattributed_ns"][-1] > DOMINANT * int(by_step["unattributed_ns"].sum())
-    return f"in step {by_step['step'][-1]}" if most and by_step.height > 1 else "in each step"
+def _in_steps(explanation: Explanation, pipelines: Collection[int]) -> str:
+    """Return which steps begin after a pause: each, unless some have most of it and the others little."""
+    chosen = explanation.pauses.filter(pl.col("pipeline").is_in(list(pipelines)))
+    pauses = chosen.group_by("begins").agg(pl.sum("pause_ns"))
+    is_long = pl.col("pause_ns") >= DOMINANT * pl.max("pause_ns")
+    long, short = pauses.filter(is_long)["pause_ns"], pauses.filter(~is_long)["pause_ns"]
+    steps, every = pauses.filter(is_long)["begins"].to_list(), explanation.iterations["step"].n_unique()
+    is_some = len(short) and int(long.sum()) > DOMINANT * int(pauses["pause_ns"].sum())
+    is_only = len(pauses) == 1 and every > 1
+    if not is_only and not (is_some and _mean(long) > RARE_RATIO * _mean(short)):
+        return "in each step"
+    listed = compact_ranges(steps, None).split(", ")
+    if len(steps) == 1:
+        return f"in step {steps[0]}"
+    if len(listed) > MOST_LISTED:
+        return f"in {len(steps)} of {every} steps"
+    first = ", ".join(listed[:-1])
+    return f"in steps {first} and {listed[-1]}" if first else f"in steps {listed[-1]}"
+
+
+def _mean(values: pl.Series) -> float:
+    return float(values.sum()) / len(values)
 
 
 def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:

@@ -63,7 +63,7 @@ class Explanation:
     `clock_notes` (what counters show of slow clocks, by rank),
     `lengths_note` (how the lengths of micro-batches relate to their sizes, None if unknown), `late_ranks` (LATE_RANKS),
     `steps_per_iteration`, `waits_inside` (ranks that wait for collectives inside of actions), `other_work`
-    (what ranks did outside of actions, by name), and `unrecorded`, the
+    (what ranks did outside of actions, by name), `pauses` (those of an IterationLedger), and `unrecorded`, the
     columns of causes of which nothing was recorded (analysis/unrecorded.py); they are 0 in these tables, and null in
     those of the report.
     """
@@ -89,6 +89,7 @@ class Explanation:
     tested: TriedChanges = NOTHING_TRIED
     waits_inside: tuple[int, ...] = ()
     other_work: pl.DataFrame = field(default_factory=pl.DataFrame)
+    pauses: pl.DataFrame = field(default_factory=pl.DataFrame)
     improvements: pl.DataFrame = field(default_factory=pl.DataFrame)
     iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
     phases: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -154,6 +155,7 @@ def explain(
         ),
         waits_inside=results.waits_inside,
         other_work=results.other_work,
+        pauses=results.pauses,
     )
     with_tables = _with_tables(explained, intermediates, results, chosen)
     return _with_improvements(with_tables, intermediates, counted.spans, steps, layers)

@@ -47,6 +47,7 @@ from stagescope.analysis.iteration.chained_losses import (
     measure_chained_losses,
 )
 from stagescope.analysis.iteration.ledger import (
+    IterationLedger,
     build_iteration_ledger,
     find_late_starts,
     measure_before_windows,
@@ -226,6 +227,11 @@ class Intermediates:
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
+        """The table of build_iteration_ledger."""
+        return self.iteration_ledger.table
+
+    @cached_property
+    def iteration_ledger(self) -> IterationLedger:
         """The result of build_iteration_ledger."""
         tables = (self.windows.bubbles, self.iteration_steps, self.ledger.ranks)
         return build_iteration_ledger(*tables, self.between_steps, self.before_windows)

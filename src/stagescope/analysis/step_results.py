@@ -40,8 +40,9 @@ class StepResults(NamedTuple):
 
     `samples` and `links` are samples of actions and messages, `messages` those of unusual steps, from match_messages;
     `reduction_waits` is from find_reduction_waits, `phases` is the table STEP_PHASES, `overlap` the table OVERLAP,
-    `other_work` from find_other_work, `own_work` from measure_own_work, and `outliers` the table OUTLIER_ACTIONS.
-    `waits_inside` are the ranks that wait for collectives inside of actions.
+    `other_work` from find_other_work, `own_work` from measure_own_work, `pauses` are those of an IterationLedger,
+    and `outliers` is the table OUTLIER_ACTIONS. `waits_inside` are the ranks that wait for collectives inside of
+    actions.
     """
 
     samples: StepSamples
@@ -52,6 +53,7 @@ class StepResults(NamedTuple):
     overlap: pl.DataFrame
     other_work: pl.DataFrame
     own_work: pl.DataFrame
+    pauses: pl.DataFrame
     outliers: pl.DataFrame
     waits_inside: tuple[int, ...]
 
@@ -83,6 +85,7 @@ def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
         overlap=measure_overlap(timeline.spans, bubbles, known.busy, known.actions).filter(is_counted),
         other_work=find_other_work(counted.spans),
         own_work=measure_own_work(windows, known.iteration_steps, known.between_steps.unions),
+        pauses=known.iteration_ledger.pauses.filter(is_counted),
         outliers=find_outlier_actions(known.actions, known.basis, lengths, chosen.counted, counted.spans),
         waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),
     )

@@ -19,7 +19,7 @@ while any rank reduces its gradients, the optimizer step of another one does not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -90,6 +90,17 @@ ITERATIONS = Table(
 )
 
 
+class IterationLedger(NamedTuple):
+    """`table` is the table ITERATIONS, and `pauses` when nothing was recorded before the windows of a pipeline began.
+
+    Pauses have a row per step, pipeline and the step that begins then (begins), which is `step` itself or the next one,
+    and their sum over the ranks (pause_ns). What is before the last collective between two steps is none.
+    """
+
+    table: pl.DataFrame
+    pauses: pl.DataFrame
+
+
 def measure_before_windows(
     bubbles: pl.DataFrame, steps: pl.DataFrame, unions: ActivityUnions, turns: pl.DataFrame
 ) -> pl.DataFrame:
@@ -123,8 +134,8 @@ def build_iteration_ledger(
     idle_ledger: pl.DataFrame,
     between: BetweenSteps,
     before: pl.DataFrame,
-) -> pl.DataFrame:
-    """Return the table ITERATIONS for `steps`, the table ITERATION_STEPS, with a row per rank and step.
+) -> IterationLedger:
+    """Return the ledger for `steps`, the table ITERATION_STEPS, with a row per rank and step.
 
     `bubbles` is what step_bubbles returns, `idle_ledger` is the table IDLE_LEDGER, `between` is from
     find_between_steps, `before` from measure_before_windows. Unattributed time outside of the window is negative if the
@@ -132,19 +143,34 @@ def build_iteration_ledger(
     """
     rows = _with_next(_rows(bubbles, steps, idle_ledger), before)
     unions = between.unions
+    after = _after(rows, unions, between)
     outside = [
         {name: before[name] for name in BEFORE},
         _waiting(rows, unions),
-        _after(rows, unions, between),
+        after,
+        _met(rows, between),
     ]
     totals = {column: sum(part[column] for part in outside if column in part) for column in OUTSIDE}
     inside = rows.select(CAUSE_COLUMNS)
     totals |= {name: totals[name] + inside[name] for name in OUTSIDE if name in inside.columns}
-    return (
+    table = (
         rows.with_columns(inside.get_columns())
         .with_columns(**totals)
         .select(pl.col(name).cast(dtype) for name, dtype in ITERATIONS.schema.items())
     )
+    return IterationLedger(table, _pauses(rows, before[UNATTRIBUTED], after[UNATTRIBUTED]))
+
+
+def _pauses(rows: pl.DataFrame, before_ns: pl.Series, after_ns: pl.Series) -> pl.DataFrame:
+    """Return the pauses of an IterationLedger; `before_ns` and `after_ns` are unattributed outside of the windows.
+
+    A step that follows another one has a row, even without a pause.
+    """
+    keys = rows.select("step", "pipeline", "is_whole")
+    first = keys.with_columns(begins="step", pause_ns=before_ns).filter(pl.col("pause_ns") > 0)
+    following = keys.with_columns(begins=pl.col("step") + 1, pause_ns=after_ns.clip(0)).filter("is_whole")
+    every = pl.concat([first, following]).group_by("step", "pipeline", "begins").agg(pl.sum("pause_ns"))
+    return every.sort("step", "pipeline", "begins")
 
 
 def _rows(bubbles: pl.DataFrame, steps: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
@@ -174,25 +200,15 @@ def _with_next(rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
 
 
 def _after(rows: pl.DataFrame, unions: ActivityUnions, between: BetweenSteps) -> dict[str, pl.Series]:
-    """Return the parts of the interval between the end of the last window and the next step.
+    """Return the parts of the interval from the end of the last window to the next step, after the last collective.
 
-    Until the last collective on the path from the one to the other, all ranks have its parts.
+    That is the last one on the path from the one to the other; _met returns the parts until then.
     """
     settled = rows.select("step", "rank", "last_end_ns", "end_ns", "begins_next").join(
         between.settled, on="step", how="left", maintain_order="left"
     )
     since_ns = pl.max_horizontal("last_end_ns", "settled_ns")
-    parts = _after_collectives(settled.with_columns(since_ns=since_ns), unions)
-    sums = between.parts.group_by("step", "cause").agg(pl.sum("ns"))
-    for (cause,), part in sums.group_by("cause"):
-        met = rows.select("step").join(part, on="step", how="left", maintain_order="left")["ns"].fill_null(0)
-        parts[f"{cause}_ns"] = parts[f"{cause}_ns"] + met
-    return parts
-
-
-def _after_collectives(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, pl.Series]:
-    """Return the parts of the interval from `since_ns` to the next step."""
-    interval = _interval(rows, "since_ns", "end_ns")
+    interval = _interval(settled.with_columns(since_ns=since_ns), "since_ns", "end_ns")
     length_ns = interval["window_end_ns"] - interval["window_start_ns"]
     parts, known = {}, pl.Series("covered_ns", [0] * rows.height, dtype=pl.Int64)
     for count, name in enumerate(WAITED_FOR):
@@ -202,6 +218,16 @@ def _after_collectives(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, 
     recorded = unions.with_others(WAITED_FOR, rows["rank"])
     every = covered_with_awaited(interval, rows["begins_next"], recorded, unions.of_each([OTHER]))
     return {**parts, f"{OTHER}_ns": every - known, UNATTRIBUTED: length_ns - every}
+
+
+def _met(rows: pl.DataFrame, between: BetweenSteps) -> dict[str, pl.Series]:
+    """Return the parts until the last collective between the end of the last window and the next step, of all ranks."""
+    parts = {}
+    sums = between.parts.group_by("step", "cause").agg(pl.sum("ns"))
+    for (cause,), part in sums.group_by("cause"):
+        met = rows.select("step").join(part, on="step", how="left", maintain_order="left")
+        parts[f"{cause}_ns"] = met["ns"].fill_null(0)
+    return parts
 
 
 def _before(rows: pl.DataFrame, unions: ActivityUnions) -> dict[str, pl.Series]:

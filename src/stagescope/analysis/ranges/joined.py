@@ -246,6 +246,7 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
         overlap=OVERLAP.empty(),
         other_work=sum_other_work(pl.concat([each.other_work for each in parts])),
         own_work=sum_own_work(pl.concat([each.own_work for each in parts])),
+        pauses=pl.concat([each.pauses for each in parts]),
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
     )

@@ -41,7 +41,7 @@ COMPUTED = (
 
 EXPLAINED = (
     "outside_culprits", "late_ranks", "outliers", "idle", "iterations", "losses", "phases", "stage_costs", "stage_work",
-    "overlap", "other_work", "improvements", "critical_path",
+    "overlap", "other_work", "pauses", "improvements", "critical_path",
 )  # fmt: skip
 """Tables of an Explanation."""
 
