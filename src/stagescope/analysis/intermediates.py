@@ -255,7 +255,8 @@ class Intermediates:
     @cached_property
     def step_chain(self) -> StepChain | None:
         """The result of find_step_chain."""
-        return find_step_chain(self.actions, self.basis, self.timeline.spans, self.iteration_steps)
+        steps = self.iteration_steps
+        return find_step_chain(self.actions, self.basis, self.timeline.spans, steps, self.meetings)
 
     @cached_property
     def chained_losses(self) -> pl.DataFrame | None:

@@ -116,17 +116,18 @@ class StepChain:
 
 
 def find_step_chain(
-    actions: Actions, basis: ReplayBasis, spans: pl.DataFrame, steps: pl.DataFrame
+    actions: Actions, basis: ReplayBasis, spans: pl.DataFrame, steps: pl.DataFrame, meetings: pl.DataFrame
 ) -> StepChain | None:
     """Return the steps of a run as they follow each other, None if they do not overlap.
 
-    `steps` is the table ITERATION_STEPS.
+    `steps` is the table ITERATION_STEPS, `meetings` the table MEETINGS.
     """
     if actions.table.is_empty() or steps.is_empty():
         return None
     groups = group_actions(actions.table)
     gaps = find_step_gaps(actions, basis, groups, spans, steps)
-    return StepChain(basis.plan, groups, gaps) if steps_overlap(gaps, groups, spans, steps) else None
+    overlap = steps_overlap(gaps, groups, spans, steps, meetings)
+    return StepChain(basis.plan, groups, gaps) if overlap else None
 
 
 def measure_chained_losses(

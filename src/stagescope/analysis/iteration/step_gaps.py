@@ -94,11 +94,14 @@ def find_step_gaps(
     )
 
 
-def steps_overlap(gaps: StepGaps, groups: StepGroups, spans: pl.DataFrame, steps: pl.DataFrame) -> bool:
+def steps_overlap(
+    gaps: StepGaps, groups: StepGroups, spans: pl.DataFrame, steps: pl.DataFrame, meetings: pl.DataFrame
+) -> bool:
     """Return whether the ranks that begin a step do so without waiting for the last end of the one before.
 
-    `steps` is the table ITERATION_STEPS. Where no window reaches into the next step, as before a long reduction, only
-    ranks that each optimize a fixed time after their own end show that they do not wait for all others.
+    `steps` is the table ITERATION_STEPS, `meetings` the table MEETINGS. Where no window reaches into the next step, as
+    before a long reduction, only ranks that each optimize a fixed time after their own end show that they do not wait
+    for all others. After a step whose ranks meet at a collective between the optimizer and the next step, they do wait.
     """
     rows = np.flatnonzero(gaps.following != NONE)
     ends = groups.ranks[rows].with_columns(
@@ -116,20 +119,39 @@ def steps_overlap(gaps: StepGaps, groups: StepGroups, spans: pl.DataFrame, steps
     gap = pl.col("optimized") - pl.col("ended")
     of_steps = (
         known.join(steps.rename({"start_ns": "begin_ns"}), on="step")
+        .join(_meeting_steps(groups.ranks, meetings), on="step", how="left")
         .group_by("step")
         .agg(
             length=pl.first("end_ns") - pl.first("begin_ns"),
             early=pl.first("last_end_ns") - pl.col("ended").filter("is_source").max(),
             overlap=pl.first("last_end_ns") - pl.first("end_ns"),
-            goes_on=(gap.max() - gap.min() < pl.max("optimized") - pl.min("optimized")).fill_null(
-                value=False
-            ),
+            goes_on=(gap.max() - gap.min() < pl.max("optimized") - pl.min("optimized")).fill_null(value=False)
+            & pl.col("meets").is_null().all(),
         )
     )
     least_ns = LEAST_EARLY_FRACTION * _mean(of_steps["length"])
     if not of_steps.height or _mean(of_steps["early"]) <= least_ns:
         return False
     return _mean(of_steps["overlap"]) > least_ns or _mean(of_steps["goes_on"]) > HALF
+
+
+def _meeting_steps(ranks: pl.DataFrame, meetings: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps after which all ranks of every pipeline met at a collective and waited for the last one there.
+
+    Columns: step and meets, which is true. `ranks` has a row per rank and step.
+    """
+    keys = ["step", "pipeline"]
+    waited = meetings.filter(pl.col("waited") & (pl.col("done_ns") >= pl.col("last_ns")))
+    together = waited.join(ranks.select(*keys, "rank"), on=["step", "rank"])
+    present = together.group_by(*keys, "group", "sequence").agg(present=pl.col("rank").n_unique())
+    most = present.group_by(keys).agg(pl.max("present"))
+    sizes = ranks.group_by(keys).agg(size=pl.col("rank").n_unique())
+    met = (
+        sizes.join(most, on=keys, how="left")
+        .group_by("step")
+        .agg(meets=(pl.col("present") == pl.col("size")).fill_null(value=False).all())
+    )
+    return met.filter("meets")
 
 
 def _mean(values: pl.Series) -> float:
