@@ -10,7 +10,9 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.parallel import DistributedDataParallel
 
 MICROBATCHES, WIDTH, STEPS, BAD_STEP = 4, 8, 8, 5
 
@@ -41,24 +43,40 @@ def end_step(how, rank, step):
         dist.all_reduce(value)
 
 
+def make_stage(how):
+    """Return the stage of this rank: of four, or of two with two replicas."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    module = Stage(how, rank)
+    if how != "replicas":
+        return PipelineStage(module, rank, ranks, torch.device("cpu"))
+    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "pp"))
+    replica = DistributedDataParallel(module, process_group=mesh.get_group("dp"))
+    return PipelineStage(
+        replica, mesh.get_local_rank("pp"), 2, torch.device("cpu"), group=mesh.get_group("pp")
+    )
+
+
 def main(how):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    stage = PipelineStage(Stage(how, rank), rank, ranks, torch.device("cpu"))
+    rank = dist.get_rank()
+    stage = make_stage(how)
+    module = getattr(stage.submod, "module", stage.submod)
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.MSELoss())
     batch = torch.ones(2 * MICROBATCHES, WIDTH)
     for step in range(STEPS):
         if how == "stop":
             time.sleep(0.3)  # a recording has a file half a second after its first span
-        stage.submod.step, stage.submod.calls = step, 0
+        module.step, module.calls = step, 0
         if step == BAD_STEP and rank == 1 and how == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        if rank == 0:
+        if how == "replicas" and step == BAD_STEP and rank == 2:
+            time.sleep(1000)
+        if stage.is_first:
             schedule.step(batch)
         else:
-            schedule.step(**({"target": torch.zeros_like(batch)} if rank == ranks - 1 else {}))
+            schedule.step(**({"target": torch.zeros_like(batch)} if stage.is_last else {}))
         end_step(how, rank, step)
 
 

@@ -24,6 +24,7 @@ EXPECTED = {
     "receive": ([0, 3], "Ranks 0 and 3 wait for each other: rank 0 for rank 3 (all_reduce, number 5 in "),
     "sends": ([1, 2], "Ranks 1-2 wait for each other: rank 1 for rank 2 (send to rank 2)"),
     "mismatch": ([0, 1, 2, 3], "number 5: ranks 0-2 all_reduce, rank 3 all_gather."),
+    "replicas": ([2], "Rank 2 holds up the training: it has recorded nothing for"),
     "stop": ([1], "Rank 1 holds up the training: it exists, but has written nothing for"),
 }
 
@@ -96,6 +97,8 @@ def test_the_rank_that_holds_up_a_training_is_named(how, tmp_path, capsys):
     for state in report["ranks"]:
         is_asked = f"rank {state['rank']}, training thread, innermost call first:" in stacks
         assert is_asked or (how == "stop" and state["rank"] == 1)
+    if how == "replicas":
+        assert [state["chain"] for state in report["ranks"]] == [[1, 3, 2], [3, 2], [], [2]]
     if how == "sleep":
         assert [state["chain"] for state in report["ranks"]] == [[1, 2], [2], [], [2]]
         assert "hanging_training.py:" in report["sentences"][0]

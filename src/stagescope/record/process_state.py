@@ -49,7 +49,7 @@ def process_state(recorder: Recorder, *, all_threads: bool = False) -> Facts:
     frame = frames.get(thread)
     state: Facts = {"time_ns": now_ns(), "step": recorder.step}
     if frame is not None:
-        state["calls"] = _calls(frame, thread)
+        state["calls"] = [*_native_waits(recorder, frame), *_calls(frame, thread)]
         state["stack"] = stack_of(frame)
     groups = _issued(recorder)
     if groups:
@@ -80,6 +80,15 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 def _name(thread: int) -> str:
     known = threading._active.get(thread)  # type: ignore[attr-defined]  # noqa: SLF001  # current_thread would register it
     return f"{known.name if known is not None else 'unknown'} {thread}"[:MOST_CHARACTERS]
+
+
+def _native_waits(recorder: Recorder, frame: FrameType) -> Iterator[Facts]:
+    """Yield what C++ waits for below the innermost frame."""
+    codes = {each.f_code for each in _outwards(frame)}
+    for describe in list(recorder.waits_in_native_code):
+        found = describe(codes)
+        if found is not None:
+            yield found
 
 
 def _calls(frame: FrameType, thread: int) -> list[Facts]:

@@ -31,6 +31,7 @@ from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from types import CodeType
 
     from stagescope.record.control import Request
     from stagescope.record.coverage import Coverage
@@ -63,12 +64,12 @@ class Recorder(Emitter):
 
         `guards` has one entry per framework with hooks, `name_ids` the indexes of known names. `step_label` names the
         pipeline that runs the current step, `training_thread` is the id of the thread that has begun it. The functions
-        in `unfinished` record what is still
-        under way, before each step and at the end, where those in `at_end` follow; each is called if the collection
-        before it is not empty. Those in `in_child` discard, in a
-        forked child, what is still under way in its parent.
-        The functions in `issued_collectives` return how many collectives of each group were issued. `requested` is a
-        request of `stagescope control` that waits for its step, `applied_step` the first step of the last one.
+        in `unfinished` record what is still under way, before each step and at the end, where those in `at_end` follow;
+        each is called if the collection before it is not empty. Those in `in_child` discard, in a forked child, what is
+        still under way in its parent. The functions in `issued_collectives` return how many collectives of each group
+        were issued, those in `waits_in_native_code` the wait in progress, given the codes of the functions that the
+        training thread is in. `requested` is a request of `stagescope control` that waits for its step, `applied_step`
+        the first step of the last one.
         With `details_memory` the memory of a device is recorded at the end of each action, and not once a second; with
         `details_kernels`, `kernels` traces the recorded steps.
         """
@@ -87,6 +88,7 @@ class Recorder(Emitter):
         self.at_end: list[Callable[[], object]] = []
         self.in_child: list[Callable[[], object]] = []
         self.issued_collectives: list[Callable[[], dict[str, int]]] = []
+        self.waits_in_native_code: list[Callable[[Collection[CodeType]], dict[str, object] | None]] = []
         self.requested: Request | None = None
         self.applied_step = NONE
         self._coverage: Coverage | None = None

@@ -26,6 +26,11 @@ def reduction(number=5, operation="all_reduce"):
     return Call(WAIT, waits_for=(Call("collective", pair=number, name=f"{operation} in {GROUP}"),))
 
 
+def bucket_reduction(number, group):
+    name = f"all_reduce (async) in {group}"
+    return Call(WAIT, waits_for=(Call("grad_reduce", stage=1, pair=number, name=name),))
+
+
 def computing():
     return Call("backward", stage=2, microbatch=1)
 
@@ -74,6 +79,31 @@ def test_a_collective_waits_for_the_ranks_that_have_not_entered_it():
             "Ranks 0-2 wait for it."
         )
     ]
+
+
+def test_a_replica_waits_for_the_others_of_its_stage_in_the_reduction_of_its_backward():
+    """Ranks 0-1 and 2-3 are two pipelines; rank 2 loads data, so rank 3 has not reached the reduction."""
+    group = "mesh_dp 1,3 (2)"
+    report = find_hang(
+        [
+            state(0, receive(1, "recv_backward"), Call("backward")),
+            state(1, bucket_reduction(6, group), computing(), groups={group: 7}),
+            state(2, Call("data", name="data loading"), groups={"mesh_dp 0,2 (1)": 6}),
+            state(3, receive(2), groups={group: 6}),
+        ]
+    )
+    assert report.culprits == (2,)
+    assert [each.rank for each in report.chain_of(0)] == [1, 3, 2]
+    assert "all_reduce, number 6 in mesh_dp 1,3 (2)" in next(
+        row[3] for row in hang_rows(report) if row[0] == "1"
+    )
+
+
+def test_replicas_of_which_all_are_in_the_reduction_do_not_wait_for_each_other():
+    group = "default_pg 0,1 (0)"
+    states = [state(rank, bucket_reduction(6, group), groups={group: 7}, world_size=2) for rank in range(2)]
+    report = find_hang(states)
+    assert (report.culprits, report.waiting) == ((), {0: (), 1: ()})
 
 
 def test_ranks_that_wait_for_each_other_are_a_circle():

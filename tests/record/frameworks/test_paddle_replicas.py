@@ -68,6 +68,17 @@ def test_a_backward_ends_where_the_wait_of_its_replica_for_the_reduction_begins(
     assert (reductions["start_ns"] >= last["start_ns"]).all()
 
 
+def test_a_replica_that_has_entered_its_reduction_waits_for_the_other_one():
+    directory, _ = train("watched")
+    state = json.loads((directory.parent / "truth" / "state.json").read_text())
+    wait = state["calls"][0]
+    (reduction,) = wait["for"]
+    assert reduction == {
+        "call": "grad_reduce", "name": "all_reduce (async) in 0,1 (_default)", "stage": 0,
+        "pair": state["groups"]["0,1 (_default)"] - 1, "since_ns": wait["since_ns"],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("way", "each"), [("sharded", 2), ("direct", 8)])
 def test_each_reduce_of_sharding_stage_2_is_a_reduction_and_its_broadcasts_are_not(way, each):
     timeline, reductions = reductions_of(way)

@@ -22,6 +22,7 @@ from weakref import finalize
 
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
+from stagescope.record.frameworks.bucket_waits import BucketWaits
 from stagescope.record.frameworks.groups import group_of
 from stagescope.record.frameworks.shared import shared
 from stagescope.record.frameworks.works import works_of
@@ -74,6 +75,7 @@ class Collectives:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.works = works_of(recorder)
+        self.bucket_waits = BucketWaits(recorder)
         self.reductions = self.reduced = 0
         self.is_beside = False
         self._groups: dict[int, Group] = {}
@@ -307,9 +309,9 @@ class Collectives:
         return message_facts(kind, start_ns, name=self.recorder.name_text(name), pair=sequence)
 
     def _issued(self) -> dict[str, int]:
-        """Return the number of collectives that were issued in each group, read from the text of the counter."""
+        """Return the number of collectives that were issued in each group."""
         return {
-            group.text: int(repr(group.number.__self__)[len("count(") : -1])  # type: ignore[attr-defined]  # a method
+            group.text: group.issued + self.bucket_waits.count(group)
             for group in list(self._groups_by_text.values())
             if group.size > 1
         }

@@ -41,6 +41,11 @@ class Group:
             name = self.names[operation] = f"{operation} in {self.text}"
         return name
 
+    @property
+    def issued(self) -> int:
+        """How many collectives were numbered, read from the text of the counter."""
+        return int(repr(self.number.__self__)[len("count(") : -1])  # type: ignore[attr-defined]  # a method
+
     def rank(self, number: int) -> int:
         """Return the global rank of a member; `NONE` if it is not known."""
         return self.ranks[number] if 0 <= number < len(self.ranks) else NONE

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.clock import now_ns
 from stagescope.record.format import NONE
 from stagescope.record.frameworks.paddle_transfers import size_of
-from stagescope.record.frameworks.reductions import Buckets, place_of, record_buckets
+from stagescope.record.frameworks.reductions import ALL_REDUCE, Buckets, place_of, record_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +101,9 @@ class Replica:
             return
         self._computed_ns, self._computed = now_ns(), self._recorder.timer.begin()
         self._arrived.add(place)
+        # Unused parameters have no gradients, so that any of them may be the last one.
+        collectives = self._collectives
+        collectives.bucket_waits.begin(self, collectives.group_of(self._owner), ALL_REDUCE)
         if self._arrived >= self._first and place in self._first:
             self._start_ns = self._computed_ns
 
@@ -110,6 +113,7 @@ class Replica:
             return
         recorder = self._recorder
         self._end, self._end_ns = recorder.timer.begin(), now_ns()
+        self._collectives.bucket_waits.end(self)
         self._reduced.add(place)
         self._place = place_of(recorder)
         recorder.computed = (

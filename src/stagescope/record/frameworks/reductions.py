@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Action = tuple[int, int, int, int]
 
 
+ALL_REDUCE = f"all_reduce{ASYNCHRONOUS}"
+"""The operation that C++ issues inside a backward."""
+
+
 class Reduction:
     """Watches a function whose collectives reduce the gradients of a stage.
 
@@ -73,7 +77,7 @@ def record_buckets(collectives: Collectives, group: Group, buckets: Buckets) -> 
     """Record a reduction that C++ issues inside a backward, which ends, as an action, where the wait begins."""
     recorder = collectives.recorder
     size_bytes, place, start_ns, end_ns, computed, end = buckets
-    name, sequence = recorder.name_id(group.name(f"all_reduce{ASYNCHRONOUS}")), group.number()
+    name, sequence = recorder.name_id(group.name(ALL_REDUCE)), group.number()
     issued: Issued = (GRAD_REDUCE, name, sequence, size_bytes, place, start_ns, end_ns)
     recorder.timer.resolve(partial(collectives.emit, issued), computed, end)
 

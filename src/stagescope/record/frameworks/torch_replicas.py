@@ -21,7 +21,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from stagescope.record.clock import now_ns
-from stagescope.record.frameworks.reductions import Buckets, place_of, record_buckets
+from stagescope.record.frameworks.reductions import ALL_REDUCE, Buckets, place_of, record_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,6 +73,7 @@ class Replica:
 
     def _gradient_arrives(self, gradients: Any) -> None:
         del gradients
+        self.collectives.bucket_waits.end(self)
         model = self._model()
         if model is None:
             return
@@ -84,10 +85,16 @@ class Replica:
 
     def _wait_begins(self) -> None:
         self._computed, self._computed_ns = self.recorder.timer.begin(), now_ns()
+        model = self._model()
+        if model is not None:
+            self.collectives.bucket_waits.begin(
+                self, self.collectives.group_of(model.process_group), ALL_REDUCE
+            )
         _engine().queue_callback(self._at_end)
 
     def _wait_ends(self) -> None:
         end, end_ns = self.recorder.timer.begin(), now_ns()
+        self.collectives.bucket_waits.end(self)
         self._reduces = None if self._reduces is None else False
         model = self._model()
         if model is None:
