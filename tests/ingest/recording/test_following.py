@@ -52,6 +52,46 @@ def test_steps_are_complete_when_all_ranks_that_run_have_ended_the_next_one(tmp_
     assert follower.complete_step(is_over=True) == 4
 
 
+def cut_off(training, **left):
+    """Return a training whose ranks ended in the last step, after so many of its actions; others before it."""
+    cut = [[step for step in own[:-1]] for own in training]
+    for name, count in left.items():
+        rank = int(name.removeprefix("rank"))
+        cut[rank].append(training[rank][-1][:count])
+    return cut
+
+
+@pytest.mark.parametrize("left", [{"rank0": 3, "rank1": 1}, {f"rank{rank}": 2 for rank in range(RANKS)}])
+def test_the_step_in_which_processes_ended_is_not_complete(tmp_path, left):
+    write_training(tmp_path, cut_off(planted_training(STEPS, 0, (), 1), **left))
+    follower = Follower([tmp_path])
+    follower.read()
+    assert follower.latest_step == STEPS - 1
+    assert follower.complete_step() == follower.complete_step(is_over=True) == STEPS - 2
+
+
+def test_a_process_that_was_killed_in_a_step_and_ones_that_ended_in_it_have_the_same_last_step(tmp_path):
+    training = cut_off(planted_training(STEPS, 0, (), 1), rank0=3)
+    killed = [own[:-1] for own in training[1:2]]
+    write_training(tmp_path, training[:1])
+    write_training(tmp_path / "killed", [[], *killed], end=False)
+    (tmp_path / "killed" / "rank-00000.sscope").unlink()
+    follower = Follower([tmp_path])
+    follower.read()
+    assert follower.complete_step() < STEPS - 3
+    assert follower.complete_step(is_over=True) == STEPS - 3
+
+
+def test_ranks_without_steps_or_without_marked_steps_do_not_shorten_a_training_that_ended(tmp_path):
+    training = planted_training(STEPS, 0, (), 1)
+    training[1] = []
+    training[2] = [own[:-1] for own in training[2]]
+    write_training(tmp_path, training)
+    follower = Follower([tmp_path])
+    follower.read()
+    assert follower.complete_step() == STEPS - 1
+
+
 def test_forgotten_steps_are_not_in_memory_and_later_ones_are_complete(tmp_path):
     paths = write_training(tmp_path, planted_training(STEPS, 0, (), 1))
     follower = Follower([tmp_path])

@@ -88,12 +88,13 @@ class Follower:
 
         A process stores spans up to half a second after they end, and not quite in that order. Those of a step have
         arrived when the next step has ended, or without marked steps, when the one after it has spans. If the training
-        `is_over`, no process stores any more, and of one that was killed, the steps that ended are complete.
+        `is_over`, no process stores any more, and the steps before the first one that was cut off are complete.
         """
-        unfinished = [files for files in self._processes.values() if not files[-1].has_ended]
-        if not unfinished:
-            return self.latest_step
-        return max(-1, min(map(_ended_step, unfinished)) - (not is_over))
+        running = [files for files in self._processes.values() if not files[-1].has_ended]
+        if is_over or not running:
+            cut = (step for files in self._processes.values() if (step := _step_before_cut(files)) is not None)
+            return min(cut, default=self.latest_step)
+        return max(-1, min(map(_ended_step, running)) - 1)
 
     @property
     def has_processes(self) -> bool:
@@ -166,8 +167,22 @@ def _cut_step(files: Sequence[FollowedFile]) -> int:
 
 
 def _ended_step(files: Sequence[FollowedFile]) -> int:
+    """Return the last step that a process has ended; without marked steps, the one before the last with a span."""
     ended = max(file.ended_step for file in files)
     return ended if ended >= 0 else max(file.latest_step for file in files) - 1
+
+
+def _step_before_cut(files: Sequence[FollowedFile]) -> int | None:
+    """Return the step before the one that a process has begun and will not end, None without such a step.
+
+    The last step of a process that ended in step 20 has spans, but no end, unless steps are not marked at all.
+    """
+    latest = max(file.latest_step for file in files)
+    is_marked = any(file.ended_step >= 0 for file in files)
+    if latest < 0 or (files[-1].has_ended and not is_marked):
+        return None
+    ended = _ended_step(files)
+    return None if files[-1].has_ended and ended >= latest else ended
 
 
 def _latest_processes(files: Iterable[FollowedFile]) -> dict[int, list[FollowedFile]]:
