@@ -21,6 +21,8 @@ from stagescope import api
 from stagescope.cli import main
 from stagescope.cli.watch import EXIT_ALARM
 from stagescope.cli.watch_output import View
+from stagescope.ingest.recording.frames import read_contents
+from stagescope.record import format as fmt
 from stagescope.vocabulary.errors import InputError, UsageError
 
 TRAINING = Path(__file__).parents[1] / "slowing_training.py"
@@ -231,6 +233,28 @@ def test_a_recording_that_becomes_shorter_is_an_error(tmp_path):
     paths[0].write_bytes(paths[0].read_bytes()[:500])
     with pytest.raises(InputError, match="shorter"):
         watcher.update()
+
+
+def end_by(path, **facts):
+    """Add the end that a process writes."""
+    data = path.read_bytes()
+    number = sum(isinstance(item, fmt.Frame) for item in fmt.scan_frames(data))
+    spans = len(read_contents(data).spans)
+    end = json.dumps({"spans": spans, "dropped_spans": 0, **facts}).encode()
+    path.write_bytes(data + fmt.encode_frame(number, fmt.END, end))
+
+
+def test_a_training_that_an_exception_ended_is_an_alarm(tmp_path, capsys):
+    training = [[own[:2] for own in steps] for steps in planted_training(3, SLOW_RANK, (), 1)]
+    for path in write_training(tmp_path, training, end=False):
+        end_by(path, reason="exception", exception="RuntimeError")
+    assert main(["watch", str(tmp_path), "--json"]) == EXIT_ALARM
+    *steps, stopped = events(capsys)
+    assert [event["step"] for event in steps if event["event"] == "step"] == [
+        0,
+        1,
+    ]  # and not the one of the crash
+    assert stopped["sentences"][0] == "The training is over: ranks 0-3 ended by an exception."
 
 
 def test_a_training_that_is_started_again_begins_a_new_history(tmp_path):

@@ -31,16 +31,16 @@ def program(after, before="pass"):
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "printed"),
+    ("end", "code", "printed", "exception"),
     [
-        ("pass", 0, ""),
-        ("sys.exit(3)", 3, ""),
-        ("sys.exit('a message')", 1, "a message"),
-        ("raise ValueError('mine')", 1, "ValueError: mine"),
-        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
+        ("pass", 0, "", None),
+        ("sys.exit(3)", 3, "", None),
+        ("sys.exit('a message')", 1, "a message", None),
+        ("raise ValueError('mine')", 1, "ValueError: mine", "ValueError"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
-def test_exit_keeps_code_and_output_and_is_recorded(tmp_path, end, code, printed):
+def test_exit_keeps_code_and_output_and_is_recorded(tmp_path, end, code, printed, exception):
     done = run_child(program(end), tmp_path)
     bare = run_child(f"import sys; {end}")
     assert (done.returncode, done.stdout) == (bare.returncode, bare.stdout) == (code, "")
@@ -51,7 +51,46 @@ def test_exit_keeps_code_and_output_and_is_recorded(tmp_path, end, code, printed
     )
     contents = only_contents(tmp_path)
     assert microbatches(contents) == list(range(10))
-    assert contents.end == {"spans": 10, "dropped_spans": 0, "reason": "exit"}
+    reason = {"reason": "exit"} if exception is None else {"reason": "exception", "exception": exception}
+    assert contents.end == {"spans": 10, "dropped_spans": 0, **reason}
+
+
+@pytest.mark.parametrize(
+    ("body", "exception"),
+    [
+        ("raise KeyError(1)", "KeyError"),
+        ("try: 1 / 0\n    except ArithmeticError: sys.exit(1)", "ZeroDivisionError"),
+        ("try: 1 / 0\n    except ArithmeticError: sys.exit(0)", None),
+        ("pass", None),
+    ],
+)
+def test_the_exception_that_ends_a_child_of_multiprocessing_is_recorded(tmp_path, body, exception):
+    code = f"""
+import multiprocessing, sys
+from stagescope import record
+def work(directory):
+    record.start(directory)
+    with record.span("forward", microbatch=0, stage=0):
+        pass
+    {body}
+if __name__ == "__main__":
+    child = multiprocessing.get_context("fork").Process(target=work, args=(sys.argv[1],))
+    child.start()
+    child.join()
+"""
+    assert run_child(code, tmp_path).returncode == 0
+    assert only_contents(tmp_path).end.get("exception") == exception
+
+
+def test_an_exception_that_was_handled_or_has_an_unusual_type_ends_a_recording_like_any_other(tmp_path):
+    handled = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass"
+    assert run_child(program(handled), tmp_path / "handled").returncode == 0
+    assert only_contents(tmp_path / "handled").end["reason"] == "exit"
+    unusual = "class Unusual(Exception):\n    __module__ = None\nraise Unusual"
+    done, bare = run_child(program(unusual), tmp_path / "unusual"), run_child(unusual)
+    assert done.returncode == bare.returncode == 1
+    assert done.stderr.splitlines()[-1] == bare.stderr.splitlines()[-1]
+    assert only_contents(tmp_path / "unusual").end["exception"].endswith("Unusual")
 
 
 def test_spans_of_threads_that_outlive_the_main_thread_are_stored(tmp_path):

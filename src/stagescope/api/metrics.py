@@ -192,10 +192,10 @@ METRICS: tuple[Metric, ...] = (
         "stagescope_alarms_active", "Alarms that last.", lambda snapshot: _single(len(snapshot.active_alarms))
     ),
     Metric(
-        "stagescope_hangs_total", "How often the training stopped: a hang, or killed ranks.",
+        "stagescope_hangs_total", "How often the training stopped: a hang, killed ranks, or an exception.",
         lambda snapshot: _single(snapshot.hangs), is_count=True,
     ),
-    Metric("stagescope_hung", "1 while the training hangs or ranks were killed, 0 otherwise.", _hung),
+    Metric("stagescope_hung", "1 while the training hangs or has crashed, 0 otherwise.", _hung),
     Metric("stagescope_ranks", "Ranks with a recording, by what they do.", _processes, ("condition",)),
     Metric(
         "stagescope_dropped_spans_total", "Spans that the recorder dropped, as far as recordings state it.",

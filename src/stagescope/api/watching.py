@@ -77,7 +77,7 @@ class Update:
     processes
         What the processes are doing, and why the training hangs, if it does.
     stopped, continues
-        Whether the training hangs or ranks were killed since the last update, or it continues after a hang.
+        Whether the training has hung or crashed since the last update, or continues after a hang.
     has_more
         Whether there is more to read: recordings that exist already are read in parts.
     stages

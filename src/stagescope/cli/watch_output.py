@@ -88,7 +88,8 @@ class Log:
             self._status_s = time.monotonic()
             echo(headline(self._watcher.alarms, self._last, self._skipped, update.dropped_spans))
         if update.is_over:
-            echo(next(_sentences(update)))
+            for sentence in _sentences(update):
+                echo(sentence)
 
 
 class View:

@@ -36,6 +36,10 @@ class ProcessState:
         Training step that is in progress or was last.
     end_reason
         Why it ended, such as ``exit``; None while it runs, or if it was killed.
+    exception
+        Type of the exception that ended it, if one did.
+    ended_ns
+        When it ended its recording, on the wall clock of its machine; None unless it has.
     written_s
         Seconds since it last wrote anything: its writer thread writes every four seconds.
     quiet_s
@@ -68,6 +72,8 @@ class ProcessState:
     pid: int | None = None
     step: int | None = None
     end_reason: str | None = None
+    exception: str | None = None
+    ended_ns: int | None = None
     written_s: float = 0.0
     quiet_s: float | None = None
     steps_per_s: float = 0.0

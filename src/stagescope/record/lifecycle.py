@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SIGNAL_FLUSH_TIMEOUT_S = 2.0
 MAIN_THREAD_GRACE_S = 1.0
+MAX_EXCEPTION_CHARACTERS = 200
 _SIGTERM = {signal.SIGTERM}
 _kept_open: list[Writer] = []
 """Writers that were stopped outside the main thread. Only the main thread may call `set_wakeup_fd`, so the C-level
@@ -114,7 +115,8 @@ class Lifecycle:
 
     def _at_exit(self) -> None:
         if self._attached_pid == os.getpid():
-            self._recorder.stop("exit")
+            name = exception_name()
+            self._recorder.stop("exit" if name is None else "exception", exception=name)
 
     def before_fork(self) -> None:
         """Block SIGTERM during the fork: the child would write a signal into the parent's pipe, and end the parent."""
@@ -153,6 +155,32 @@ def _register_at_fork(of_lifecycle: weakref.ref[Lifecycle]) -> None:
         after_in_parent=make(Lifecycle.after_fork),
         after_in_child=make(Lifecycle.begin_in_child),
     )
+
+
+def exception_name() -> str | None:
+    """Return the type of the exception that ends this process, None without one; called at exit.
+
+    Python keeps the last exception that it has printed, so no hook is needed: one would be seen by the training. A
+    child of multiprocessing runs its finalizers while the exception is raised. One that caught it and exits with a
+    code, as those of torch.multiprocessing do, is known from the context of this exit.
+    """
+    try:
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            error = error.__context__ if error.code not in (None, 0) else None
+        elif error is None and not hasattr(
+            sys, "ps1"
+        ):  # in an interactive session, it is that of any command
+            error = getattr(sys, "last_value", None)
+        if error is None:
+            return None
+        kind = type(error)
+        name = (
+            kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        )
+    except Exception:  # noqa: BLE001  # the training's own classes, and code objects of its own
+        return None
+    return name[:MAX_EXCEPTION_CHARACTERS]
 
 
 def _is_main_thread() -> bool:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FLUSH_TIMEOUT_S = 5.0
 # Together with the flush, this has to fit into the time between SIGTERM and SIGKILL.
 RESCUE_TIMEOUT_S = 1.5
-FREE_ENDS = ("exit", "stop")
+FREE_ENDS = ("exit", "exception", "stop")
 """Reasons of an end at which no thread of the training can hold the lock of an allocator."""
 
 
@@ -263,8 +263,11 @@ class Recorder(Emitter):
         writer = self._writer
         return writer.flush(timeout_s) if writer else True
 
-    def stop(self, reason: str) -> None:
-        """Write everything and the END frame, and stop the writer. Calling it again has no effect."""
+    def stop(self, reason: str, *, exception: str | None = None) -> None:
+        """Write everything and the END frame, and stop the writer. Calling it again has no effect.
+
+        `exception` is the type of the exception that ended the process.
+        """
         self._call_all(*(record for pending, record in self.unfinished if pending), *self.at_end)
         if reason in FREE_ENDS:
             self.timer.sample_memory()
@@ -276,6 +279,7 @@ class Recorder(Emitter):
             self.waiting_thread = 0
             writer, self._writer = self._writer, None
         if writer:
+            self._recording.exception = exception
             writer.stop(reason)
         self._pool.close()
 

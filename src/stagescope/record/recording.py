@@ -83,6 +83,7 @@ class Recording:
         self._next_anchor_s = 0.0
         self._warned: set[str] = set()
         self.keeps_without_spans = False
+        self.exception: str | None = None
 
     def write_into(self, directory: str) -> None:
         """Change the output directory. Has no effect once the file exists."""
@@ -213,6 +214,8 @@ class Recording:
         self.write_drops(self._dropped)
         self._append(CLOCK, ANCHOR.pack(*read_anchor()))
         end = {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
+        if self.exception is not None:
+            end["exception"] = self.exception
         self._append_end(end)
         self._warn_if_deleted()
         self.close()

@@ -64,7 +64,7 @@ def call_text(call: Call) -> str:
 def doing_text(state: ProcessState, condition: str) -> str:
     """Return what a process is doing, as a part of a sentence that begins with its rank."""
     if condition == ENDED:
-        return f"has ended ({state.end_reason})"
+        return f"has ended ({state.exception or state.end_reason})"
     if condition == GONE:
         return f"was killed or crashed: its process {state.pid} does not exist any more"
     if condition == SILENT:
@@ -97,15 +97,7 @@ def hang_sentences(report: HangReport) -> list[str]:
     """Return why the training does not go on, the most important sentence first."""
     states = {state.rank: state for state in report.states}
     if report.outcome == IS_OVER:
-        killed = [rank for rank, condition in report.conditions.items() if condition == GONE]
-        ended = [rank for rank in states if rank not in killed]
-        parts = (
-            [f"{ranks_text(killed)} {'was' if len(killed) == 1 else 'were'} killed or crashed"]
-            if killed
-            else []
-        )
-        parts += [f"{ranks_text(ended)} ended"] if ended else []
-        return [f"The training is over: {', '.join(parts)}."]
+        return list(_end_sentences(report))
     if report.outcome != HANGS:
         return ["The training is running: no rank has stopped recording."]
     found = [
@@ -124,6 +116,24 @@ def hang_sentences(report: HangReport) -> list[str]:
         doing = doing_text(states[rank], report.conditions[rank])
         found.append(f"Rank {rank} holds up the training: it {doing}.{_followers(report, rank)}")
     return found or [f"{len(report.waiting)} ranks wait, and nothing that they wait for is known."]
+
+
+def _end_sentences(report: HangReport) -> Iterator[str]:
+    """Yield how the processes ended, and which one was the first if an exception ended one."""
+    killed = [rank for rank, condition in report.conditions.items() if condition == GONE]
+    failed = [rank for rank in report.failed if rank not in killed]
+    ended = [rank for rank in report.conditions if rank not in {*killed, *failed}]
+    parts = []
+    if killed:
+        parts.append(f"{ranks_text(killed)} {'was' if len(killed) == 1 else 'were'} killed or crashed")
+    parts += [f"{ranks_text(failed)} ended by an exception"] if failed else []
+    parts += [f"{ranks_text(ended)} ended"] if ended else []
+    yield f"The training is over: {', '.join(parts)}."
+    first = next((state for state in report.states if state.rank == report.first_to_end), None)
+    if first is not None and first.rank in failed:
+        yield f"Rank {first.rank} ended first, by {first.exception}."
+    elif first is not None:
+        yield f"Rank {first.rank} ended first, without an exception."
 
 
 def _operations(operations: dict[str, tuple[int, ...]]) -> str:
@@ -178,7 +188,7 @@ def _cell(state: ProcessState, condition: str) -> str:
         return f"{what}, for {age}"
     if condition == RUNNING and not state.is_recorded:
         return "not recorded"
-    return f"{state.end_reason}" if condition == ENDED else f"{age} ago"
+    return f"{state.exception or state.end_reason}" if condition == ENDED else f"{age} ago"
 
 
 def hang_json(report: HangReport) -> dict[str, Any]:
@@ -202,6 +212,8 @@ def _rank_json(report: HangReport, state: ProcessState) -> dict[str, Any]:
         "pid": state.pid,
         "condition": report.conditions[state.rank],
         "step": state.step,
+        "end_reason": state.end_reason,
+        "exception": state.exception,
         "is_recorded": state.is_recorded,
         "quiet_s": state.quiet_s,
         "written_s": state.written_s,

@@ -106,6 +106,38 @@ def test_replicas_of_which_all_are_in_the_reduction_do_not_wait_for_each_other()
     assert (report.culprits, report.waiting) == ((), {0: (), 1: ()})
 
 
+@pytest.mark.parametrize(
+    ("exceptions", "sentences"),
+    [
+        (
+            [("OSError", 20), ("RuntimeError", 10)],
+            [
+                "The training is over: ranks 0-1 ended by an exception.",
+                "Rank 1 ended first, by RuntimeError.",
+            ],
+        ),
+        (
+            [("OSError", 20), (None, 10)],
+            [
+                "The training is over: rank 0 ended by an exception, rank 1 ended.",
+                "Rank 1 ended first, without an exception.",
+            ],
+        ),
+        ([("KeyboardInterrupt", 20), (None, 10)], ["The training is over: ranks 0-1 ended."]),
+    ],
+)
+def test_a_training_that_ended_by_an_exception_has_stopped_and_the_first_rank_is_named(exceptions, sentences):
+    report = find_hang(
+        [
+            state(rank, end_reason="exception" if exception else "exit", exception=exception, ended_ns=ended)
+            for rank, (exception, ended) in enumerate(exceptions)
+        ]
+    )
+    assert hang_sentences(report) == sentences
+    assert report.has_stopped == (len(sentences) > 1)
+    assert not report.is_hung
+
+
 def test_ranks_that_wait_for_each_other_are_a_circle():
     report = find_hang(
         [

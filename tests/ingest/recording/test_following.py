@@ -54,7 +54,7 @@ def test_steps_are_complete_when_all_ranks_that_run_have_ended_the_next_one(tmp_
 
 def cut_off(training, **left):
     """Return a training whose ranks ended in the last step, after so many of its actions; others before it."""
-    cut = [[step for step in own[:-1]] for own in training]
+    cut = [own[:-1] for own in training]
     for name, count in left.items():
         rank = int(name.removeprefix("rank"))
         cut[rank].append(training[rank][-1][:count])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from stagescope.model.process_states import ProcessState
 
+INTERRUPT = "KeyboardInterrupt"
 TRAINS, HANGS, IS_OVER = "trains", "hangs", "is over"
 """Outcomes: all ranks that have not ended record spans; at least one has stopped; all have ended."""
 
@@ -64,8 +65,25 @@ class HangReport:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the training hangs, or is over because ranks were killed."""
-        return self.is_hung or GONE in self.conditions.values()
+        """Whether the training hangs, or is over because ranks were killed or ended by an exception."""
+        return (
+            self.is_hung
+            or GONE in self.conditions.values()
+            or (self.outcome == IS_OVER and bool(self.failed))
+        )
+
+    @property
+    def failed(self) -> tuple[int, ...]:
+        """The ranks that an exception has ended; an interrupt, such as Ctrl-C, is none."""
+        return tuple(state.rank for state in self.states if state.exception not in (None, INTERRUPT))
+
+    @property
+    def first_to_end(self) -> int | None:
+        """The rank that ended first, if the training is over because of an exception; None if it was killed."""
+        if self.outcome != IS_OVER or not self.failed or GONE in self.conditions.values():
+            return None
+        ended = [(state.ended_ns, state.rank) for state in self.states if state.ended_ns is not None]
+        return min(ended)[1] if ended else None
 
     def chain_of(self, rank: int) -> tuple[Waiting, ...]:
         """Return what a rank waits for, what that rank waits for, and so on to a culprit; each rank once."""

@@ -91,6 +91,11 @@ class FollowedFile:
         """Whether the process has ended its recording in this file."""
         return self._contents.end is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an exception has ended the process."""
+        return "exception" in (self._contents.end or {})
+
     def read(self, most_bytes: int) -> None:
         """Read what was added, at most so many bytes; `has_more` is whether there may be more.
 

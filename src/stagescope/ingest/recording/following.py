@@ -92,7 +92,9 @@ class Follower:
         """
         running = [files for files in self._processes.values() if not files[-1].has_ended]
         if is_over or not running:
-            cut = (step for files in self._processes.values() if (step := _step_before_cut(files)) is not None)
+            cut = (
+                step for files in self._processes.values() if (step := _step_before_cut(files)) is not None
+            )
             return min(cut, default=self.latest_step)
         return max(-1, min(map(_ended_step, running)) - 1)
 
@@ -175,11 +177,13 @@ def _ended_step(files: Sequence[FollowedFile]) -> int:
 def _step_before_cut(files: Sequence[FollowedFile]) -> int | None:
     """Return the step before the one that a process has begun and will not end, None without such a step.
 
-    The last step of a process that ended in step 20 has spans, but no end, unless steps are not marked at all.
+    The last step of a process that ended in step 20 has spans, but no end, unless steps are not marked at all: then
+    it was cut off if an exception ended the process.
     """
     latest = max(file.latest_step for file in files)
     is_marked = any(file.ended_step >= 0 for file in files)
-    if latest < 0 or (files[-1].has_ended and not is_marked):
+    has_left = files[-1].has_ended and not files[-1].has_failed
+    if latest < 0 or (has_left and not is_marked):
         return None
     ended = _ended_step(files)
     return None if files[-1].has_ended and ended >= latest else ended

@@ -143,6 +143,8 @@ def _state(path: Path, contents: Contents, rank: int, modified_s: float) -> Proc
         pid=_number(header.get("pid")),
         step=_step(contents, raw),
         end_reason=_text(contents.end.get("reason")) or "exit" if contents.end else None,
+        exception=_text((contents.end or {}).get("exception")),
+        ended_ns=_wall_ns(contents, max(moments, default=0)) if contents.end else None,
         written_s=written_s,
         quiet_s=None if quiet_s is None else max(0.0, quiet_s),
         steps_per_s=_steps_per_s(contents),
