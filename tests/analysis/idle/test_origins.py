@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 
+from random_pipelines import timeline_of as timeline_of_rows
 from stagescope.analysis.intermediates import intermediates_of
 from truth.causes import Excess, Place, loading, slow_actions, slow_link, slow_rank, slow_stages
 from truth.engine import simulate
@@ -94,3 +95,18 @@ def test_origin_of_a_blocked_send_is_the_slow_receiver():
     ledger = ledger_of(slow_stages(base, {2: 1.5, 6: 1.5}))
     found = ledger.origins.filter(cause="blocked_on_send").group_by("rank").agg(pl.sum("added_ns"))
     assert found.sort("added_ns")["rank"][-1] == 2
+
+
+def test_reduction_without_a_message_comes_from_the_action_before_it():
+    """Actions that occur twice in a step, as without numbers of steps, depend on nothing."""
+    rows = [("compute", kind, start, start + 9) for start, kind in ((0, "forward"), (10, "backward"))]
+    rows.append(("comm", "grad_reduce", 20, 50))
+    names = ("lane", "kind", "start_ns", "end_ns")
+    spans = [
+        {"rank": 0, "step": 0, "stage": 0, "microbatch": None if lane == "comm" else 0}
+        | dict(zip(names, (lane, kind, (start + at) * MS, (end + at) * MS), strict=True))
+        for at in (0, 100)
+        for lane, kind, start, end in rows
+    ]
+    found = intermediates_of(timeline_of_rows(spans, 1)).ledger.origins.filter(cause="gradient_reduction")
+    assert found.select("rank", "stage", "kind").rows() == [(0, 0, "backward")]

@@ -131,7 +131,8 @@ def _part(
     if cause == REDUCED:
         # The action whose gradients were reduced: the producer of the message, or the one before on the rank.
         before = action - (table["place"].to_numpy()[action] > 0)
-        action = np.where(is_link, needs["needs"].to_numpy()[shares.need], before)
+        producer = np.append(needs["needs"].to_numpy(), NONE)[shares.need]
+        action = np.where(is_link, producer, before)
     if cause in OF_RECEIVERS:
         receiver = np.append(late, NONE)[shares.need]
         action = np.where(is_link & (receiver != NONE), receiver, action)
