@@ -218,6 +218,52 @@ def test_an_unreadable_file_is_an_error(tmp_path, monkeypatch):
     assert str(error.value) == f"cannot read {tmp_path / 'a.r'}: Permission denied"
 
 
+@pytest.fixture
+def refuse(monkeypatch):
+    """Return a function that makes the system refuse a path, also for root."""
+
+    def refused(path):
+        for name in ("open", "scandir"):
+            system = getattr(os, name)
+
+            def call(given, *rest, system=system):
+                if str(given) == str(path):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+                return system(given, *rest)
+
+            monkeypatch.setattr(os, name, call)
+
+    return refused
+
+
+@pytest.mark.parametrize("name", ["below", "below/b.b", "below/deep"])
+def test_what_the_system_refuses_to_read_in_a_directory_makes_the_data_partial(name, folder, refuse):
+    refuse(folder / name)
+    [note] = find_inputs([folder], REGISTRY).diagnostics
+    assert (note.severity, note.code, note.source) == ("error", "file.unreadable", str(folder / name))
+    assert note.message == f"not read: cannot read {folder / name}: Permission denied"
+
+
+def test_a_directory_in_which_nothing_can_be_read_is_an_error_that_names_the_reason(tmp_path, refuse):
+    (tmp_path / "below").mkdir()
+    refuse(tmp_path / "below")
+    with pytest.raises(InputError, match=r"cannot read .*below: Permission denied"):
+        find_inputs([tmp_path], REGISTRY)
+
+
+def test_directories_for_repairs_of_a_file_system_have_no_files_of_a_run(folder, refuse):
+    (folder / "lost+found").mkdir()
+    refuse(folder / "lost+found")
+    assert not find_inputs([folder], REGISTRY).diagnostics
+
+
+def test_of_traces_with_any_name_those_that_cannot_be_read_are_stated(tmp_path, refuse):
+    refuse(tmp_path / "below" / "b.json")
+    inputs = by_content(tmp_path, a="", b="")
+    assert [file.name for files in inputs.files.values() for file in files] == ["a.json"]
+    assert [(note.severity, note.code) for note in inputs.diagnostics] == [("error", "file.unreadable")]
+
+
 def by_content(tmp_path, **files):
     """Write traces of forward and backward under these names, with their argument as prefix of the content."""
     event = {"ph": "X", "name": "forward_0", "ts": 0, "dur": 1, "pid": 0, "tid": 0}

@@ -79,7 +79,7 @@ class ByteStream:
         except FileNotFoundError:
             raise InputError.no_such_path(path) from None
         except OSError as reason:
-            raise InputError.cannot_read(path, reason) from None
+            raise InputError.cannot_read(path, reason) from reason
         self._is_packed = magic.startswith((GZIP_MAGIC, ZSTD_MAGIC))
         self._blocks = self._without_mark(self._within_limits(self._unpacked(magic)))
         self._rest = memoryview(b"")
@@ -163,7 +163,7 @@ class ByteStream:
                     yield block
                     size_bytes = OUTPUT_BYTES
         except OSError as reason:
-            raise InputError.cannot_read(self.path, reason) from None
+            raise InputError.cannot_read(self.path, reason) from reason
 
     def _gzip(self) -> Iterator[bytes]:
         """Yield the content of all members of a gzip file, at most OUTPUT_BYTES at a time."""
