@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from column_blobs import read_blob
-from stagescope.api import compare, saved_reports, view_run
+from stagescope.api import code_checksums, compare, view_run
 from stagescope.api.run_views import RunFiles, state_of, view_compared
 from stagescope.model import Timeline
 from stagescope.reports.comparison_sentences import comparison_sentences
@@ -47,18 +47,18 @@ def test_a_run_that_other_code_kept_is_read_again(run, tmp_path, monkeypatch):
     version = view_run(path).version
     assert view_run(path).version == version
     package = tmp_path / "stagescope"
-    shutil.copytree(Path(saved_reports.__file__).parents[1], package)
-    monkeypatch.setattr(saved_reports, "__file__", str(package / "api" / "saved_reports.py"))
-    saved_reports.checksum_of_code.cache_clear()
+    shutil.copytree(Path(code_checksums.__file__).parents[1], package)
+    monkeypatch.setattr(code_checksums, "__file__", str(package / "api" / "code_checksums.py"))
+    code_checksums.checksum_of_code.cache_clear()
     assert view_run(path).version == version
     for part in ("viewer/run_data.py", "reports/live_status.py", "analysis/report.py", "ingest/merge.py"):
         with (package / part).open("a", encoding="utf-8") as file:
             file.write("# changed\n")
-        saved_reports.checksum_of_code.cache_clear()
+        code_checksums.checksum_of_code.cache_clear()
         changed = view_run(path).version
         assert changed != version
         version = changed
-    saved_reports.checksum_of_code.cache_clear()
+    code_checksums.checksum_of_code.cache_clear()
 
 
 def test_a_changed_mapping_is_read_again(tmp_path):

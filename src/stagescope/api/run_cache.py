@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope import __version__
+from stagescope.api.code_checksums import STORING, checksum_of_code
 from stagescope.api.live_training import is_running
 from stagescope.api.reading import RunFacts, inputs_of, read_options
-from stagescope.api.saved_reports import checksum_of_code
 from stagescope.api.stored_runs import stated
 from stagescope.api.storing import store
 from stagescope.ingest.discover import files_below
@@ -65,8 +65,6 @@ DIRECT = frozenset({"stored", "parquet"})
 """Readers of what is read directly, because it is a table already."""
 LIBRARIES = ("filelock", "pyarrow")
 """Of the extra `store`. Without them, nothing is stored."""
-CODE = ("clocks", "exporters/stored_run", "ingest", "model", "record/format.py", "vocabulary")
-"""Parts whose code determines what is stored."""
 STATE, RUN = "state.json", "run.stagescope"
 
 
@@ -161,7 +159,7 @@ def _expanded_bytes(file: Path) -> int:
 def _key(files: list[Path], facts: RunFacts, *, align: bool) -> str:
     """Return the name of the entry: of the same files, read the same way by the same code, whatever is in them."""
     how = {name: value for name, value in stated(facts).items() if name != "steps"}
-    parts = [__version__, str(VERSION), checksum_of_code(CODE), json.dumps([how, align], sort_keys=True)]
+    parts = [__version__, str(VERSION), checksum_of_code(STORING), json.dumps([how, align], sort_keys=True)]
     sum_ = hashlib.sha256("\0".join(parts).encode(errors="surrogatepass"))
     for file in files:
         sum_.update(f"\0{file.resolve()}".encode(errors="surrogatepass"))

@@ -150,25 +150,30 @@ def span_count(part: RunPart) -> int:
     return sum(process.facts.spans for process in part.decisions.processes)
 
 
-def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[tuple[list[int], list[str]]]:
-    """Return the numbers of the parts with the paths of their files; those that share a file are together.
+def parts_to_store(
+    parts: Sequence[RunPart], expected: pl.DataFrame
+) -> list[tuple[list[int], dict[str, int]]]:
+    """Return the numbers of the parts with the paths and rows of their files; those that share a file are together.
 
-    `expected` has a row for each table, rank, pipeline and range of steps.
+    `expected` has the rows, n, of tables, ranks, steps, pipelines and ranges of steps.
     """
     part_of = {
         process.rank: number for number, part in enumerate(parts) for process in part.decisions.processes
     }
     path = pl.format("{}/pipeline={}/step_range={}/part.parquet", "table", "pipeline", "step_range")
-    placed = expected.select("rank", path=path).unique().sort("path", "rank")
+    files_of_ranks = expected.group_by("table", "pipeline", "step_range", "rank").agg(pl.sum("n"))
+    placed = files_of_ranks.select("rank", "n", path=path).sort("path", "rank")
+    rows: dict[str, int] = {}
     first: dict[str, int] = {}
     edges = [(number, number) for number in range(len(parts))]
-    for rank, name in placed.iter_rows():
+    for rank, count, name in placed.iter_rows():
+        rows[name] = rows.get(name, 0) + count
         edges.append((part_of[rank], first.setdefault(name, part_of[rank])))
     root = connected_ranks(edges)
     together: dict[int, list[int]] = {}
     for number in range(len(parts)):
         together.setdefault(root[number], []).append(number)
-    paths: dict[int, list[str]] = {}
+    files: dict[int, dict[str, int]] = {}
     for name, number in first.items():
-        paths.setdefault(root[number], []).append(name)
-    return [(group, paths.get(number, [])) for number, group in together.items()]
+        files.setdefault(root[number], {})[name] = rows[name]
+    return [(group, files.get(number, {})) for number, group in together.items()]

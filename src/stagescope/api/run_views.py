@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from stagescope import __version__
 from stagescope.api.analyses import compare
+from stagescope.api.code_checksums import checksum_of_code
 from stagescope.api.large_runs import find_large_run
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.api.run_cache import Input, Shown, cached_input
-from stagescope.api.saved_reports import checksum_of_code
 from stagescope.api.stored_runs import stated
 from stagescope.ingest.reader import ReadOptions
 from stagescope.viewer.analysis_data import gather_extras

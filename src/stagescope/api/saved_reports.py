@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +20,7 @@ from stagescope.analysis.saved import (
     saved_pieces,
     saved_tables,
 )
+from stagescope.api.code_checksums import checksum_of_code
 from stagescope.api.range_reports import analyzed_in_ranges
 from stagescope.api.reading import inputs_of, read_options
 from stagescope.api.stored_runs import alignment_of, open_stored_run, stated, stored_run_of
@@ -37,7 +37,7 @@ from stagescope.ingest.stored_run import (
 )
 from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.stored_run import CHECKSUM_BYTES, manifest_checksum
+from stagescope.model.stored_run import manifest_checksum
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
 from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force
@@ -212,18 +212,6 @@ def is_quick_to_analyze(manifest: Manifest) -> bool:
 def code_version() -> str:
     """Return the version of stagescope with a checksum of the code that computes a report."""
     return f"stagescope {__version__} {checksum_of_code(CODE)}"
-
-
-@cache
-def checksum_of_code(parts: tuple[str, ...]) -> str:
-    """Return a checksum of the code of some parts of the package, which are folders and modules."""
-    package = Path(__file__).parents[1]
-    sum_ = blake2b(digest_size=CHECKSUM_BYTES)
-    for part in parts:
-        place = package / part
-        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            sum_.update(path.read_bytes())
-    return sum_.hexdigest()
 
 
 def _stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tuple[Path, Manifest] | None:

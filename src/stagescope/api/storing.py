@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stagescope import __version__
+from stagescope.api.code_checksums import STORING, checksum_of_code
 from stagescope.api.fetched_paths import require_shared, with_source_addresses
 from stagescope.api.reading import check_count, clock_json, clock_report, inputs_of, read, read_options
 from stagescope.api.stored_runs import stated
@@ -107,6 +108,7 @@ def store(
         surveyed, known = _survey(inputs, options, how)
         sources = with_source_addresses(_sources(files, known, executor))
         wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
+        wanted = replace(wanted, code=checksum_of_code(STORING))
         wanted = replace(wanted, parts=_parts_before(directory, wanted, force=force))
         if surveyed is not None and surveyed.whole is None:
             begin = partial(storing, directory, wanted, on_written)
@@ -191,8 +193,9 @@ def _make_place(directory: Path) -> None:
 
 
 def _parts_before(directory: Path, wanted: Manifest, *, force: bool) -> tuple[Part, ...]:
-    """Return the parts of the run that is in the directory, if it is the wanted one.
+    """Return the parts of the run that is in the directory, if it is the wanted one and the same code stored it.
 
+    Other code may have divided the run into other files, or read other rows: then all files are written again.
     Raises OutputError for another run without `force`.
     """
     if not (directory / MANIFEST).is_file():
@@ -206,17 +209,17 @@ def _parts_before(directory: Path, wanted: Manifest, *, force: bool) -> tuple[Pa
     difference = _difference(found, wanted)
     if difference and not force:
         raise OutputError.other_sources(directory, difference)
-    return () if difference else found.parts
+    return () if difference or found.code != wanted.code else found.parts
 
 
 def _difference(found: Manifest, wanted: Manifest) -> str:
     """Return how the stored run differs from the one to store; an empty text for the same files and facts."""
-    before = {source.path: source.checksum for source in found.sources}
-    now = {source.path: source.checksum for source in wanted.sources}
+    before = {source.path: source for source in found.sources}
+    now = {source.path: source for source in wanted.sources}
     counts = {
         "new": len(now.keys() - before.keys()),
         "gone": len(before.keys() - now.keys()),
-        "changed": sum(before[path] != now[path] for path in before.keys() & now.keys()),
+        "changed": sum(_is_changed(before[path], now[path]) for path in before.keys() & now.keys()),
     }
     words = [
         f"{count} {'file is' if count == 1 else 'files are'} {name}"
@@ -228,3 +231,11 @@ def _difference(found: Manifest, wanted: Manifest) -> str:
     if found.aligned != wanted.aligned:
         words.append(f"its clocks are {'' if found.aligned else 'not '}aligned")
     return ", ".join(words)
+
+
+def _is_changed(before: Source, now: Source) -> bool:
+    """Return whether a file has another content than before, or another size where its checksums are of two kinds."""
+    kinds = [source.checksum.rpartition(":")[0] for source in (before, now)]
+    if kinds[0] != kinds[1]:
+        return before.size_bytes != now.size_bytes
+    return before.checksum != now.checksum

@@ -209,8 +209,8 @@ def _stored(
         manifest = replace(manifest, alignment=clock_json(report))
     completed: dict[str, Part] = {}
     items = []
-    for numbers, paths in to_store:
-        known = {path: store.journal.completed(path) for path in paths}
+    for numbers, files in to_store:
+        known = {path: store.journal.completed(path, rows) for path, rows in files.items()}
         completed |= {path: each for path, each in known.items() if each is not None}
         missing = frozenset(known.keys() - completed.keys())
         if missing:
@@ -232,7 +232,7 @@ def _stored(
 
 def _stored_whole(partition: Partition, store: Store) -> Part:
     """Return the file of a table that is not divided, which is written unless it is there."""
-    found = store.journal.completed(partition.path)
+    found = store.journal.completed(partition.path, partition.rows.height)
     if found is None:
         found = write_partition(unwritten(partition, store.directory.absolute(), by_file=False))
         store.add(found)

@@ -105,7 +105,8 @@ class Manifest:
     """What a stored run consists of.
 
     `facts` are the keywords of `read` with which its sources were read, `aligned` whether its timestamps are on one
-    clock, and `alignment` the report of that as JSON (clocks/report.py).
+    clock, and `alignment` the report of that as JSON (clocks/report.py). `code` is the checksum of the code that stored
+    it; it is empty for runs that were stored before it was noted.
     """
 
     format: str
@@ -116,6 +117,7 @@ class Manifest:
     aligned: bool
     parts: tuple[Part, ...] = ()
     alignment: dict[str, Any] | None = field(default=None)
+    code: str = ""
 
     @property
     def size_bytes(self) -> int:

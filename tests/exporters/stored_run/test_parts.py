@@ -214,6 +214,18 @@ def test_storing_in_parts_goes_on_where_it_was_interrupted(recordings, monkeypat
     assert_as_in_memory(recordings, resumed, tmp_path)
 
 
+def test_files_with_other_rows_of_the_run_are_not_kept(recordings, monkeypatch, tmp_path):
+    divide = storing_parts.step_ranges
+    monkeypatch.setattr(
+        storing_parts, "step_ranges", lambda counted, pipelines, _: divide(counted, pipelines, 1)
+    )
+    narrow = store(recordings, out=tmp_path / "run")
+    monkeypatch.undo()
+    again = store(recordings, out=tmp_path / "run")
+    assert again.manifest.parts != narrow.manifest.parts
+    assert_as_in_memory(recordings, again, tmp_path)
+
+
 def test_checksums_are_part_of_the_first_pass_and_of_its_progress(recordings, monkeypatch, tmp_path):
     events: list[object] = []
     source_of = storing_parts.source_of

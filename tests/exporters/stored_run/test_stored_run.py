@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +19,7 @@ from polars.testing import assert_frame_equal
 
 from machines import record_machines
 from places import DATA
-from stagescope.api import analyze, read, report_json, store
+from stagescope.api import analyze, read, report_json, store, storing
 from stagescope.exporters.stored_run import WriteOptions, partition_files, write_stored_run
 from stagescope.exporters.stored_run.partitions import divide
 from stagescope.ingest.stored_run import read_manifest
@@ -157,6 +159,39 @@ def test_an_interrupted_store_goes_on_where_it_stopped(recordings, tmp_path):
     assert resumed.kept == 3
     assert_same(read(tmp_path / "run"), read(recordings))
     assert not (tmp_path / "run" / JOURNAL).exists()
+
+
+@pytest.mark.parametrize("is_complete", [True, False], ids=["complete", "interrupted"])
+def test_files_that_other_code_stored_are_written_again(is_complete, recordings, tmp_path, monkeypatch):
+    def interrupt(part):
+        if not is_complete and part.table == "spans":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storing, "checksum_of_code", lambda _: "other code")
+    with nullcontext() if is_complete else pytest.raises(KeyboardInterrupt):
+        store(recordings, out=tmp_path / "run", on_written=interrupt)
+    monkeypatch.undo()
+    assert store(recordings, out=tmp_path / "run").kept == 0
+    assert store(recordings, out=tmp_path / "run").written == 0
+
+
+def test_a_run_stored_before_code_and_other_checksums_were_noted_is_read_and_stored_again(
+    recordings, tmp_path
+):
+    store(recordings, out=tmp_path / "run")
+    manifest = tmp_path / "run" / MANIFEST
+    facts = json.loads(manifest.read_text())
+    del facts["code"]
+    for source in facts["sources"]:
+        source["checksum"] = blake2b(Path(source["path"]).read_bytes(), digest_size=16).hexdigest()
+    manifest.write_text(manifest_text(facts))
+    assert_same(read(tmp_path / "run"), read(recordings))
+    assert store(recordings, out=tmp_path / "run").kept == 0
+    manifest.write_text(manifest_text(facts))
+    changed = min(recordings.iterdir())
+    changed.write_bytes(changed.read_bytes()[:-30])
+    with pytest.raises(OutputError, match="1 file is changed"):
+        store(recordings, out=tmp_path / "run")
 
 
 def test_a_journal_that_was_cut_off_costs_its_last_line(recordings, tmp_path):

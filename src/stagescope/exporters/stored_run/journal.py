@@ -22,16 +22,18 @@ class Journal:
     """The completed parts of an unfinished run: a line for what is being stored, and one for each part."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
-        """Read the journal of a directory; what it lists counts only for the sources and facts of `manifest`."""
+        """Read the journal of a directory; it counts only for the sources, facts and code of `manifest`."""
         self._directory = directory
         self._path = directory / JOURNAL
         self._key = _key_of(manifest)
         self._done = {part.path: part for part in self._read()}
 
-    def completed(self, path: str) -> Part | None:
-        """Return the part of a path if it was completed, and its file is still the one that was written."""
+    def completed(self, path: str, rows: int) -> Part | None:
+        """Return the part of a path if it was completed with these rows, and its file is the one that was written."""
         part = self._done.get(path)
-        return part if part is not None and is_intact(self._directory, part) else None
+        if part is None or part.rows != rows:
+            return None
+        return part if is_intact(self._directory, part) else None
 
     def begin(self, parts: Iterable[Part] = ()) -> None:
         """Write the journal again, with what remains valid. Raises OSError."""
@@ -90,5 +92,6 @@ def is_intact(directory: Path, part: Part) -> bool:
 
 
 def _key_of(manifest: Manifest) -> str:
-    what = json.dumps([manifest.version, asdict(manifest)["sources"], manifest.facts, manifest.aligned])
+    sources = asdict(manifest)["sources"]
+    what = json.dumps([manifest.version, manifest.code, sources, manifest.facts, manifest.aligned])
     return blake2b(what.encode(), digest_size=CHECKSUM_BYTES).hexdigest()

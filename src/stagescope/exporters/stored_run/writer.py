@@ -142,7 +142,7 @@ class _Partitions:
     def missing(self) -> Iterator[Unwritten]:
         """Yield what has to be written; `done` keeps a place for it. Raises OSError."""
         for partition in self.partitions:
-            part = self.journal.completed(partition.path)
+            part = self.journal.completed(partition.path, partition.rows.height)
             self.done[partition.path] = part  # type: ignore[assignment]  # None until it is written
             if part is None:
                 yield unwritten(partition, self.directory, by_file=self.by_file)
