@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 NAME_BYTES = 8
+UNFINISHED = ".*.unfinished"
+"""Pattern of the names of temporary files."""
 MOST_NAME_CHARACTERS = 40
 """Of the final name within the temporary one, which may be at most 255 bytes long."""
 

@@ -301,6 +301,20 @@ def test_a_replaced_run_leaves_none_of_its_files(tmp_path):
     assert files == {part.path for part in read_manifest(tmp_path / "run").parts}
 
 
+def test_what_a_killed_process_had_begun_to_write_is_removed(recordings, tmp_path):
+    part = next(
+        part for part in store(recordings, out=tmp_path / "run").manifest.parts if part.table == "spans"
+    )
+    complete = sorted((tmp_path / "run").rglob("*"))
+    for folder in (tmp_path / "run", (tmp_path / "run" / part.path).parent):
+        folder.joinpath(".part.parquet.0123456789abcdef.unfinished").touch()
+    begun = tmp_path / "run" / "spans" / "pipeline=8" / "step_range=0"
+    begun.mkdir(parents=True)
+    begun.joinpath(".part.parquet.0123456789abcdef.unfinished").touch()
+    assert store(recordings, out=tmp_path / "run").written == 0
+    assert sorted((tmp_path / "run").rglob("*")) == complete
+
+
 def test_the_facts_of_a_stored_run_cannot_be_changed(recordings, tmp_path):
     store(recordings, out=tmp_path / "run")
     with pytest.raises(UsageError, match="--pp cannot change"):

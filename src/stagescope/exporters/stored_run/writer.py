@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from stagescope.execution import InThisProcess
+from stagescope.exporters.new_files import UNFINISHED
 from stagescope.exporters.stored_run.journal import Journal, is_intact
 from stagescope.exporters.stored_run.partition_files import (
     UNENCODED,
@@ -154,11 +155,15 @@ def _write_manifest(manifest: Manifest, directory: Path) -> None:
 
 
 def _remove_others(directory: Path, parts: list[Part]) -> None:
-    """Remove the files of runs that were stored here before, and the folders that are empty without them."""
+    """Remove the files of runs that were stored here before, and the folders that are empty without them.
+
+    Files that a killed process had begun to write are removed as well.
+    """
     kept = {directory / part.path for part in parts}
-    found = [*(directory / f"{table.name}.parquet" for table in TABLES)]
+    found = [*(directory / f"{table.name}.parquet" for table in TABLES), *directory.glob(UNFINISHED)]
     for table in TABLES:
-        found += (directory / table.name).glob("pipeline=*/step_range=*/part.parquet")
+        for pattern in (UNFINISHED, "part.parquet"):
+            found += (directory / table.name).glob(f"pipeline=*/step_range=*/{pattern}")
     for path in found:
         if path in kept:
             continue
