@@ -80,9 +80,9 @@ def store(
     docs/scale.md describes the files, which are Parquet with one partition per pipeline and range of steps.
 
     Raises InputError and UsageError as `read` does; OutputError if `out` is something else than a stored run, has
-    another run and `force` is not set, is being written by another process, or cannot be written; CommandError if the
-    libraries of the extra ``store`` are missing, or the cluster cannot be reached; UsageError for an unknown `cluster`,
-    and for one whose workers do not have what is fetched from an object store.
+    another run, or one that cannot be read, and `force` is not set, is being written by another process, or cannot be
+    written; CommandError if the libraries of the extra ``store`` are missing, or the cluster cannot be reached;
+    UsageError for an unknown `cluster`, and for one whose workers do not have what is fetched from an object store.
     """
     if workers is not None:
         check_count("workers", workers)
@@ -196,16 +196,16 @@ def _parts_before(directory: Path, wanted: Manifest, *, force: bool) -> tuple[Pa
     """Return the parts of the run that is in the directory, if it is the wanted one and the same code stored it.
 
     Other code may have divided the run into other files, or read other rows: then all files are written again.
-    Raises OutputError for another run without `force`.
+    Raises OutputError for another run, and for one whose manifest cannot be read, without `force`.
     """
     if not (directory / MANIFEST).is_file():
         return ()
     try:
         found = read_manifest(directory)
-    except InputError:
+    except InputError as error:
         if force:
             return ()
-        raise
+        raise OutputError.unreadable_run(error) from error
     difference = _difference(found, wanted)
     if difference and not force:
         raise OutputError.other_sources(directory, difference)

@@ -361,6 +361,22 @@ def test_a_manifest_of_another_kind_is_refused(facts, message, recordings, tmp_p
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["damaged", "newer"])
+def test_a_run_whose_manifest_cannot_be_read_is_replaced_by_force_as_hints_state(kind, recordings, tmp_path):
+    store(recordings, out=tmp_path / "run")
+    manifest = tmp_path / "run" / MANIFEST
+    facts = {**json.loads(manifest.read_text()), "version": VERSION + 1}
+    manifest.write_text(manifest_text(facts) if kind == "newer" else manifest.read_text()[:200])
+    with pytest.raises(InputError) as reading:
+        read_manifest(tmp_path / "run")
+    with pytest.raises(OutputError) as storing_again:
+        store(recordings, out=tmp_path / "run")
+    assert str(storing_again.value) == str(reading.value)
+    assert all("--force" in error.value.hint for error in (reading, storing_again))
+    store(recordings, out=tmp_path / "run", force=True)
+    assert_same(read(tmp_path / "run"), read(recordings))
+
+
 @pytest.mark.parametrize(
     "path", ["../../secret.parquet", "/etc/passwd", "spans/../../x.parquet", "spans.parquet/x"]
 )

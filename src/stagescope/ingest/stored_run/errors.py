@@ -14,13 +14,13 @@ def newer_version(path: Path, version: int, known: int) -> InputError:
     """Return the error for a run that a newer stagescope stored."""
     return InputError(
         f"{path} is a stored run of version {version}; this stagescope reads versions up to {known}",
-        "install a newer stagescope, or store the run again",
+        "install a newer stagescope, or store the run again with --force",
     )
 
 
 def damaged_manifest(path: Path, reason: str) -> InputError:
     """Return the error for a manifest that is not what stagescope writes."""
-    return InputError(f"{path} is damaged: {reason}", "store the run again")
+    return InputError(f"{path} is damaged: {reason}", "store the run again with --force")
 
 
 def nothing_left(directory: Path, count: int) -> InputError:

@@ -53,6 +53,11 @@ class OutputError(StagescopeError):
         )
 
     @classmethod
+    def unreadable_run(cls, reason: StagescopeError) -> Self:
+        """Return the error for a stored run whose manifest cannot be read."""
+        return cls(str(reason), "use --force to replace it, or choose another path")
+
+    @classmethod
     def no_stored_run(cls, path: str | os.PathLike[str]) -> Self:
         """Return the error for an output directory with other content than a stored run."""
         return cls(f"{path} exists and is not a stored run", "choose another path")
