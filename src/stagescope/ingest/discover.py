@@ -14,7 +14,7 @@ from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_json.recognition import is_own_export
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.stored_run import JOURNAL, MANIFEST
+from stagescope.model.stored_run import JOURNAL, MANIFEST, PARTITIONED, WHOLE
 from stagescope.record.format import KERNEL_FOLDER, SUFFIX
 from stagescope.vocabulary.errors import InputError
 
@@ -46,6 +46,9 @@ link to the root of all file systems for every thread."""
 MOUNTS = Path("/proc/self/mountinfo")
 REPAIRS = "lost+found"
 """The directory for repairs at the top of a file system, which only root can list."""
+
+
+WHOLE_FILES = frozenset(f"{table.name}.parquet" for table in WHOLE)
 
 
 class Inputs(NamedTuple):
@@ -226,11 +229,22 @@ def _nothing_found(
 
 def _is_stored_run(path: Path) -> bool:
     """Return whether a path is the directory of a stored run, complete or not."""
-    return any((path / name).is_file() for name in (MANIFEST, JOURNAL))
+    return any((path / name).is_file() for name in (MANIFEST, JOURNAL)) or _is_incomplete_copy(path)
+
+
+def _is_incomplete_copy(directory: Path) -> bool:
+    """Return whether a directory has files of a stored run, for which there must have been a manifest."""
+    return any((directory / name).is_file() for name in WHOLE_FILES) and any(
+        True
+        for table in PARTITIONED
+        for _ in (directory / table.name).glob("pipeline=*/step_range=*/part.parquet")
+    )
 
 
 def _reader_of_run(directory: Path, readers: Sequence[Reader]) -> Reader:
     if not (directory / MANIFEST).is_file():
+        if not (directory / JOURNAL).is_file():
+            raise InputError.incomplete_copy(directory)
         raise InputError.unfinished_store(directory)
     return _reader_of(directory / MANIFEST, readers)
 
@@ -238,8 +252,9 @@ def _reader_of_run(directory: Path, readers: Sequence[Reader]) -> Reader:
 def files_below(directory: Path, refused: dict[Path, InputError] | None = None) -> Iterator[Path]:
     """Yield every file in and below a directory, and of a stored run its manifest or journal alone.
 
-    A directory reached twice through links is searched once, and the kernel's own are not searched. `refused` takes
-    the directories that the system refuses to list, with the reason.
+    That is the path of the manifest even if an incomplete copy of a run has neither. A directory reached twice through
+    links is searched once, and the kernel's own are not searched. `refused` takes the directories that the system
+    refuses to list, with the reason.
     """
     seen: set[str] = set()
     pseudo = _pseudo_devices()
@@ -260,6 +275,8 @@ def files_below(directory: Path, refused: dict[Path, InputError] | None = None) 
         if any(name.endswith(SUFFIX) for name in files):  # the same ranks again, in another format
             below[:] = [name for name in below if not name.startswith(KERNEL_FOLDER)]
         marks = [name for name in (MANIFEST, JOURNAL) if name in files]
+        if not marks and not WHOLE_FILES.isdisjoint(files) and _is_incomplete_copy(Path(folder)):
+            marks = [MANIFEST]
         if marks:  # a stored run: its tables would be read as other recordings of the same ranks
             below.clear()
         below.sort(key=natural_key)

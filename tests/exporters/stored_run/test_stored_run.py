@@ -333,6 +333,18 @@ def test_a_stored_run_beside_recordings_is_not_read_with_them(recordings):
     assert "is a stored run" in note["message"]
 
 
+def test_a_copy_without_a_manifest_is_not_read_as_other_files(recordings, tmp_path):
+    store(recordings, out=tmp_path / "run")
+    (tmp_path / "run" / MANIFEST).unlink()
+    with pytest.raises(InputError, match=r"incomplete copy of a stored run: its manifest, .* is missing"):
+        read(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", recordings / "copy")
+    timeline = read(recordings)
+    assert timeline.ranks.height == 4
+    (note,) = timeline.diagnostics.filter(pl.col("code") == "input.not_read").to_dicts()
+    assert f"{recordings / 'copy'} is a stored run" in note["message"]
+
+
 def test_a_directory_with_a_stored_run_alone_names_it(recordings, tmp_path):
     store(recordings, out=tmp_path / "all" / "run.stagescope")
     with pytest.raises(InputError) as error:

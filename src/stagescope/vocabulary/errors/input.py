@@ -62,6 +62,14 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def incomplete_copy(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the error for a stored run of which copying was interrupted."""
+        return cls(
+            f"{path} is an incomplete copy of a stored run: its manifest, stored-run.json, is missing",
+            "copy it again",
+        )
+
+    @classmethod
     def already_stored(cls, path: str | os.PathLike[str]) -> Self:
         """Return the error for storing a stored run."""
         return cls(f"{path} is a stored run already", "copy the directory, or store what it was stored from")
