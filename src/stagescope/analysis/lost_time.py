@@ -35,7 +35,7 @@ class LostTime(NamedTuple):
     whole_ns: int
     busy_ns: int
     causes_ns: dict[str, int]
-    unrecorded: frozenset[str] = frozenset()
+    unrecorded: tuple[str, ...] = ()
     steps_per_iteration: int = 1
 
     @property
@@ -136,8 +136,9 @@ def reach_beyond_windows(iterations: pl.DataFrame) -> bool:
     return bool((iterations["is_whole"] | (iterations["iteration_ns"] != iterations["window_ns"])).any())
 
 
-def _unknown(causes_ns: dict[str, int], unrecorded: frozenset[str]) -> frozenset[str]:
-    return frozenset(name for name, time_ns in causes_ns.items() if name in unrecorded and not time_ns)
+def _unknown(causes_ns: dict[str, int], unrecorded: frozenset[str]) -> tuple[str, ...]:
+    """Return the causes of which nothing was recorded in their order: a saved report has the same bytes every time."""
+    return tuple(name for name, time_ns in causes_ns.items() if name in unrecorded and not time_ns)
 
 
 def _chosen(total: dict[str, int], names: Sequence[str]) -> dict[str, int]:

@@ -7,11 +7,13 @@ import os
 import shutil
 import sys
 
+import msgspec
 import pytest
 from filelock import FileLock
 from polars.testing import assert_frame_equal
 
 from places import DATA
+from stagescope.analysis.saved.facts import ReportFacts
 from stagescope.api import analyze, load_report, read, report_json, save_report, saved_reports, store
 from stagescope.api.joined_tables import JOINED
 from stagescope.api.range_files import FOLDER
@@ -82,6 +84,11 @@ def test_other_requests_are_analyzed(words, run, capsys):
     # Alignment with some steps is that of the whole stored run, so only what does not depend on it is compared.
     for key in ("schedule", "microbatches"):
         assert json.loads(first + "}")[key] == json.loads(second + "}")[key]
+
+
+def test_what_is_saved_has_the_same_bytes_in_every_process():
+    """Sets would be written in the order of hashes, which differs between processes."""
+    assert "SetType" not in repr(msgspec.inspect.type_info(ReportFacts))
 
 
 def test_it_is_saved_once(run):
