@@ -75,6 +75,8 @@ def test_damage_is_printed_as_the_report_prints_it(tmp_path, capsys):
 
 
 def test_a_mistake_is_one_sentence(run, capsys):
+    assert main(["store", str(RECORDINGS), "-o", ""]) == 1
+    assert "the path of the stored run is empty" in capsys.readouterr().err
     assert main(["report", str(run), "--pp", "2"]) == 2
     assert main(["store", str(run), "-o", str(run)]) == 1
     errors = capsys.readouterr().err

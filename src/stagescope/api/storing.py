@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+import os
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -33,7 +34,6 @@ from stagescope.vocabulary.errors import InputError, OutputError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Unpack
@@ -88,6 +88,8 @@ def store(
         check_count("workers", workers)
     if cluster is not None:
         checked_address(cluster)  # before anything is written
+    if not os.fspath(out):
+        raise OutputError.empty_path()
     directory = Path(out)
     options = read_options(**facts)
     require_shared(paths, cluster)
@@ -99,8 +101,9 @@ def store(
             executor.prepare(surveyed_files, _least_tasks(paths))  # meanwhile, this process looks for files
         inputs = inputs_of(paths, is_mapped=options.mapping is not None)
         files = _source_files(inputs, directory, facts)
-        _make_place(directory)
+        lock.enter_context(_place(directory))
         lock.enter_context(locked(directory))
+        lock.push(partial(_unlock_unused, directory))
         if executor is None:
             count = _worker_count(files) if cluster is None else workers
             executor = ending.enter_context(executor_for(count, cluster, on_notice))
@@ -175,14 +178,37 @@ def _sources_of(files: list[Path]) -> list[Source]:
     return [source_of(file) for file in files]
 
 
+@contextmanager
+def _place(directory: Path) -> Iterator[None]:
+    """Create the directory, unless it is a stored run or empty. Raises OutputError for anything else.
+
+    A new one in which nothing was stored is removed if the block ends with an exception.
+    """
+    is_new = not directory.exists()
+    _make_place(directory)
+    try:
+        yield
+    except BaseException:  # raised again, Ctrl-C as well
+        if is_new:
+            with suppress(OSError):  # not empty
+                directory.rmdir()
+        raise
+
+
+def _unlock_unused(directory: Path, kind: type[BaseException] | None, *_: object) -> None:
+    """Remove the lock of a directory in which nothing was stored because of an exception, while it is held."""
+    with suppress(OSError):
+        if kind is not None and [entry.name for entry in directory.iterdir()] == [LOCK]:
+            (directory / LOCK).unlink()
+
+
 def _make_place(directory: Path) -> None:
-    """Create the directory, unless it is a stored run or empty. Raises OutputError for anything else."""
     try:
         str(directory.absolute()).encode()
     except UnicodeEncodeError:
         raise OutputError.name_not_text(directory) from None
     try:
-        if directory.exists() and not directory.is_dir():
+        if os.path.lexists(directory) and not directory.is_dir():  # a link to nothing as well
             raise OutputError.no_stored_run(directory)
         make_directory(directory)
         names = {entry.name for entry in directory.iterdir()}

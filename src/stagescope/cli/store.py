@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +17,8 @@ from stagescope.vocabulary.language import localized
 from stagescope.vocabulary.sizes import size_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stagescope.api import RunFacts, Stored
 
 MANY_SPANS = 200_000
@@ -42,7 +43,7 @@ MANY_SPANS = 200_000
     "--output",
     metavar="DIR",
     required=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="Directory of the stored run, such as run.stagescope.",
 )
 @click.option("--force", is_flag=True, help="Replace a run in DIR that was stored from other files.")
@@ -67,7 +68,7 @@ MANY_SPANS = 200_000
 def command(
     paths: tuple[Path, ...],
     facts: RunFacts,
-    output: Path,
+    output: str,
     workers: int | None,
     cluster: str | None,
     *,

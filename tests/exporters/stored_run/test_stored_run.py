@@ -458,7 +458,8 @@ def test_a_full_disk_leaves_what_was_complete(recordings, tmp_path, monkeypatch)
 def test_nothing_else_is_overwritten(recordings, tmp_path):
     (tmp_path / "file").touch()
     tmp_path.joinpath("other", "work").mkdir(parents=True)
-    for place in (tmp_path / "file", tmp_path / "other"):
+    (tmp_path / "link").symlink_to("nowhere")
+    for place in (tmp_path / "file", tmp_path / "other", tmp_path / "link"):
         with pytest.raises(OutputError, match="is not a stored run"):
             store(recordings, out=place)
     store(recordings, out=tmp_path / "run")
@@ -466,6 +467,24 @@ def test_nothing_else_is_overwritten(recordings, tmp_path):
         store(tmp_path / "run", out=tmp_path / "another")
     with pytest.raises(InputError, match="where the run is to be stored"):
         store(recordings, out=recordings)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "empty"])
+def test_a_run_that_cannot_be_stored_leaves_no_directory_behind(is_new, recordings, tmp_path):
+    if not is_new:
+        (tmp_path / "run").mkdir()
+    with pytest.raises(InputError):
+        store(recordings, out=tmp_path / "run", steps="900:901")
+    assert (tmp_path / "run").exists() != is_new
+    assert is_new or not list((tmp_path / "run").iterdir())
+
+
+def test_an_empty_path_is_not_the_current_directory(recordings, tmp_path, monkeypatch):
+    tmp_path.joinpath("empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(OutputError, match="the path of the stored run is empty"):
+        store(recordings, out="")
+    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "filelock"])

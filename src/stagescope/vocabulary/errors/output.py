@@ -53,6 +53,11 @@ class OutputError(StagescopeError):
         )
 
     @classmethod
+    def empty_path(cls) -> Self:
+        """Return the error for an empty path of a stored run, which would mean the current directory."""
+        return cls("the path of the stored run is empty", "name a directory, such as run.stagescope")
+
+    @classmethod
     def unreadable_run(cls, reason: StagescopeError) -> Self:
         """Return the error for a stored run whose manifest cannot be read."""
         return cls(str(reason), "use --force to replace it, or choose another path")
