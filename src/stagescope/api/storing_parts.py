@@ -196,12 +196,13 @@ def _stored(
         tables = replace(tables, diagnostics=tables.diagnostics.filter(wall))
         if len(run.clocks.clocks) > 1:
             solving = _solving(run._replace(tables=tables), observations, how)
+    # Nothing else meanwhile: Ctrl-C would end work of Polars here with a message of its own.
+    solved = solving() if solving else None
     counts = pl.concat(each.counts for each in observations)
     pipelines = _pipelines(observations, run)
     of_spans = counts.filter(pl.col("table") == SPANS.name)
     ranges = step_ranges(of_spans.select("rank", "step", "n"), pipelines, how.most_spans)
     to_store = list(parts_to_store(run.parts, with_places(counts, pipelines, ranges)))
-    solved = solving() if solving else None
     if solved is not None:
         tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
     if manifest.aligned:
