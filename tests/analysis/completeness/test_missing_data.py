@@ -1,6 +1,7 @@
 """Diagnostics for data that the metrics leave out."""
 
 import polars as pl
+import pytest
 
 from drawing import timeline_from_text
 from stagescope.analysis import build_report
@@ -35,6 +36,16 @@ def test_rank_without_a_step_is_not_idle_in_it():
             code="ranks.missing_step",
         ),
     )
+
+
+@pytest.mark.parametrize(("steps", "severity"), [((1,), "warning"), ((1, 2), "error")])
+def test_cut_off_recording_of_a_pipeline_that_went_on_is_an_error(steps, severity):
+    whole = timeline_from_text("F0 B0\nF0 B0")
+    later = [timeline_from_text("F0 B0", step=step, origin_ns=step * 10_000).spans for step in steps]
+    cut = whole.with_diagnostics([Diagnostic("warning", "no end frame", rank=1, code="recording.no_end")])
+    report = build_report(cut.with_spans(pl.concat([whole.spans, *later])))
+    found = {each.code: each.severity for each in report.diagnostics}
+    assert found["ranks.missing_step"] == severity
 
 
 def test_actions_without_a_step_are_counted():

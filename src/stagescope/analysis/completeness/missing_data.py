@@ -12,8 +12,15 @@ from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.model import Timeline
+
+
+NO_END = "recording.no_end"
+FEWEST_AFTER = 2
+"""Steps that a pipeline runs without a rank: when all are killed, some may have begun one step more than others."""
 
 
 class StepCounts(NamedTuple):
@@ -37,17 +44,18 @@ def count_steps(spans: pl.DataFrame) -> StepCounts:
 
 
 def find_missing_data(known: Intermediates, timeline: Timeline) -> list[Diagnostic]:
-    """Return a warning for everything that the metrics leave out.
+    """Return a warning or an error for everything that the metrics leave out.
 
     That is: actions without a step, recorded ranks without any action, and ranks without an action in a step that the
     rest of their pipeline recorded. Counting the latter as idle would turn lost data into a bubble.
     """
     pipelines, bubbles, unaligned = known.windows
+    cut = timeline.diagnostics.filter(pl.col("code") == NO_END)
     acted = {*known.rank_stages["rank"], *unaligned}
     return [
         *([] if ONLY_PARTS in timeline.diagnostics["code"] else _stepless(known.step_counts)),
         *_actionless(set(timeline.ranks["rank"]) - acted),
-        *_absent(bubbles, pipelines),
+        *_absent(bubbles, pipelines, set(cut["rank"].drop_nulls())),
     ]
 
 
@@ -78,21 +86,30 @@ def _actionless(ranks: set[int]) -> list[Diagnostic]:
     return [Diagnostic("warning", message, count=len(ranks), code="ranks.no_actions")]
 
 
-def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame) -> list[Diagnostic]:
-    """Return a warning for every rank that lacks steps of its pipeline."""
+def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame, cut: Collection[int]) -> list[Diagnostic]:
+    """Return a warning for every rank that lacks steps of its pipeline.
+
+    It is an error for a rank whose recording is `cut` off and whose pipeline went on: the ranks of a pipeline wait for
+    each other in every step, so the rank had not stopped, and its data are lost.
+    """
     expected = bubbles.select("step", "pipeline").unique().join(pipelines, on="pipeline")
+    last = bubbles.group_by("rank").agg(last=pl.max("step"))
     missing = (
-        expected.join(bubbles, on=["step", "rank"], how="anti").group_by("rank").agg("step").sort("rank")
+        expected.join(bubbles, on=["step", "rank"], how="anti")
+        .join(last, on="rank", how="left")
+        .group_by("rank")
+        .agg("step", after=(pl.col("step") > pl.col("last")).sum())
+        .sort("rank")
     )
     return [
         Diagnostic(
-            "warning",
+            "error" if rank in cut and after >= FEWEST_AFTER else "warning",
             _absence(steps),
             rank=rank,
             count=len(steps),
             code="ranks.missing_step",
         )
-        for rank, steps in missing.iter_rows()
+        for rank, steps, after in missing.iter_rows()
     ]
 
 
