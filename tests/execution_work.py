@@ -21,11 +21,6 @@ def processors(_item: object) -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def touched(path: str) -> str:
-    Path(path).touch()
-    return path
-
-
 def options_of_allocator(_item: object) -> list[str]:
     return os.environ["_RJEM_MALLOC_CONF"].split(",")
 

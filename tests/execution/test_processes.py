@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from contextlib import suppress
 
 import pytest
@@ -21,7 +20,6 @@ from execution_work import (
     processors,
     refused,
     squared,
-    touched,
 )
 from stagescope.execution import InThisProcess, executor_for, processes
 from stagescope.execution.choice import checked_address
@@ -68,15 +66,6 @@ def test_the_last_items_are_left_to_the_first_idle_workers():
         assert next(results) == 0
         assert len(taken) <= 16  # those at workers, done ahead and looked at
         assert list(results) == [number**2 for number in range(1, 40)]
-
-
-def test_workers_begin_before_a_result_is_asked_for(tmp_path):
-    with executor_for(2) as workers:
-        marker = tmp_path / "marker"
-        results = workers.map(touched, [str(marker)])
-        while not marker.exists():
-            time.sleep(0.01)
-        assert list(results) == [str(marker)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers stay on processors on Linux alone")

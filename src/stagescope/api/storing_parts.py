@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -190,38 +189,32 @@ def _stored(
         progress.add(SHARES[1] * len(part.decisions.processes) / len(surveyed.decisions.processes))
     tables = _with_observed_notes(run, observations)
     _check_limits(observations, tables)
-    solving = None
+    solved = None
     if manifest.aligned:
         wall = tables.diagnostics["code"].ne_missing(WALL_CLOCK_CODE)
         tables = replace(tables, diagnostics=tables.diagnostics.filter(wall))
         if len(run.clocks.clocks) > 1:
-            solving = _solving(run._replace(tables=tables), observations, how)
-    # Nothing else meanwhile: Ctrl-C would end work of Polars here with a message of its own.
-    solved = solving() if solving else None
+            solved = _solved(run._replace(tables=tables), observations, how)
+            tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
+        report = ClockReport((), max_ppm=MAX_PPM) if solved is None else solved.report
+        manifest = replace(manifest, alignment=clock_json(report))
     counts = pl.concat(each.counts for each in observations)
     pipelines = _pipelines(observations, run)
     of_spans = counts.filter(pl.col("table") == SPANS.name)
     ranges = step_ranges(of_spans.select("rank", "step", "n"), pipelines, how.most_spans)
-    to_store = list(parts_to_store(run.parts, with_places(counts, pipelines, ranges)))
-    if solved is not None:
-        tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
-    if manifest.aligned:
-        report = ClockReport((), max_ppm=MAX_PPM) if solved is None else solved.report
-        manifest = replace(manifest, alignment=clock_json(report))
+    tables = with_addresses(tables)
+    whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     completed: dict[str, Part] = {}
     items = []
-    for numbers, files in to_store:
+    for numbers, files in parts_to_store(run.parts, with_places(counts, pipelines, ranges)):
         known = {path: store.journal.completed(path, rows) for path, rows in files.items()}
         completed |= {path: each for path, each in known.items() if each is not None}
         missing = frozenset(known.keys() - completed.keys())
         if missing:
             parts = [(run.parts[number], observations[number].rows) for number in numbers]
             items.append(_unstored(parts, store, (pipelines, ranges), missing, solved))
-    results = how.executor.map(store_part, items)
-    tables = with_addresses(tables)
-    whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     share = SHARES[2] / max(1, len(items))
-    for written in results:
+    for written in how.executor.map(store_part, items):
         for each in written:
             store.add(each)
             completed[each.path] = each
@@ -274,10 +267,8 @@ def _check_limits(observations: Iterable[Observation], tables: Timeline) -> None
     require("name-length", longest, source)
 
 
-def _solving(
-    run: DividedRun, observations: Sequence[Observation], how: StoreOptions
-) -> Callable[[], SolvedClocks]:
-    """Return a function that returns the corrections of all clocks of the run: a worker computes them meanwhile."""
+def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOptions) -> SolvedClocks:
+    """Return the corrections of all clocks of the run."""
     item = Unsolved(
         run.clocks._replace(timeline=run.tables),
         tuple(each.observed for each in observations),
@@ -286,13 +277,8 @@ def _solving(
         tuple(part.numbered for part in run.parts),
     )
     if not how.executor.takes_large:
-        return partial(solve_run, item)
-    results = how.executor.map(solve_run, [item])
-
-    def solved() -> SolvedClocks:
-        [result] = results
-        return result
-
+        return solve_run(item)
+    [solved] = how.executor.map(solve_run, [item])
     return solved
 
 

@@ -38,7 +38,6 @@ class Executor(Protocol):
     ) -> Iterator[Result]:
         """Yield `function(item)` for each item, in the order of the items.
 
-        Processes of this machine begin at once, and not when the first result is waited for.
         With `beside`, this process has other work meanwhile: processes of this machine leave a processor to it.
         Raises what `function` raises, and CommandError if the workers of an item were killed twice, or if the cluster
         is gone.

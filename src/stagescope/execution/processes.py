@@ -121,28 +121,21 @@ class Processes:
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, beside: bool = False
     ) -> Iterator[Result]:
-        """Return the results in the order of the items; see Executor. The first workers begin at once."""
+        """Yield the results in the order of the items; see Executor."""
         workers = max(1, min(self._count, core_count() - 1)) if beside else self._count
-        results = self._begun(function, _Work(iter(items), workers))
-        next(results)
-        return results
+        try:
+            yield from self._results(function, _Work(iter(items), workers))
+        finally:  # a result that comes later would be taken for one of the next call
+            self._end([worker for worker in self._workers if worker.places])
 
     def close(self, *, is_failed: bool = False) -> None:  # noqa: ARG002 - those that work never finish
         """End the workers: those that work are terminated."""
         self._end(list(self._workers))
 
-    def _begun(self, function: Callable[[Any], Any], work: _Work) -> Iterator[Any]:
-        """Yield None when the first workers have begun, and then the results."""
-        try:
-            self._send(function, work, 0)
-            yield None
-            yield from self._results(function, work)
-        finally:  # a result that comes later would be taken for one of the next call
-            self._end([worker for worker in self._workers if worker.places])
-
     def _results(self, function: Callable[[Any], Any], work: _Work) -> Iterator[Any]:
         place = 0
         while True:
+            self._send(function, work, place)
             while place not in work.results:
                 if place == work.taken:
                     return
@@ -153,7 +146,6 @@ class Processes:
                 raise found
             yield found
             place += 1
-            self._send(function, work, place)
 
     def _end(self, workers: list[_Worker]) -> None:
         """End some of the workers: those that work are terminated, others end when their connection does."""
