@@ -22,8 +22,7 @@ def find_outside_culprits(
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
     `iterations` and `inside`, from inside_windows, are of the same steps, and `own_work` is from measure_own_work for
-    them. The column `is_between` marks what was
-    before the last collective between two steps.
+    them. The column `is_between` marks what was before the last collective between two steps.
     """
     if iterations.is_empty():
         return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
