@@ -1,6 +1,6 @@
 """Times actions with pairs of events on their stream, without ever making that stream or the host wait.
 
-An event costs the host a few microseconds and the device nothing measurable. Its time is read later, at the end of a
+An event costs the host a few microseconds and its stream about two. Its time is read later, at the end of a
 step and only if it has happened by then. No event is recorded on the streams of NCCL: with
 CUDA_DEVICE_MAX_CONNECTIONS=1 that would serialize transfers that otherwise overlap (volcengine/veScale#46).
 """
