@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.api.part_slices import Slice, Undivided, divide_part
 from stagescope.api.run_parts import RunPart
 from stagescope.clocks import PartOfRun, clocks_of_run
 from stagescope.ingest.merge import conformed, run_notes, with_valid_rows
+from stagescope.ingest.recording.step_slices import first_steps
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import find_placement
 from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.pipelines import connected_ranks
+from stagescope.vocabulary.steps import EVERY_STEP_STOP, StepRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from stagescope.clocks import ClocksOfRun
+    from stagescope.execution import Executor
     from stagescope.ingest.reader import ReadOptions
     from stagescope.ingest.recording.process import Process
     from stagescope.ingest.recording.survey import Surveyed
     from stagescope.ingest.stages import Placement
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
+
+
+LEAST_SLICES = 3
+"""A part that would have fewer is read at once."""
 
 
 class DividedRun(NamedTuple):
@@ -40,6 +50,17 @@ class DividedRun(NamedTuple):
     placement: Placement
     clocks: ClocksOfRun
     parts: tuple[RunPart, ...]
+
+
+class ToStore(NamedTuple):
+    """Files that are written together: their paths with their rows, and the numbers of the parts that have these.
+
+    `only` is the range of steps whose rows are used, None for all rows of the parts.
+    """
+
+    parts: list[int]
+    files: dict[str, int]
+    only: int | None = None
 
 
 def divide_run(
@@ -146,34 +167,90 @@ def _edges(
 
 
 def span_count(part: RunPart) -> int:
-    """Return the number of spans of a part."""
-    return sum(process.facts.spans for process in part.decisions.processes)
+    """Return about how many spans of a part are in memory together."""
+    return sum(process.facts.spans for process in part.decisions.processes) // part.run.slices
 
 
-def parts_to_store(
-    parts: Sequence[RunPart], expected: pl.DataFrame
-) -> list[tuple[list[int], dict[str, int]]]:
-    """Return the numbers of the parts with the paths and rows of their files; those that share a file are together.
+def sliced_parts(
+    parts: Sequence[RunPart], most_spans: int, executor: Executor, directory: Path
+) -> tuple[RunPart, ...]:
+    """Return the parts of a run, with slices in place of those that have more spans than a worker may have in memory.
 
-    `expected` has the rows, n, of tables, ranks, steps, pipelines and ranges of steps.
+    The slices have about `most_spans`, and are written into files below `directory`. Raises OSError, and InputError if
+    a recording has changed since it was surveyed.
     """
-    part_of = {
-        process.rank: number for number, part in enumerate(parts) for process in part.decisions.processes
-    }
+    undivided = {}
+    for number, part in enumerate(parts):
+        count = -(-span_count(part) // most_spans)
+        firsts = first_steps(part.decisions.processes, count) if count >= LEAST_SLICES else ()
+        if firsts:
+            undivided[number] = Undivided(part.name, part.decisions, part.files, firsts, directory)
+    divided = dict(zip(undivided, executor.map(divide_part, list(undivided.values())), strict=True))
+    found: list[RunPart] = []
+    for number, part in enumerate(parts):
+        if number not in undivided:
+            found.append(part)
+            continue
+        bounds = pairwise((0, *undivided[number].firsts, EVERY_STEP_STOP))
+        slices = [StepRange(*own) for own in bounds]
+        run = part.run._replace(slices=len(slices))
+        for place, (steps, files) in enumerate(zip(slices, divided[number], strict=True)):
+            found.append(replace(part, run=run, slice=Slice(place, steps, files)))
+    return tuple(found)
+
+
+def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[ToStore]:
+    """Return the files of all parts; those of parts that share a file are written together.
+
+    `expected` has the rows, n, of tables, ranks, steps, pipelines and ranges of steps. Slices begin and end within
+    ranges of steps, so where a part has slices, the files of each range are written together.
+    """
+    owners = _owners(parts)
+    place = dict(owners.unique("rank", keep="first").select("rank", "part").iter_rows())
     path = pl.format("{}/pipeline={}/step_range={}/part.parquet", "table", "pipeline", "step_range")
-    files_of_ranks = expected.group_by("table", "pipeline", "step_range", "rank").agg(pl.sum("n"))
-    placed = files_of_ranks.select("rank", "n", path=path).sort("path", "rank")
-    rows: dict[str, int] = {}
+    placed = expected.with_columns(path=path)
+    by_rank = placed.group_by("path", "step_range", "rank").agg(pl.sum("n")).sort("path", "rank")
+    files: dict[str, tuple[int, int]] = {}
     first: dict[str, int] = {}
-    edges = [(number, number) for number in range(len(parts))]
-    for rank, count, name in placed.iter_rows():
-        rows[name] = rows.get(name, 0) + count
-        edges.append((part_of[rank], first.setdefault(name, part_of[rank])))
+    edges = [(number, place[part.decisions.processes[0].rank]) for number, part in enumerate(parts)]
+    for name, step_range, rank, count in by_rank.iter_rows():
+        files[name] = step_range, count + (files[name][1] if name in files else 0)
+        edges.append((place[rank], first.setdefault(name, place[rank])))
     root = connected_ranks(edges)
-    together: dict[int, list[int]] = {}
+    groups: dict[int, ToStore] = {}
     for number in range(len(parts)):
-        together.setdefault(root[number], []).append(number)
-    files: dict[int, dict[str, int]] = {}
+        groups.setdefault(root[number], ToStore([], {})).parts.append(number)
     for name, number in first.items():
-        files.setdefault(root[number], {})[name] = rows[name]
-    return [(group, files.get(number, {})) for number, group in together.items()]
+        groups[root[number]].files[name] = files[name][1]
+    if all(part.slice is None for part in parts):
+        return list(groups.values())
+    ranges_of_parts = _ranges_of_parts(owners, placed)
+    found: list[ToStore] = []
+    for group in groups.values():
+        if all(parts[number].slice is None for number in group.parts):
+            found.append(group)
+            continue
+        for only in sorted({files[name][0] for name in group.files}):
+            own = [number for number in group.parts if (only, number) in ranges_of_parts]
+            rows = {name: count for name, count in group.files.items() if files[name][0] == only}
+            found.append(ToStore(own, rows, only))
+    return found
+
+
+def _owners(parts: Sequence[RunPart]) -> pl.DataFrame:
+    """Return rank, part (its number) and the steps of each rank that a part has: from start to stop."""
+    rows = [
+        (process.rank, number, *(StepRange() if part.slice is None else part.slice.steps))
+        for number, part in enumerate(parts)
+        for process in part.decisions.processes
+    ]
+    schema = {"rank": pl.Int32, "part": pl.Int64, "start": pl.Int64, "stop": pl.Int64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _ranges_of_parts(owners: pl.DataFrame, placed: pl.DataFrame) -> set[tuple[int, int]]:
+    """Return each range of steps with the parts that have rows in it; any slice may have rows without a step."""
+    steps = placed.select("rank", "step", "step_range").unique()
+    is_there = pl.col("step").is_null() | pl.col("step").is_between("start", "stop", closed="left")
+    both = steps.join(owners, on="rank").filter(is_there).select("step_range", "part").unique()
+    return set(both.iter_rows())

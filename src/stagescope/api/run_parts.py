@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.api.detached_tables import detach
+from stagescope.api.part_slices import read_slice
 from stagescope.clocks import extents_of, observe, with_corrections
 from stagescope.exporters.stored_run.partition_files import UNENCODED, Unwritten, write_partition
-from stagescope.exporters.stored_run.partitions import divide_tables
+from stagescope.exporters.stored_run.partitions import divide_tables, of_range
 from stagescope.exporters.stored_run.waiting_rows import wait, waiting
 from stagescope.ingest.merge import conformed, with_valid_rows
-from stagescope.ingest.recording.survey import timeline_of_part
+from stagescope.ingest.recording.survey import contents_of, timeline_of_part
 from stagescope.ingest.stages import stage_evidence, with_placement
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import PARTITIONED
@@ -27,6 +28,7 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stagescope.api.part_slices import Slice
     from stagescope.clocks import Observed, PartOfRun
     from stagescope.clocks.correction import Correction
     from stagescope.exporters.stored_run.partitions import StepRanges
@@ -40,19 +42,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunPart:
-    """Some recordings of a run, and what was decided about the whole of it; `numbered` has the clocks of its ranks."""
+    """Some recordings of a run, and what was decided about the whole of it; `numbered` has the clocks of its ranks.
+
+    `slice` are the steps that are read of them, None for all.
+    """
 
     decisions: Decisions
     files: tuple[Files, ...]
     placement: Placement
     numbered: pl.DataFrame
     run: PartOfRun
+    slice: Slice | None = None
 
     @property
     def name(self) -> str:
         """How messages name the part."""
         ranks = [process.rank for process in self.decisions.processes]
-        return f"ranks {min(ranks)} to {max(ranks)}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        name = f"ranks {min(ranks)} to {max(ranks)}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        return name if self.slice is None else f"{name}, slice {self.slice.number} of their steps"
 
 
 class Unobserved(NamedTuple):
@@ -90,7 +97,7 @@ class Unstored(NamedTuple):
     """Rows of one part or of several that are to be stored, and how: see divide_tables.
 
     `missing` are the paths of files that are not there. `corrections` are those of the clocks that `numbered` numbers,
-    None to leave timestamps as recorded.
+    None to leave timestamps as recorded. `only` is the range of steps whose rows are used, None for all rows.
     """
 
     name: str
@@ -101,11 +108,19 @@ class Unstored(NamedTuple):
     ranges: StepRanges
     missing: frozenset[str]
     corrections: tuple[Correction, ...] | None
+    only: int | None = None
 
 
 def read_part(part: RunPart) -> Timeline:
-    """Return the tables of a part, with diagnostics about its rows alone."""
-    timeline = conformed(timeline_of_part(part.decisions, part.files))
+    """Return the tables of a part, with diagnostics about its rows alone.
+
+    Raises OSError, and InputError if a recording has changed since it was surveyed.
+    """
+    if part.slice is None:
+        contents = [contents_of(*each) for each in zip(part.decisions.processes, part.files, strict=True)]
+    else:
+        contents = read_slice(part.decisions, part.slice.files)
+    timeline = conformed(timeline_of_part(part.decisions, contents))
     return with_placement(with_valid_rows(timeline), part.placement)
 
 
@@ -140,7 +155,8 @@ def observe_part(item: Unobserved) -> Observation:
 
 def store_part(item: Unstored) -> list[Part]:
     """Write the files of a part that are missing, and return them for the manifest. Raises OSError."""
-    timeline = waiting(item.rows)
+    only = None if item.only is None else of_range(item.ranges, item.only)
+    timeline = waiting(item.rows, only)
     if item.corrections is not None:
         timeline = with_corrections(timeline, item.numbered, item.corrections)
     stored = []

@@ -17,7 +17,13 @@ import polars as pl
 
 from stagescope.api.fetched_paths import with_addresses
 from stagescope.api.run_clocks import Unsolved, solve_run
-from stagescope.api.run_division import DividedRun, divide_run, parts_to_store, span_count
+from stagescope.api.run_division import (
+    DividedRun,
+    divide_run,
+    parts_to_store,
+    sliced_parts,
+    span_count,
+)
 from stagescope.api.run_parts import (
     Observation,
     Unobserved,
@@ -71,6 +77,8 @@ FILES_AT_ONCE = 32
 """Recordings that one task surveys."""
 SPANS_OF_PART = 750_000
 """A part of this many spans takes about half a gigabyte of memory while it is stored. One pipeline may have more."""
+SPANS_OF_SLICE = 750_000
+"""A part with many more spans is read in slices of its steps."""
 CHUNK_BYTES = 1 << 20
 SHARES = (0.15, 0.35, 0.5)
 """Of the time: survey, observation and storing."""
@@ -85,7 +93,8 @@ class StoreOptions:
     executor: Executor
     on_progress: Callable[[int, int], object] | None = None
     spans_of_part: int = field(default_factory=lambda: SPANS_OF_PART)
-    most_spans: int = MOST_SPANS
+    spans_of_slice: int = field(default_factory=lambda: SPANS_OF_SLICE)
+    most_spans: int = field(default_factory=lambda: MOST_SPANS)
 
 
 @dataclass
@@ -180,13 +189,17 @@ def _stored(
 ) -> Stored:
     inputs, options, how = call
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
+    run = run._replace(
+        parts=sliced_parts(run.parts, how.spans_of_slice, how.executor, store.directory.absolute())
+    )
     require_memory_for(max(span_count(part) for part in run.parts))
     progress = _Progress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
     observations: list[Observation] = []
     unobserved = [Unobserved(part, store.directory.absolute()) for part in run.parts]
     for part, found in zip(run.parts, how.executor.map(observe_part, unobserved), strict=True):
         observations.append(found)
-        progress.add(SHARES[1] * len(part.decisions.processes) / len(surveyed.decisions.processes))
+        share = len(part.decisions.processes) / len(surveyed.decisions.processes)
+        progress.add(SHARES[1] * share / part.run.slices)
     tables = _with_observed_notes(run, observations)
     _check_limits(observations, tables)
     solved = None
@@ -206,13 +219,13 @@ def _stored(
     whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     completed: dict[str, Part] = {}
     items = []
-    for numbers, files in parts_to_store(run.parts, with_places(counts, pipelines, ranges)):
-        known = {path: store.journal.completed(path, rows) for path, rows in files.items()}
+    for group in parts_to_store(run.parts, with_places(counts, pipelines, ranges)):
+        known = {path: store.journal.completed(path, rows) for path, rows in group.files.items()}
         completed |= {path: each for path, each in known.items() if each is not None}
         missing = frozenset(known.keys() - completed.keys())
         if missing:
-            parts = [(run.parts[number], observations[number].rows) for number in numbers]
-            items.append(_unstored(parts, store, (pipelines, ranges), missing, solved))
+            parts = [(run.parts[number], observations[number].rows) for number in group.parts]
+            items.append(_unstored(parts, store, (pipelines, ranges), (missing, group.only), solved))
     share = SHARES[2] / max(1, len(items))
     for written in how.executor.map(store_part, items):
         for each in written:
@@ -248,7 +261,7 @@ def _with_observed_notes(run: DividedRun, observations: Iterable[Observation]) -
         return code, VALUE_ORDER.index(word) if word in VALUE_ORDER else len(VALUE_ORDER), note.rank or 0
 
     rows = diagnostics_table(sorted(totals.values(), key=place))
-    stages = pl.concat(each.stages for each in observations)
+    stages = pl.concat(each.stages for each in observations).group_by("rank").agg(pl.any("has_stage"))
     last = [] if run.placement.rule is None else note_ranks_without_stages(stages)
     diagnostics = pl.concat([run.before, rows, run.tables.diagnostics])
     return replace(run.tables, diagnostics=diagnostics).with_diagnostics(last)
@@ -303,15 +316,16 @@ def _unstored(
     parts: Sequence[tuple[RunPart, WaitingRows]],
     store: Store,
     places: tuple[pl.DataFrame, StepRanges],
-    missing: frozenset[str],
+    files: tuple[frozenset[str], int | None],
     solved: SolvedClocks | None,
 ) -> Unstored:
     pipelines, ranges = places
-    numbered = pl.concat(part.numbered for part, _ in parts)
+    missing, only = files
+    numbered = pl.concat(part.numbered for part, _ in parts).unique("rank", maintain_order=True)
     own = pipelines.join(numbered.select("rank"), on="rank", how="semi", maintain_order="left")
     corrections = None
     if solved is not None:
         numbered, corrections = of_clocks(numbered, solved.corrections)
     rows = tuple(each for _, each in parts)
     where = store.directory.absolute()
-    return Unstored(parts[0][0].name, rows, numbered, where, own, ranges, missing, corrections)
+    return Unstored(parts[0][0].name, rows, numbered, where, own, ranges, missing, corrections, only)

@@ -78,13 +78,14 @@ class Gathered(NamedTuple):
 class PartOfRun(NamedTuple):
     """What is known of a whole run when one part of it is looked at.
 
-    `groups` are those of collectives on several clocks, `names_peers` is whether any transfer names its peer, and
-    `clocks` the number of clocks.
+    `groups` are those of collectives on several clocks, `names_peers` is whether any transfer names its peer, `clocks`
+    the number of clocks, and `slices` how many times steps of the same ranks are looked at, others each time.
     """
 
     groups: pl.Series
     names_peers: bool
     clocks: int
+    slices: int = 1
 
 
 def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = None) -> Observed:
@@ -101,6 +102,8 @@ def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = N
     actions = _between_clocks(_actions(timeline.spans, pipelines, clocks, joined), clocks)
     actions = actions.with_columns(PAIR).join(joined, on=["one", "other"], how="anti").drop("one", "other")
     most = most_of_pair(clocks["clock"].n_unique() if part is None else part.clocks)
+    if part is not None:
+        most = -(-most // part.slices)
     return Observed(
         thinned(messages, most),
         thinned(actions, most),

@@ -100,6 +100,14 @@ def with_places(rows: pl.DataFrame, pipelines: pl.DataFrame, ranges: StepRanges)
     )
 
 
+def of_range(ranges: StepRanges, number: int) -> pl.Expr:
+    """Return whether rows are in a range of steps, NONE for rows without a step."""
+    if number == NONE:
+        return pl.col("step").is_null()
+    first = ranges.first + number * ranges.length
+    return (pl.col("step") >= first) & (pl.col("step") < first + ranges.length)
+
+
 def step_ranges(counted: pl.DataFrame, pipelines: pl.DataFrame, most_spans: int = MOST_SPANS) -> StepRanges:
     """Return the ranges of steps with which no partition has too many spans.
 

@@ -43,14 +43,19 @@ def wait(timeline: Timeline, directory: Path, name: str) -> WaitingRows:
     return found
 
 
-def waiting(parts: Iterable[WaitingRows]) -> Timeline:
-    """Return a timeline with the rows of some parts and nothing else. Raises OSError."""
+def waiting(parts: Iterable[WaitingRows], only: pl.Expr | None = None) -> Timeline:
+    """Return a timeline with the rows of some parts and nothing else, or with `only` some of them. Raises OSError."""
     files: dict[str, list[str]] = {}
     for part in parts:
         for name, path in part.items():
             files.setdefault(name, []).append(path)
-    tables = {name: _together([pl.read_ipc(path) for path in paths], name) for name, paths in files.items()}
+    tables = {name: _together([_rows(path, only) for path in paths], name) for name, paths in files.items()}
     return replace(empty_timeline(), **tables)  # type: ignore[arg-type]  # tables alone, by their names
+
+
+def _rows(path: str, only: pl.Expr | None) -> pl.DataFrame:
+    rows = pl.read_ipc(path)
+    return rows if only is None else rows.filter(only)
 
 
 def _together(pieces: list[pl.DataFrame], name: str) -> pl.DataFrame:

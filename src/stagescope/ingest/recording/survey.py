@@ -185,22 +185,23 @@ def decide_surveyed(
     )
 
 
-def timeline_of_part(decisions: Decisions, files: Iterable[Files]) -> Timeline:
-    """Return the Timeline of some recordings of a run that was surveyed, with their spans and without its notes.
+def contents_of(process: Process, files: Files) -> Contents:
+    """Return the content of a recording that was surveyed, with its spans.
 
-    Raises InputError if one of them has changed since.
+    Raises InputError if it has changed since.
     """
-    read: dict[str, Contents] = {}
-    for each in files:
-        parts = [part for path in each.paths if isinstance(part := part_of(path), Part)]
-        read |= contents_by_source(parts)
-    with_spans = []
-    for process in decisions.processes:
-        again = read.pop(process.source, None)
-        if again is None or len(again.spans) != process.facts.spans:
-            raise errors.changed_meanwhile(process.source)
-        with_spans.append(replace(process, contents=again, notes=()))
-    return timeline_of_decisions(replace(decisions, processes=tuple(with_spans)))
+    parts = [part for path in files.paths if isinstance(part := part_of(path), Part)]
+    again = contents_by_source(parts).get(process.source)
+    if again is None or len(again.spans) != process.facts.spans:
+        raise errors.changed_meanwhile(process.source)
+    return again
+
+
+def timeline_of_part(decisions: Decisions, contents: Iterable[Contents]) -> Timeline:
+    """Return the Timeline of some recordings of a run that was surveyed, with their spans and without its notes."""
+    read = zip(decisions.processes, contents, strict=True)
+    processes = tuple(replace(process, contents=own, notes=()) for process, own in read)
+    return timeline_of_decisions(replace(decisions, processes=processes))
 
 
 def _files_of(survey: Survey, copies: frozenset[Path]) -> Iterator[tuple[Path, ...]]:

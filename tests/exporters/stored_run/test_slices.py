@@ -1,0 +1,85 @@
+"""A part that is read in slices of its steps is stored the same to the byte as one that is read at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from planted_runs import Shape, random_times, run
+from recorded_runs import write_recordings
+from stagescope.api import read, run_division, store, storing_parts
+from stagescope.clocks import thinning
+
+SHAPE = Shape(pipelines=2, stages=4, microbatches=4, steps=12)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Return a run of 2 pipelines on 4 machines, with a checkpoint of every rank after each third step."""
+    timeline = run(replace(random_times(SHAPE), reduces=True))
+    last = timeline.spans.filter(pl.col("step") % 3 == 2).group_by("rank", "step").agg(pl.max("end_ns"))
+    saves = last.select(
+        "rank", kind=pl.lit("other"), lane=pl.lit("host"), start_ns="end_ns",
+        end_ns=pl.col("end_ns") + 40_000,
+    )  # fmt: skip
+    saves = saves.cast({name: timeline.spans.schema[name] for name in saves.columns})
+    return timeline.with_spans(pl.concat([timeline.spans, saves], how="diagonal"))
+
+
+@pytest.fixture
+def recordings(planted, tmp_path):
+    write_recordings(planted, tmp_path / "recordings", SHAPE.stages, ranks_per_machine=2)
+    return tmp_path / "recordings"
+
+
+def stored_in_slices(recordings, out, monkeypatch, spans_of_slice: int, **where):
+    """Store recordings with slices of about this size; return what was stored, and the parts that were written."""
+    written = []
+    divide = run_division.parts_to_store
+
+    def listed(*arguments):
+        found = divide(*arguments)
+        written.extend(found)
+        return found
+
+    monkeypatch.setattr(storing_parts, "SPANS_OF_SLICE", spans_of_slice)
+    monkeypatch.setattr(storing_parts, "MOST_SPANS", 300)
+    monkeypatch.setattr(storing_parts, "parts_to_store", listed)
+    return store(recordings, out=out, **where), written
+
+
+@pytest.mark.parametrize("spans_of_slice", [1, 150, 400])
+def test_slices_change_nothing(recordings, spans_of_slice, monkeypatch, tmp_path):
+    stored, written = stored_in_slices(recordings, tmp_path / "run", monkeypatch, spans_of_slice)
+    assert {group.only for group in written} > {-1, 0, 1}
+    timeline = read(recordings)
+    again = read(stored.path)
+    assert again.spans.equals(timeline.spans)
+    assert again.steps.equals(timeline.steps)
+    assert again.counters.equals(timeline.counters)
+    assert again.diagnostics.equals(timeline.diagnostics)
+    assert again.alignment == timeline.alignment
+    monkeypatch.setattr(storing_parts, "SPANS_OF_SLICE", 10**9)
+    assert store(recordings, out=tmp_path / "at-once").manifest.parts == stored.manifest.parts
+    assert again.spans.filter(pl.col("kind") == "other", pl.col("step").is_null()).height == 32
+
+
+def test_workers_that_read_slices_change_nothing(recordings, monkeypatch, tmp_path):
+    stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 150, workers=2)
+    assert read(stored.path).spans.equals(read(recordings).spans)
+
+
+def test_a_part_that_would_have_two_slices_is_read_at_once(recordings, monkeypatch, tmp_path):
+    _, written = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 1_100)
+    assert [group.only for group in written] == [None]
+
+
+def test_slices_together_keep_as_many_observations_of_clocks_as_a_part(recordings, monkeypatch, tmp_path):
+    monkeypatch.setattr(thinning, "OF_RUN", 0)
+    monkeypatch.setattr(thinning, "LEAST_OF_PAIR", 12)
+    stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 150)
+    sliced, whole = (read(place).alignment.machines for place in (stored.path, recordings))
+    assert all(each.observation_count >= other.observation_count for each, other in zip(sliced, whole, strict=True))
+    assert all(abs(each.offset_ns - other.offset_ns) < 20_000 for each, other in zip(sliced, whole, strict=True))
