@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from places import DATA
+from stagescope.api import view_run
 from stagescope.cli import main
 
 RECORDINGS = DATA / "recordings" / "v1"
@@ -40,6 +41,19 @@ def test_commands_print_the_same_for_a_stored_run(words, run, capsys):
         assert main([words[0], str(path), *words[1:]]) == 0
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1]
+
+
+def test_the_page_can_be_prepared_with_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("STAGESCOPE_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    assert main(["store", str(RECORDINGS), "-o", str(run), "--page"]) == 0
+    assert f"prepared the page of 378 spans: `stagescope open {run}` shows it" in capsys.readouterr().out
+    prepared = {path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    assert prepared
+    view_run(run)  # as `stagescope open` does
+    assert prepared == {
+        path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*") if path.is_file()
+    }
 
 
 def test_a_stored_run_is_compared_and_exported(run, tmp_path, capsys):

@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stagescope.cli.arenas import share_arenas
-from stagescope.cli.console import echo, error_console
-from stagescope.cli.reading import FileBar, align_option, cache_notice, reading_options
+from stagescope.cli.console import echo
+from stagescope.cli.reading import FileBar, TileBar, align_option, cache_notice, reading_options
 from stagescope.cli.run_paths import RUN_PATH
-from stagescope.vocabulary.language import localized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from stagescope.api import RunFacts
 
 LATEST = ", the latest of a running training"
-MANY_SPANS = 2_000_000
-"""Tiles of fewer spans are made within about a second, too fast for a progress bar to be useful."""
 
 
 @click.command(
@@ -103,29 +100,6 @@ def command(
         viewer.run()
     echo("ended")
     return 0
-
-
-class TileBar:
-    """A progress bar on standard error for many spans; not shown if standard error is not a terminal."""
-
-    def __init__(self, shown: ExitStack) -> None:
-        """Prepare a bar that disappears when `shown` is left."""
-        self._shown = shown
-        self._update: Callable[[int], object] | None = None
-
-    def show(self, done: int, span_count: int) -> None:
-        """Show that the tiles of `done` of `span_count` spans have been made."""
-        if self._update is None and span_count >= MANY_SPANS and sys.stderr.isatty():
-            self._update = self._begin(span_count)
-        if self._update is not None:
-            self._update(done)
-
-    def _begin(self, span_count: int) -> Callable[[int], object]:
-        from rich.progress import Progress
-
-        bar = self._shown.enter_context(Progress(console=error_console(), transient=True))
-        task = bar.add_task(localized(f"making tiles of {span_count:,} spans"), total=span_count)
-        return lambda done: bar.update(task, completed=done)
 
 
 def warn_partial(meta: Mapping[str, Any]) -> None:

@@ -221,6 +221,26 @@ class TaskBar:
             self._update(done)
 
 
+MANY_SPANS = 2_000_000
+"""The tiles of fewer are made within a second or two."""
+
+
+class TileBar:
+    """A progress bar on standard error for many spans; not shown if standard error is not a terminal."""
+
+    def __init__(self, shown: ExitStack) -> None:
+        """Prepare a bar that disappears when `shown` is left."""
+        self._shown = shown
+        self._update: Callable[[int], object] | None = None
+
+    def show(self, done: int, span_count: int) -> None:
+        """Show that the tiles of `done` of `span_count` spans have been made."""
+        if self._update is None and span_count >= MANY_SPANS and sys.stderr.isatty():
+            self._update = _shown_bar(self._shown, f"making tiles of {span_count:,} spans", span_count)
+        if self._update is not None:
+            self._update(done)
+
+
 def _shown_bar(shown: ExitStack, text: str, total: int) -> Callable[[int], object]:
     """Show a bar until `shown` is left, and return the function that updates it."""
     from rich.progress import Progress

@@ -10,7 +10,15 @@ import click
 
 from stagescope.cli.console import echo, error_console
 from stagescope.cli.diagnostics import print_diagnostics
-from stagescope.cli.reading import FileBar, TaskBar, align_option, exit_code, reading_options, warn_partial
+from stagescope.cli.reading import (
+    FileBar,
+    TaskBar,
+    TileBar,
+    align_option,
+    exit_code,
+    reading_options,
+    warn_partial,
+)
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.language import localized
@@ -32,6 +40,7 @@ MANY_SPANS = 200_000
     Examples:
       stagescope store recordings -o run.stagescope
       stagescope report run.stagescope
+      stagescope store recordings -o run.stagescope --page && stagescope open run.stagescope
       stagescope store s3://bucket/recordings -o run.stagescope
       stagescope store recordings -o run.stagescope --cluster tcp://127.0.0.1:8786
       duckdb -c "select kind, count(*) from 'run.stagescope/spans/**/*.parquet' group by kind"
@@ -63,6 +72,12 @@ MANY_SPANS = 200_000
     default=True,
     help="Also analyze the run, which is the default, or leave that to its first report.",
 )
+@click.option(
+    "--page/--no-page",
+    default=False,
+    help="Also prepare its page, so that `stagescope open` shows it at once, or leave that to the first "
+    "`open`, which is the default.",
+)
 @align_option
 @reading_options
 def command(
@@ -74,6 +89,7 @@ def command(
     *,
     align: bool,
     analysis: bool,
+    page: bool,
     force: bool,
 ) -> int:
     """Store a run as Parquet files, partitioned by pipeline and steps, which every command reads.
@@ -107,7 +123,18 @@ def command(
     if analysis and align:
         _analyze(stored, workers, cluster)
     print_diagnostics(api.sorted_diagnostics(stored))
+    if page:
+        _prepare_page(stored, align=align)
     return exit_code(stored)
+
+
+def _prepare_page(stored: Stored, *, align: bool) -> None:
+    """Make the tiles that `stagescope open` shows, in the cache of this machine."""
+    from stagescope import api
+
+    with ExitStack() as shown:
+        view = api.view_run(stored.path, align=align, on_tiles=TileBar(shown).show)
+    echo(f"prepared the page of {view.meta['span_count']} spans: `stagescope open {stored.path}` shows it")
 
 
 def _notice(text: str) -> None:

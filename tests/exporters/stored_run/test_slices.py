@@ -81,5 +81,9 @@ def test_slices_together_keep_as_many_observations_of_clocks_as_a_part(recording
     monkeypatch.setattr(thinning, "LEAST_OF_PAIR", 12)
     stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 150)
     sliced, whole = (read(place).alignment.machines for place in (stored.path, recordings))
-    assert all(each.observation_count >= other.observation_count for each, other in zip(sliced, whole, strict=True))
-    assert all(abs(each.offset_ns - other.offset_ns) < 20_000 for each, other in zip(sliced, whole, strict=True))
+    assert all(
+        each.observation_count >= other.observation_count for each, other in zip(sliced, whole, strict=True)
+    )
+    assert all(
+        abs(each.offset_ns - other.offset_ns) < 20_000 for each, other in zip(sliced, whole, strict=True)
+    )
