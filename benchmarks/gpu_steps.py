@@ -115,7 +115,9 @@ def main() -> None:
         dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=0, world_size=1)
         record.start(Path(directory, "recording"))
         step = training(asked)
-        print(f"1F1B, {asked.microbatches} micro-batches, {LAYERS} layers of {asked.width}, {asked.rows} rows")
+        print(
+            f"1F1B, {asked.microbatches} micro-batches, {LAYERS} layers of {asked.width}, {asked.rows} rows"
+        )
         found = alternate(step, asked.pairs)
         report(found)
         report_records()
