@@ -51,7 +51,10 @@ def test_exit_keeps_code_and_output_and_is_recorded(tmp_path, end, code, printed
     )
     contents = only_contents(tmp_path)
     assert microbatches(contents) == list(range(10))
-    reason = {"reason": "exit"} if exception is None else {"reason": "exception", "exception": exception}
+    status = {"exit_status": code} if code else {}
+    reason = (
+        {"reason": "exit", **status} if exception is None else {"reason": "exception", "exception": exception}
+    )
     assert contents.end == {"spans": 10, "dropped_spans": 0, **reason}
 
 

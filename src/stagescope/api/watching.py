@@ -13,6 +13,7 @@ from stagescope.analysis.hangs.culprits import IS_OVER, find_hang
 from stagescope.analysis.watching.alarms import LEAST_CHANGE, Alarms
 from stagescope.analysis.watching.step_values import QUANTITIES, measure_steps, within_steps
 from stagescope.api.analyses import sorted_diagnostics
+from stagescope.api.awaited_restart import RESTART_GRACE_S, AwaitedRestart
 from stagescope.api.reading import align_timeline
 from stagescope.ingest.layout import Layout
 from stagescope.ingest.merge import merge_timelines
@@ -77,7 +78,12 @@ class Update:
     processes
         What the processes are doing, and why the training hangs, if it does.
     stopped, continues
-        Whether the training has hung or crashed since the last update, or continues after a hang.
+        Whether the training has hung or crashed since the last update, or continues after that.
+    is_restarted
+        Whether a new attempt has begun since the last update: another process records a rank.
+    restart_wait_s
+        How many seconds longer a launcher may take to start the training again, which has failed and is over; 0 if it
+        is not, or if no new attempt is expected.
     has_more
         Whether there is more to read: recordings that exist already are read in parts.
     stages
@@ -101,6 +107,8 @@ class Update:
     processes: HangReport
     stopped: bool
     continues: bool
+    is_restarted: bool
+    restart_wait_s: float
     has_more: bool
     stages: Mapping[int, int]
     data_rates: Mapping[int, DataRate]
@@ -121,7 +129,8 @@ class Watcher:
     QUANTITIES. `least_change` is the smallest change of level that is an alarm, relative to the value; 0 for none. A
     rank has stopped if it has recorded nothing for `quiet_after_s` seconds and three times its longest earlier pause.
 
-    Of all spans and counters, at most `most_bytes` are in memory.
+    Of all spans and counters, at most `most_bytes` are in memory. After a crash, a new attempt is expected for
+    `restart_grace_s` seconds.
 
     Raises UsageError for a malformed alert.
     """
@@ -133,6 +142,7 @@ class Watcher:
         least_change: float = LEAST_CHANGE,
         quiet_after_s: float = QUIET_AFTER_S,
         most_bytes: int = MOST_BYTES,
+        restart_grace_s: float = RESTART_GRACE_S,
     ) -> None:
         """Watch the training that writes to these directories."""
         conditions = [parse_lasting_condition(text, QUANTITIES, "--alert") for text in alerts]
@@ -141,7 +151,8 @@ class Watcher:
         self._quiet_after_s = quiet_after_s
         self._follower = Follower(directories, most_bytes)
         self._last_step = self._complete_step = -1
-        self._restarts = 0
+        self._restarts, self._is_restarting = 0, False
+        self._restarts_awaited = AwaitedRestart(restart_grace_s)
         self._reported: set[tuple[object, ...]] = set()
         self._processes: HangReport | None = None
         self._had_stopped = False
@@ -195,23 +206,32 @@ class Watcher:
         else:
             processes = self._processes
         has_more = self._follower.read()
-        if self._follower.restarts > self._restarts:
+        is_replaced = self._follower.restarts > self._restarts
+        is_restarted, self._is_restarting = (
+            is_replaced and not self._is_restarting,
+            is_replaced or (self._is_restarting and bool(processes.awaited)),
+        )
+        if is_replaced:
             self._restarts, self._last_step = self._follower.restarts, -1
             self.alarms.restart()
         complete = self._follower.complete_step(is_over=processes.outcome == IS_OVER and not has_more)
         self._complete_step, self._new, self._rates = complete, None, {}
         steps, skipped, diagnostics = (
-            self._new_steps(complete, latest_only=latest_only) if measure else NOTHING_NEW
+            self._new_steps(complete, latest_only=latest_only)
+            if measure and not processes.awaited  # without these ranks, no step is complete
+            else NOTHING_NEW
         )
         self._forget(complete, latest_only=latest_only)
         changed: dict[int, Alarm] = {}
         for values in steps:
             changed |= {alarm.number: alarm for alarm in self.alarms.add(values)}
-        stopped = [self._had_stopped, processes.has_stopped]
-        self._had_stopped = processes.has_stopped
+        has_not_recovered = self._had_stopped and bool(processes.awaited or processes.failed)
+        stopped = [self._had_stopped, processes.has_stopped or has_not_recovered]
+        self._had_stopped = stopped[1]
         return Update(
             steps, tuple(changed.values()), skipped, diagnostics, processes,
-            stopped=stopped == [False, True], continues=stopped == [True, False], has_more=has_more,
+            stopped=stopped == [False, True], continues=stopped == [True, False],
+            is_restarted=is_restarted, restart_wait_s=self._restarts_awaited.wait_s(processes), has_more=has_more,
             stages=self._stages, data_rates=self._rates, dropped_spans=self._dropped_spans,
             clock_error_ns=self._clock_error_ns, timeline=self._new,
         )  # fmt: skip

@@ -65,7 +65,7 @@ def command(
     so only users who may write to DIR can control the recording. All ranks change at the same step, which
     none of them has begun yet, and answer in their recordings.
 
-    The exit code is 1 if a rank that runs has refused the request or has not answered.
+    The exit code is 1 if a rank that runs has refused the request or has not answered, and if none has accepted it.
     """
     from stagescope import api
 

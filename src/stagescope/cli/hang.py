@@ -68,7 +68,7 @@ def _print(report: HangReport, *, stacks: bool) -> None:
 
     for sentence in api.hang_sentences(report):
         echo(printable(sentence))
-    if report.missing:
+    if report.missing:  # those that may still be starting are in the sentences
         echo(f"No recording of {ranks_text(report.missing)}.")
     echo()
     rows = [tuple(map(printable, row)) for row in api.hang_rows(report)]

@@ -58,6 +58,14 @@ EXIT_ALARM = 3
 )
 @after_option
 @click.option(
+    "--restart-grace",
+    metavar="S",
+    type=FiniteRange(min=0.0),
+    default=60.0,
+    show_default=True,
+    help="Seconds after a crash in which a launcher may start the training again; 0 to end at once.",
+)
+@click.option(
     "--on-alarm",
     metavar="COMMAND",
     help="Run a command for each alarm, with the alarm as JSON on standard input.",
@@ -108,8 +116,9 @@ def command(
     training hangs or crashes. Conditions can name bubble, iteration, step, and the causes of lost time, which are
     fractions of the iteration.
 
-    The command ends when the training ends, with Ctrl-C, or after --seconds. The exit code is 3 if there was an alarm,
-    and 0 otherwise.
+    The command ends when the training ends, with Ctrl-C, or after --seconds. After a crash, it waits for a new attempt
+    during --restart-grace, unless the launcher has ended or has no restart left. The exit code is 3 if there was an
+    alarm, and 0 otherwise.
     """
     from stagescope import api
     from stagescope.api.notifications import Notifier, check_url, parse_command
@@ -121,7 +130,11 @@ def command(
     elif options["otlp_spans"]:
         raise UsageError.only_with("--otlp-spans", "--otlp")
     watcher = api.Watcher(
-        *directories, alerts=alerts, least_change=options["least_change"], quiet_after_s=options["after"]
+        *directories,
+        alerts=alerts,
+        least_change=options["least_change"],
+        quiet_after_s=options["after"],
+        restart_grace_s=options["restart_grace"],
     )
     notifier = Notifier(words, url, lambda text: echo(text, err=True))
     ended = threading.Event()
@@ -137,7 +150,8 @@ def command(
             elif not waits:
                 waits = True
                 _warn(f"waiting for recordings in {', '.join(map(str, directories))}")
-            if (update is not None and update.is_over) or (raised and options["until_alarm"]):
+            is_over = update is not None and update.is_over and not update.restart_wait_s
+            if is_over or (raised and options["until_alarm"]):
                 break
             remaining_s = until_s - time.monotonic()
             if remaining_s <= 0:

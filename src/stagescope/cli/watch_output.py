@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import asdict
 from itertools import chain
+from math import ceil
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ SPARKLINE_WIDTH = 60
 MOST_RANKS = 12
 MOST_ALARMS = 5
 MOST_DIAGNOSTICS = 5
+RESTARTED = "A new attempt of the training has begun."
 CONTINUES = "The training continues: all ranks record spans."
 
 
@@ -50,12 +52,18 @@ def alarm_events(update: Update) -> Iterator[dict[str, Any]]:
         yield {"event": "continues", "sentences": [CONTINUES]}
 
 
+def restart_sentence(update: Update) -> str:
+    """Return that a new attempt is waited for."""
+    return f"waiting up to {ceil(update.restart_wait_s)} s for the launcher to start the training again"
+
+
 class JsonLines:
     """One JSON object per line: steps, alarms, diagnostics, dropped spans, and whether the training stopped."""
 
     def __init__(self) -> None:
         """Begin without dropped spans."""
         self._dropped = 0
+        self._is_waiting = False
 
     def show(self, update: Update) -> None:
         """Print what is new."""
@@ -64,8 +72,13 @@ class JsonLines:
         self._dropped = update.dropped_spans or 0
         steps = ({"event": "step", **step_json(values)} for values in update.steps)
         found = ({"event": "diagnostic", **asdict(one)} for one in update.diagnostics)
-        for event in (*steps, *found, *(dropped if is_new else ()), *alarm_events(update)):
+        begun = ({"event": "restarted", "sentences": [RESTARTED]},) if update.is_restarted else ()
+        for event in (*begun, *steps, *found, *(dropped if is_new else ()), *alarm_events(update)):
             echo_data(json.dumps(event))
+        if update.restart_wait_s and not self._is_waiting:
+            event = {"event": "waiting_for_restart", "seconds": update.restart_wait_s}
+            echo_data(json.dumps({**event, "sentences": [restart_sentence(update)]}))
+        self._is_waiting = bool(update.restart_wait_s)
 
 
 class Log:
@@ -77,18 +90,29 @@ class Log:
         self._status_s = float("-inf")
         self._last: StepValues | None = None
         self._skipped = 0
+        self._was_over = False
+        self._awaited: tuple[int, ...] = ()
 
     def show(self, update: Update) -> None:
         """Print what is new."""
-        self._last = update.steps[-1] if update.steps else self._last
+        last = None if update.is_restarted else self._last
+        self._last = update.steps[-1] if update.steps else last
         self._skipped += update.skipped
         for line in (*diagnostic_lines(update.diagnostics), *_news(update)):
             echo(line)
-        if update.is_over or time.monotonic() - self._status_s > STATUS_EVERY_S:
+        is_newly_over, self._was_over = update.is_over and not self._was_over, update.is_over
+        is_waiting = update.is_over or bool(update.processes.awaited)
+        if is_newly_over or (not is_waiting and time.monotonic() - self._status_s > STATUS_EVERY_S):
             self._status_s = time.monotonic()
             echo(headline(self._watcher.alarms, self._last, self._skipped, update.dropped_spans))
-        if update.is_over:
+        if is_newly_over:
             for sentence in _sentences(update):
+                echo(sentence)
+            if update.restart_wait_s:
+                echo(restart_sentence(update))
+        if update.processes.awaited != self._awaited:
+            self._awaited = update.processes.awaited
+            for sentence in _sentences(update) if self._awaited and not update.is_over else ():
                 echo(sentence)
 
 
@@ -105,7 +129,8 @@ class View:
 
     def show(self, update: Update) -> None:
         """Replace the text."""
-        self._last = update.steps[-1] if update.steps else self._last
+        last = None if update.is_restarted else self._last
+        self._last = update.steps[-1] if update.steps else last
         self._skipped += update.skipped
         self._diagnostics += update.diagnostics
         width = terminal_width()
@@ -128,8 +153,10 @@ class View:
         yield from self._ranks(update)
         yield ""
         yield from diagnostic_lines(self._diagnostics, MOST_DIAGNOSTICS)
-        if update.processes.has_stopped:
+        if update.processes.has_stopped or update.processes.awaited:
             yield from _sentences(update)
+        if update.restart_wait_s:
+            yield restart_sentence(update)
         for alarm in alarms.all[-MOST_ALARMS:]:
             yield from event_lines(alarm)
         if not alarms.all and not update.processes.has_stopped:
@@ -147,6 +174,8 @@ class View:
 
 def _news(update: Update) -> Iterator[str]:
     """Yield the lines of alarms and hangs that began or ended; the log ends with the outcome."""
+    if update.is_restarted:
+        yield RESTARTED
     for alarm in update.alarms:
         yield from event_lines(alarm)
     if update.stopped and not update.is_over:

@@ -38,6 +38,8 @@ class ProcessState:
         Why it ended, such as ``exit``; None while it runs, or if it was killed.
     exception
         Type of the exception that ended it, if one did.
+    exit_status
+        With which it ended itself; None if that is 0 or unknown.
     ended_ns
         When it ended its recording, on the wall clock of its machine; None unless it has.
     written_s
@@ -51,8 +53,15 @@ class ProcessState:
         Training steps per second among the spans that were read; 0 if they are of one step.
     longest_gap_s
         Longest time without a span before that, among the spans that were read.
+    began_s
+        Seconds since its recording began; None if that is unknown.
     exists
         Whether the process exists; None if it cannot be known, such as on another machine.
+    is_certain
+        Whether `exists` is certain; otherwise, a process that seems not to exist may be in another container.
+    can_restart
+        Whether its launcher may start it again: False if the launcher does not exist or has no restart left; True also
+        if that is unknown.
     calls
         Calls in progress, the innermost first.
     state_s
@@ -73,13 +82,17 @@ class ProcessState:
     step: int | None = None
     end_reason: str | None = None
     exception: str | None = None
+    exit_status: int | None = None
     ended_ns: int | None = None
     written_s: float = 0.0
     quiet_s: float | None = None
     steps_per_s: float = 0.0
     longest_gap_s: float = 0.0
     is_recorded: bool = True
+    began_s: float | None = None
     exists: bool | None = None
+    is_certain: bool = False
+    can_restart: bool = True
     calls: tuple[Call, ...] = ()
     state_s: float | None = None
     groups: dict[str, int] = field(default_factory=dict)

@@ -95,9 +95,9 @@ def boot_id() -> str:
         return ""
 
 
-def time_namespace() -> str:
-    """Return the identifier of this process's time namespace, such as ``time:[4026531834]``; empty if unknown."""
+def namespace(kind: str) -> str:
+    """Return the identifier of a namespace of this process, such as ``time:[4026531834]``; empty if unknown."""
     try:
-        return os.readlink("/proc/self/ns/time")  # Linux 5.6 and later
+        return os.readlink(f"/proc/self/ns/{kind}")  # that of time since Linux 5.6
     except OSError:
         return ""

@@ -16,6 +16,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from stagescope.record.exit_status import ExitStatus, status_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -43,6 +45,8 @@ class Lifecycle:
         self._handled = threading.Event()
         self._attached_pid = 0
         self._detached = False
+        self._exit_status = ExitStatus()
+        self._exits: tuple[object, object] | None = None
         self._masks = threading.local()
         _register_at_fork(weakref.ref(self))
 
@@ -53,6 +57,7 @@ class Lifecycle:
         if self._attached_pid != os.getpid():
             self._attached_pid = os.getpid()
             _at_process_end(self._at_exit)
+            self._watch_exits()
         if self._watched_by is None and _is_main_thread():
             self._watch_sigterm(writer)
 
@@ -60,12 +65,27 @@ class Lifecycle:
         """Stop watching; restore the previous SIGTERM handler if ours is still installed."""
         self._detached = True
         atexit.unregister(self._at_exit)
+        self._ignore_exits()
         if (
             self._watched_by is not None and not _is_main_thread()
         ):  # Python allows signal handlers to be changed in the main thread only
             _kept_open.append(self._watched_by)
             return
         self._give_sigterm_back()
+
+    def _watch_exits(self) -> None:
+        if self._exits is None:  # a forked child has inherited the wrapper
+            from stagescope.record.wrappers import exit_wrapper  # not needed before the first span
+
+            self._exits = sys.exit, exit_wrapper(sys.exit, self._note_exit)
+            sys.exit = self._exits[1]
+
+    def _note_exit(self, error: SystemExit) -> None:
+        self._exit_status.note(error)
+
+    def _ignore_exits(self) -> None:
+        if self._exits is not None and sys.exit is self._exits[1]:
+            sys.exit = self._exits[0]  # type: ignore[assignment]
 
     def on_signal_byte(self, number: int) -> None:
         """Handle a signal that the C-level handler reported. Runs in the writer thread, after everything is stored."""
@@ -116,7 +136,12 @@ class Lifecycle:
     def _at_exit(self) -> None:
         if self._attached_pid == os.getpid():
             name = exception_name()
-            self._recorder.stop("exit" if name is None else "exception", exception=name)
+            reason = "exit" if name is None else "exception"
+            self._recorder.stop(reason, exception=name, exit_status=None if name else self._status())
+
+    def _status(self) -> int | None:
+        error = sys.exc_info()[1]  # in a child of multiprocessing, while it is raised
+        return status_of(error) if isinstance(error, SystemExit) else self._exit_status.value
 
     def before_fork(self) -> None:
         """Block SIGTERM during the fork: the child would write a signal into the parent's pipe, and end the parent."""
@@ -132,6 +157,7 @@ class Lifecycle:
         if not self._detached:
             self._give_sigterm_back()
             self._handled = threading.Event()
+            self._exit_status = ExitStatus()
             self._recorder.restart_in_child()
         self.after_fork()
 

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from stagescope.record.clock import CLOCK_NAME, boot_id, time_namespace
+from stagescope.record.clock import CLOCK_NAME, boot_id, namespace
 from stagescope.record.format import FORMAT_VERSION
 from stagescope.record.run_identity import LAUNCH_VARIABLE, RUN_VARIABLE, launcher_runs
 
@@ -36,6 +36,7 @@ def process_facts(began_ns: int) -> dict[str, object]:
         "run": os.environ.get(RUN_VARIABLE) or next(iter(launcher_runs(os.environ)), ""),
         "launch": os.environ.get(LAUNCH_VARIABLE),
         "restarts": restarts(),
+        "restarts_left": restarts_left(),
         "rank": _number(*_RANK) or 0,
         "world_size": _number(*_WORLD_SIZE),
         "local_rank": _number("LOCAL_RANK"),
@@ -45,7 +46,8 @@ def process_facts(began_ns: int) -> dict[str, object]:
         "parent_pid": os.getppid(),
         "process_start_ns": began_ns,
         "clock": CLOCK_NAME,
-        "time_namespace": time_namespace(),
+        "pid_namespace": namespace("pid"),
+        "time_namespace": namespace("time"),
         "python": sys.version.split()[0],
     }
 
@@ -54,6 +56,12 @@ def restarts() -> dict[str, int]:
     """Return how often each launcher has restarted the run, as far as the environment states it."""
     counts = {launcher: _number(variable) for launcher, variable in _RESTARTS.items()}
     return {launcher: count for launcher, count in counts.items() if count is not None}
+
+
+def restarts_left() -> int | None:
+    """Return how often torchrun may start its processes again, None if the environment does not state it."""
+    done, most = _number(_RESTARTS["torchelastic"]), _number("TORCHELASTIC_MAX_RESTARTS")
+    return None if done is None or most is None else max(0, most - done)
 
 
 def launcher_rank(environment: Mapping[str, str]) -> int | None:

@@ -263,10 +263,10 @@ class Recorder(Emitter):
         writer = self._writer
         return writer.flush(timeout_s) if writer else True
 
-    def stop(self, reason: str, *, exception: str | None = None) -> None:
+    def stop(self, reason: str, *, exception: str | None = None, exit_status: int | None = None) -> None:
         """Write everything and the END frame, and stop the writer. Calling it again has no effect.
 
-        `exception` is the type of the exception that ended the process.
+        `exception` is the type of the exception that ended the process, `exit_status` that of the process if known.
         """
         self._call_all(*(record for pending, record in self.unfinished if pending), *self.at_end)
         if reason in FREE_ENDS:
@@ -279,7 +279,7 @@ class Recorder(Emitter):
             self.waiting_thread = 0
             writer, self._writer = self._writer, None
         if writer:
-            self._recording.exception = exception
+            self._recording.exception, self._recording.exit_status = exception, exit_status
             writer.stop(reason)
         self._pool.close()
 

@@ -84,6 +84,7 @@ class Recording:
         self._warned: set[str] = set()
         self.keeps_without_spans = False
         self.exception: str | None = None
+        self.exit_status: int | None = None
 
     def write_into(self, directory: str) -> None:
         """Change the output directory. Has no effect once the file exists."""
@@ -216,6 +217,8 @@ class Recording:
         end = {"spans": self.spans_written, "dropped_spans": self._dropped, "reason": reason}
         if self.exception is not None:
             end["exception"] = self.exception
+        if self.exit_status:
+            end["exit_status"] = self.exit_status
         self._append_end(end)
         self._warn_if_deleted()
         self.close()

@@ -9,6 +9,7 @@ unusual, which `Emitter.plain` states, an action costs two readings of the clock
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,20 @@ def seen_wrapper(original: Function, see: Result, guard: Guard) -> Function:
         except Exception as error:  # noqa: BLE001  # the training must go on
             guard.caught(error)
         return result
+
+    return wrapper
+
+
+def exit_wrapper(original: Function, note: Callable[[SystemExit], None]) -> Function:
+    """Return a wrapper of ``sys.exit`` that passes its exception to `note`."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except SystemExit as error:
+            with suppress(Exception):  # the training must exit
+                note(error)
+            raise
 
     return wrapper
 

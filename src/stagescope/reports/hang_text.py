@@ -10,7 +10,7 @@ from stagescope.analysis.hangs.culprits import HANGS, IS_OVER
 from stagescope.analysis.hangs.waiting import group_of
 from stagescope.model.process_states import ACTIVITY, WAIT
 from stagescope.vocabulary.kinds import RECEIVES, SENDS
-from stagescope.vocabulary.number_ranges import ranks_text
+from stagescope.vocabulary.number_ranges import compact_ranges, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def call_text(call: Call) -> str:
 def doing_text(state: ProcessState, condition: str) -> str:
     """Return what a process is doing, as a part of a sentence that begins with its rank."""
     if condition == ENDED:
-        return f"has ended ({state.exception or state.end_reason})"
+        return f"has ended ({_end_text(state)})"
     if condition == GONE:
         return f"was killed or crashed: its process {state.pid} does not exist any more"
     if condition == SILENT:
@@ -99,7 +99,7 @@ def hang_sentences(report: HangReport) -> list[str]:
     if report.outcome == IS_OVER:
         return list(_end_sentences(report))
     if report.outcome != HANGS:
-        return ["The training is running: no rank has stopped recording."]
+        return [_running_sentence(report)]
     found = [
         f"Ranks of {each.group} call different collectives as number {each.number}: {_operations(each.operations)}."
         for each in report.mismatches
@@ -118,20 +118,48 @@ def hang_sentences(report: HangReport) -> list[str]:
     return found or [f"{len(report.waiting)} ranks wait, and nothing that they wait for is known."]
 
 
-def _end_sentences(report: HangReport) -> Iterator[str]:
-    """Yield how the processes ended, and which one was the first if an exception ended one."""
+def _running_sentence(report: HangReport) -> str:
+    if report.awaited:
+        count, ranks = len(report.awaited) + len(report.states), compact_ranges(report.awaited)
+        return f"The training is starting, waiting for {len(report.awaited)} of {count} ranks ({ranks})."
+    ended = _end_parts(report)
+    if not ended:
+        return "The training is running: no rank has stopped recording."
+    running = [rank for rank, condition in report.conditions.items() if condition == RUNNING]
+    verb = "has" if len(running) == 1 else "have"
+    return f"The training is running: {', '.join([f'{ranks_text(running)} {verb} not stopped', *ended])}."
+
+
+def _end_parts(report: HangReport) -> list[str]:
+    """Return how the processes that do not exist any more have ended."""
     killed = [rank for rank, condition in report.conditions.items() if condition == GONE]
-    failed = [rank for rank in report.failed if rank not in killed]
-    ended = [rank for rank in report.conditions if rank not in {*killed, *failed}]
     parts = []
     if killed:
         parts.append(f"{ranks_text(killed)} {'was' if len(killed) == 1 else 'were'} killed or crashed")
-    parts += [f"{ranks_text(failed)} ended by an exception"] if failed else []
-    parts += [f"{ranks_text(ended)} ended"] if ended else []
-    yield f"The training is over: {', '.join(parts)}."
+    failed = [state for state in report.states if state.rank in report.failed and state.rank not in killed]
+    raised = [state.rank for state in failed if state.exception is not None]
+    parts += [f"{ranks_text(raised)} ended by an exception"] if raised else []
+    for status in sorted({state.exit_status or 0 for state in failed if state.exception is None}):
+        ranks = [state.rank for state in failed if state.exception is None and state.exit_status == status]
+        parts.append(f"{ranks_text(ranks)} ended with exit status {status}")
+    others = [rank for rank, each in report.conditions.items() if each == ENDED and rank not in report.failed]
+    return [*parts, *([f"{ranks_text(others)} ended"] if others else [])]
+
+
+def _end_text(state: ProcessState) -> str:
+    return state.exception or (
+        f"exit status {state.exit_status}" if state.exit_status else state.end_reason or ""
+    )
+
+
+def _end_sentences(report: HangReport) -> Iterator[str]:
+    """Yield how the processes ended, and which one was the first if ranks failed."""
+    yield f"The training is over: {', '.join(_end_parts(report))}."
     first = next((state for state in report.states if state.rank == report.first_to_end), None)
-    if first is not None and first.rank in failed:
+    if first is not None and first.rank in report.failed and first.exception is not None:
         yield f"Rank {first.rank} ended first, by {first.exception}."
+    elif first is not None and first.exit_status:
+        yield f"Rank {first.rank} ended first, with exit status {first.exit_status}."
     elif first is not None:
         yield f"Rank {first.rank} ended first, without an exception."
 
@@ -188,7 +216,7 @@ def _cell(state: ProcessState, condition: str) -> str:
         return f"{what}, for {age}"
     if condition == RUNNING and not state.is_recorded:
         return "not recorded"
-    return f"{state.exception or state.end_reason}" if condition == ENDED else f"{age} ago"
+    return _end_text(state) if condition == ENDED else f"{age} ago"
 
 
 def hang_json(report: HangReport) -> dict[str, Any]:
@@ -201,6 +229,7 @@ def hang_json(report: HangReport) -> dict[str, Any]:
         "circles": [list(circle) for circle in report.circles],
         "mismatches": [each._asdict() for each in report.mismatches],
         "missing_ranks": list(report.missing),
+        "awaited_ranks": list(report.awaited),
         "ranks": [_rank_json(report, state) for state in report.states],
     }
 
@@ -214,6 +243,7 @@ def _rank_json(report: HangReport, state: ProcessState) -> dict[str, Any]:
         "step": state.step,
         "end_reason": state.end_reason,
         "exception": state.exception,
+        "exit_status": state.exit_status,
         "is_recorded": state.is_recorded,
         "quiet_s": state.quiet_s,
         "written_s": state.written_s,

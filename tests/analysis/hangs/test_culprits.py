@@ -209,3 +209,49 @@ def test_json_has_every_rank():
         {"call": "recv_forward", "stage": 1, "microbatch": 3, "peer": 1}
     ]
     assert found["missing_ranks"] == [2, 3]
+
+
+def test_ranks_that_may_still_be_starting_are_awaited_and_hold_up_nothing():
+    young = {"began_s": 20.0}
+    report = find_hang([state(0, receive(1), **young), state(2, computing(), **young)])
+    assert (report.outcome, report.missing, report.awaited, report.culprits) == (TRAINS, (), (1, 3), ())
+    assert hang_sentences(report) == ["The training is starting, waiting for 2 of 4 ranks (1, 3)."]
+    old = {"began_s": 61.0}
+    report = find_hang([state(0, receive(1), **young), state(2, receive(1), **old)])
+    assert (report.outcome, report.missing, report.awaited, report.culprits) == (HANGS, (1, 3), (), (1,))
+
+
+def test_a_rank_that_failed_before_the_others_stopped_holds_up_the_training():
+    failed = state(1, end_reason="exit", exit_status=1, ended_ns=5, written_s=QUIET_S)
+    others = [state(0, computing()), state(2, computing()), state(3, computing())]
+    report = find_hang([failed, *others])
+    assert (report.outcome, report.culprits) == (HANGS, (1,))
+    assert hang_sentences(report) == ["Rank 1 holds up the training: it has ended (exit status 1)."]
+    late = state(1, end_reason="exception", exception="RuntimeError", ended_ns=5, written_s=3.0)
+    assert find_hang([late, *others]).culprits == (0, 2, 3)  # of a time-out, because they had stopped
+
+
+def test_ranks_that_ended_are_stated_while_others_run():
+    ended = state(1, end_reason="exception", exception="RuntimeError", ended_ns=5)
+    running = [state(rank, quiet_s=1.0) for rank in (0, 2, 3)]
+    report = find_hang([ended, *running])
+    assert report.outcome == TRAINS
+    assert hang_sentences(report) == [
+        "The training is running: ranks 0 and 2-3 have not stopped, rank 1 ended by an exception."
+    ]
+
+
+def test_an_exit_status_other_than_0_is_a_crash():
+    ends = [state(rank, end_reason="exit", ended_ns=9 - rank) for rank in range(3)]
+    report = find_hang([*ends, state(3, end_reason="exit", exit_status=2, ended_ns=1)])
+    assert (report.has_stopped, report.failed, report.first_to_end) == (True, (3,), 3)
+    assert hang_sentences(report) == [
+        "The training is over: rank 3 ended with exit status 2, ranks 0-2 ended.",
+        "Rank 3 ended first, with exit status 2.",
+    ]
+    assert [row[3] for row in hang_rows(report)] == ["exit", "exit", "exit", "exit status 2"]
+
+
+def test_a_process_that_certainly_does_not_exist_is_gone_at_once():
+    assert condition_of(state(0, written_s=1.0, exists=False, is_certain=True)) == GONE
+    assert condition_of(state(0, written_s=1.0, exists=False)) == BUSY

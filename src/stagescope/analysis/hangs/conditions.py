@@ -30,7 +30,7 @@ GAP_FACTOR = 3.0
 """A process is quiet after this many times the longest time without a span before, and QUIET_AFTER_S at least."""
 GONE_AFTER_S, SILENT_AFTER_S = 10.0, 15.0
 """A process writes clock readings every four seconds, also while it waits. One that seems not to exist may be in
-another container, and is gone only if it does not write either.
+another container, unless its recording states the namespace of its id, and is gone only if it does not write either.
 """
 
 
@@ -38,7 +38,7 @@ def condition_of(state: ProcessState, quiet_after_s: float = QUIET_AFTER_S) -> s
     """Return the condition of a process."""
     if state.end_reason is not None:
         return ENDED
-    if state.exists is False and state.written_s > GONE_AFTER_S:
+    if state.exists is False and (state.is_certain or state.written_s > GONE_AFTER_S):
         return GONE
     if state.written_s > SILENT_AFTER_S:
         return SILENT

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from stagescope.model.process_states import ProcessState
 
 INTERRUPT = "KeyboardInterrupt"
+AWAITED_S = 60.0
+"""Ranks are expected within this time after the first one has begun to record."""
+AT_ONCE_S = 2.0
+"""Ranks that wait for one that fails stop so soon before or after."""
 TRAINS, HANGS, IS_OVER = "trains", "hangs", "is over"
 """Outcomes: all ranks that have not ended record spans; at least one has stopped; all have ended."""
 
@@ -47,6 +51,8 @@ class HangReport:
         Collectives that ranks of one group call with different operations.
     missing
         Ranks that were declared and have no recording.
+    awaited
+        Ranks that were declared and may still be starting: the first recording began less than AWAITED_S ago.
     """
 
     states: tuple[ProcessState, ...]
@@ -57,6 +63,7 @@ class HangReport:
     circles: tuple[tuple[int, ...], ...]
     mismatches: tuple[Mismatch, ...]
     missing: tuple[int, ...]
+    awaited: tuple[int, ...] = ()
 
     @property
     def is_hung(self) -> bool:
@@ -65,7 +72,7 @@ class HangReport:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the training hangs, or is over because ranks were killed or ended by an exception."""
+        """Whether the training hangs, or is over because ranks were killed or failed."""
         return (
             self.is_hung
             or GONE in self.conditions.values()
@@ -74,12 +81,15 @@ class HangReport:
 
     @property
     def failed(self) -> tuple[int, ...]:
-        """The ranks that an exception has ended; an interrupt, such as Ctrl-C, is none."""
-        return tuple(state.rank for state in self.states if state.exception not in (None, INTERRUPT))
+        """The ranks that an exception has ended, or that ended themselves with an exit status other than 0.
+
+        An interrupt, such as Ctrl-C, is no exception.
+        """
+        return tuple(state.rank for state in self.states if _has_failed(state))
 
     @property
     def first_to_end(self) -> int | None:
-        """The rank that ended first, if the training is over because of an exception; None if it was killed."""
+        """The rank that ended first, if the training is over because ranks failed; None if it was killed."""
         if self.outcome != IS_OVER or not self.failed or GONE in self.conditions.values():
             return None
         ended = [(state.ended_ns, state.rank) for state in self.states if state.ended_ns is not None]
@@ -111,18 +121,40 @@ def find_hang(states: Sequence[ProcessState], quiet_after_s: float = QUIET_AFTER
     }
     mismatches = tuple(mismatches_of([by_rank[rank] for rank in waiting]))
     sizes = [state.world_size for state in states if state.world_size is not None]
-    missing = tuple(sorted(set(range(max(sizes, default=0))) - by_rank.keys()))
+    absent = tuple(sorted(set(range(max(sizes, default=0))) - by_rank.keys()))
+    began_s = [state.began_s for state in states if state.began_s is not None]
+    is_starting = max(began_s, default=AWAITED_S) < AWAITED_S
+    missing, awaited = ((), absent) if is_starting else (absent, ())
     circles = _circles(waiting)
-    outcome = _outcome(conditions)
-    culprits = _culprits(conditions, waiting, circles, mismatches) if outcome == HANGS else ()
-    return HangReport(tuple(states), conditions, waiting, outcome, culprits, circles, mismatches, missing)
+    outcome = _outcome(conditions, is_starting=bool(awaited))
+    failed = _first_failed(states, conditions)
+    culprits = _culprits(conditions, waiting, circles, mismatches, failed) if outcome == HANGS else ()
+    return HangReport(
+        tuple(states), conditions, waiting, outcome, culprits, circles, mismatches, missing, awaited
+    )
 
 
-def _outcome(conditions: Mapping[int, str]) -> str:
+def _outcome(conditions: Mapping[int, str], *, is_starting: bool) -> str:
+    """Return the outcome. While other ranks are starting, a rank waits for them: in a transfer, or in a rendezvous."""
     found = set(conditions.values())
     if found <= {ENDED, GONE}:
         return IS_OVER
-    return TRAINS if found <= {RUNNING, ENDED} else HANGS
+    goes_on = {RUNNING, ENDED, WAITING, BUSY} if is_starting else {RUNNING, ENDED}
+    return TRAINS if found <= goes_on else HANGS
+
+
+def _has_failed(state: ProcessState) -> bool:
+    return state.exception not in (None, INTERRUPT) or bool(state.exit_status)
+
+
+def _first_failed(states: Sequence[ProcessState], conditions: Mapping[int, str]) -> set[int]:
+    """Return the rank that failed first, if no rank that still exists had stopped before: that may be why it failed."""
+    failed = [state for state in states if _has_failed(state) and state.ended_ns is not None]
+    quiet_s = [state.quiet_s or 0.0 for state in states if conditions[state.rank] in (WAITING, BUSY, SILENT)]
+    if not failed:
+        return set()
+    first = min(failed, key=lambda state: (state.ended_ns or 0, state.rank))
+    return {first.rank} if first.written_s >= max(quiet_s, default=0.0) - AT_ONCE_S else set()
 
 
 def _culprits(
@@ -130,8 +162,9 @@ def _culprits(
     waiting: Mapping[int, tuple[Waiting, ...]],
     circles: Sequence[tuple[int, ...]],
     mismatches: Sequence[Mismatch],
+    failed: set[int],
 ) -> tuple[int, ...]:
-    """Return the ranks at the ends of all waits, and those that are gone.
+    """Return the ranks at the ends of all waits, those that are gone, and the one that failed before others stopped.
 
     Without any, the ranks of circles and mismatches; without those, the ranks that do something else for long.
     """
@@ -141,7 +174,7 @@ def _culprits(
     in_circles = {rank for circle in circles for rank in circle}
     differing = {rank for each in mismatches for ranks in each.operations.values() for rank in ranks}
     busy = {rank for rank, condition in conditions.items() if condition == BUSY}
-    return tuple(sorted((stuck | gone) or in_circles or differing or busy))
+    return tuple(sorted((stuck | gone | failed) or in_circles or differing or busy))
 
 
 def _circles(waiting: Mapping[int, tuple[Waiting, ...]]) -> tuple[tuple[int, ...], ...]:

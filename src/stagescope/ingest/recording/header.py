@@ -20,7 +20,16 @@ MAX_NUMBER = 2**62
 
 SHOWN_CHARACTERS = 40
 
-WHOLE = ("pid", "parent_pid", "segment", "records_before", "max_bytes", "keep_seconds", "keep_steps")
+WHOLE = (
+    "pid",
+    "parent_pid",
+    "segment",
+    "records_before",
+    "max_bytes",
+    "keep_seconds",
+    "keep_steps",
+    "restarts_left",
+)
 """Keys whose values are whole numbers."""
 
 
@@ -58,6 +67,7 @@ def _keys() -> tuple[_Key, ...]:
         "host",
         "boot",
         "clock",
+        "pid_namespace",
         "time_namespace",
         "device",
         "device_model",

@@ -6,11 +6,12 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from stagescope.ingest.recording.frames import Contents, read_contents, with_earlier
+from stagescope.ingest.recording.living import can_restart, exists, is_certain
 from stagescope.ingest.streams import open_regular
 from stagescope.model.process_states import Call, ProcessState
 from stagescope.record import format as fmt
@@ -26,33 +27,71 @@ ENOUGH_SPANS = 1000
 """With fewer spans in the last file of a process, the file before it is read as well."""
 MOST_LISTED = 64
 """Calls and frames of one state that are used."""
-BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+SILENT_BEFORE_S = 15.0
+"""A process that wrote nothing for so long before others began, and has not ended its recording, was of an earlier
+attempt: processes write every four seconds.
+"""
 
 
 def read_process_states(directories: Iterable[str | os.PathLike[str]]) -> list[ProcessState]:
     """Return the state of each rank, from the latest recording of it, in the order of ranks.
 
+    Ranks that have not recorded anything in the last attempt are left out.
+
     Raises InputError if there is no recording in the directories, or if none of them can be read.
     """
-    found: dict[int, tuple[int, ProcessState]] = {}
+    found: dict[int, _Dated] = {}
     refused: InputError | None = None
     paths = [Path(directory) for directory in directories]
     for files in _newest_files(paths):
         try:
-            file, contents, modified_s = _read_newest(files)
+            dated = _dated_state(files)
         except InputError as error:
             refused = refused or error
             continue
-        rank = contents.header.get("rank")
-        began_ns = contents.header.get("process_start_ns")
-        if type(rank) is not int:
-            continue
-        moment = _wall_ns(contents, began_ns if isinstance(began_ns, int) else 0)
-        if rank not in found or moment >= found[rank][0]:
-            found[rank] = moment, _state(file, contents, rank, modified_s)
+        if dated is not None and (
+            dated.state.rank not in found or dated.began_ns >= found[dated.state.rank].began_ns
+        ):
+            found[dated.state.rank] = dated
     if not found:
         raise refused or InputError.no_recordings(paths[0])
-    return [state for _, (_, state) in sorted(found.items())]
+    return [dated.state for _, dated in sorted(_last_attempt(found).items())]
+
+
+class _Dated(NamedTuple):
+    """A state, and when its process began and last wrote, on the wall clock of its machine."""
+
+    state: ProcessState
+    began_ns: int
+    last_ns: int
+
+
+def _dated_state(files: Sequence[Path]) -> _Dated | None:
+    """Return the state of the process that wrote these files, None if its rank is not known.
+
+    A process may end its recording and exit between the look at its file and the look for it: then, the file has more.
+    """
+    for _ in range(2):
+        file, contents, modified_s = _read_newest(files)
+        rank, began_ns = contents.header.get("rank"), contents.header.get("process_start_ns")
+        if type(rank) is not int:
+            return None
+        state = _state(file, contents, rank, modified_s)
+        if state.end_reason is not None or state.exists is not False:
+            break
+    last_ns = _wall_ns(contents, max(_moments(contents), default=0))
+    return _Dated(state, _wall_ns(contents, began_ns if isinstance(began_ns, int) else 0), last_ns)
+
+
+def _last_attempt(found: Mapping[int, _Dated]) -> dict[int, _Dated]:
+    """Return the states of processes that existed when the newest one began: all of an attempt exist at once."""
+    newest_ns = max(dated.began_ns for dated in found.values())
+    kept = {}
+    for rank, dated in found.items():
+        margin_ns = 0 if dated.state.end_reason is not None else int(SILENT_BEFORE_S * 1e9)
+        if dated.began_ns >= newest_ns or dated.last_ns + margin_ns >= newest_ns:
+            kept[rank] = dated
+    return kept
 
 
 def _newest_files(paths: Sequence[Path]) -> list[list[Path]]:
@@ -123,10 +162,7 @@ def _state(path: Path, contents: Contents, rank: int, modified_s: float) -> Proc
     spans = contents.spans
     ends_ns = np.sort(spans["end_ns"]) if len(spans) else np.zeros(0, np.int64)
     stated_ns = _number(raw.get("time_ns"))
-    moments = [int(ends_ns[-1])] if len(ends_ns) else []
-    moments += [stated_ns] if stated_ns is not None else []
-    for anchors in (contents.anchors, contents.raw_anchors):
-        moments += [int(anchors["monotonic_ns"].max())] if len(anchors) else []
+    moments = _moments(contents)
     now_s = time.time()
     by_clock_s = now_s - _wall_ns(contents, max(moments, default=0)) / 1e9
     written_s = max(0.0, min(now_s - modified_s, by_clock_s))
@@ -144,13 +180,17 @@ def _state(path: Path, contents: Contents, rank: int, modified_s: float) -> Proc
         step=_step(contents, raw),
         end_reason=_text(contents.end.get("reason")) or "exit" if contents.end else None,
         exception=_text((contents.end or {}).get("exception")),
+        exit_status=_number((contents.end or {}).get("exit_status")) or None,
         ended_ns=_wall_ns(contents, max(moments, default=0)) if contents.end else None,
         written_s=written_s,
         quiet_s=None if quiet_s is None else max(0.0, quiet_s),
         steps_per_s=_steps_per_s(contents),
         longest_gap_s=_longest_gap_s(contents),
         is_recorded=is_recorded,
-        exists=_exists(header),
+        began_s=max(0.0, now_s - _wall_ns(contents, _recording_began_ns(contents)) / 1e9),
+        exists=exists(header),
+        is_certain=is_certain(header),
+        can_restart=can_restart(header),
         calls=tuple(_call(each) for each in _objects(raw.get("calls"))),
         state_s=None if stated_ns is None else max(0.0, now_s - _wall_ns(contents, stated_ns) / 1e9),
         groups={
@@ -160,6 +200,25 @@ def _state(path: Path, contents: Contents, rank: int, modified_s: float) -> Proc
         threads={str(name): _texts(stack) for name, stack in _mapping(raw.get("threads")).items()},
         request=dict(_mapping(raw.get("control"))),
     )
+
+
+def _moments(contents: Contents) -> list[int]:
+    """Return when the process last did what it records, on its own clock."""
+    stated_ns = _number(contents.state.get("time_ns"))
+    moments = [int(contents.spans["end_ns"].max())] if len(contents.spans) else []
+    moments += [stated_ns] if stated_ns is not None else []
+    for anchors in (contents.anchors, contents.raw_anchors):
+        moments += [int(anchors["monotonic_ns"].max())] if len(anchors) else []
+    return moments
+
+
+def _recording_began_ns(contents: Contents) -> int:
+    """Return when a process recorded its first span, as far as the file has it, on its own clock."""
+    is_first = not contents.header.get("segment")
+    if is_first and len(contents.anchors):
+        return int(contents.anchors["monotonic_ns"].min())
+    began_ns = contents.header.get("process_start_ns")
+    return began_ns if isinstance(began_ns, int) else min(_moments(contents), default=0)
 
 
 def _step(contents: Contents, raw: Mapping[str, Any]) -> int | None:
@@ -191,18 +250,6 @@ def _longest_gap_s(contents: Contents) -> float:
     later = spans["step"] > spans["step"].min()
     gaps_ns = np.diff(np.sort(spans["end_ns"][later]))
     return float(gaps_ns.max()) / 1e9 if len(gaps_ns) else 0.0
-
-
-def _exists(header: Mapping[str, Any]) -> bool | None:
-    """Return whether the process exists, None if this is not its machine."""
-    pid = _number(header.get("pid"))
-    try:
-        here = BOOT_FILE.read_text().strip()
-    except OSError:
-        return None
-    if pid is None or header.get("boot") != here:
-        return None
-    return Path("/proc", str(pid)).exists()
 
 
 def _call(facts: Mapping[str, Any]) -> Call:

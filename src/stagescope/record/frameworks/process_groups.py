@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from stagescope.record.exit_status import STATUS_BITS
 from stagescope.record.frameworks.collectives import collectives_of
 from stagescope.record.frameworks.torch_transfers import plain_transfers_of
 from stagescope.record.installation import Installation, modules_by_name
@@ -61,6 +62,6 @@ class ProcessGroups:
 
     def end(self, call: Call) -> Generator[None, Any, None]:
         """Observe the end of the process: store the recording."""
-        del call
-        self.recorder.stop("exit")
+        status = next(iter((*call.arguments, *call.keywords.values())), None)
+        self.recorder.stop("exit", exit_status=status & STATUS_BITS if isinstance(status, int) else None)
         yield
