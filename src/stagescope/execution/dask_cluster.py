@@ -30,8 +30,13 @@ ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 TRIM, TRIM_OF_DASK = "MALLOC_TRIM_THRESHOLD_", 65_536
 """What Dask sets for its workers. The C library then returns the memory of each array, which made an analysis take half
 as long again."""
-SAMPLING, SAMPLING_OF_DASK, SAMPLING_HERE = "distributed.worker.profile.interval", "10ms", "200ms"
-"""How often each worker samples its stack for the dashboard. What Dask sets made an analysis take 8 % longer."""
+INTERVALS = {
+    # of samples of the stack of each worker, for the dashboard: what Dask sets made an analysis take 8 % longer
+    "distributed.worker.profile.interval": ("10ms", "200ms"),
+    # at which scheduler and workers notice that their loop is late: took 4 % of a processor, for a warning after 3 s
+    "distributed.admin.tick.interval": ("20ms", "500ms"),
+}
+"""What Dask sets, and what is used instead."""
 PER_WORKER = 4
 """Items that are submitted at once: enough for every worker, and few enough for a scheduler with a million of them."""
 
@@ -83,8 +88,7 @@ def _configured() -> Iterator[None]:
     if variables.get(TRIM) == TRIM_OF_DASK:
         del variables[TRIM]
     wanted: dict[str, Any] = {ENVIRONMENT: variables}
-    if config.get(SAMPLING, None) == SAMPLING_OF_DASK:
-        wanted[SAMPLING] = SAMPLING_HERE
+    wanted |= {name: here for name, (of_dask, here) in INTERVALS.items() if config.get(name, None) == of_dask}
     with config.set(wanted):
         yield
 
@@ -102,6 +106,7 @@ class DaskCluster:
         self._client, self._end = start(address, workers, on_notice)
         self._address, self._notice = address, on_notice
         self._known = set(self._workers())
+        self._loaded: list[Future] = []
         self.title = f"{counted(len(self._known), 'Dask worker')} of {address}"
         try:
             self._check_versions()
@@ -111,7 +116,11 @@ class DaskCluster:
         on_notice(f"{self.title}; dashboard: {slurm_cluster.dashboard_link(self._client) or 'none'}")
 
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
-        """Start nothing: the workers are running."""
+        """Let the workers import the module of the function, which they do while this process goes on."""
+        self._loaded = [
+            self._client.submit(callable, function, pure=False, workers=[worker])
+            for worker in sorted(self._known)[:items]
+        ]
 
     def map(
         self,
