@@ -100,6 +100,13 @@ def cluster(request, monkeypatch):
     return request.param
 
 
+def test_errors_of_a_cluster_are_not_logged_as_well(capfd):
+    pytest.importorskip("distributed")
+    with executor_for(cluster="local:1") as workers, pytest.raises(InputError, match="it is odd"):
+        list(workers.map(refused, ["a.sscope"]))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_cluster_gives_the_results_of_one_process(cluster, tmp_path):
     notices: list[str] = []
     with executor_for(cluster=cluster, on_notice=notices.append) as workers:

@@ -24,6 +24,7 @@ from execution_work import (
 )
 from stagescope.execution import InThisProcess, executor_for, for_large_items, processes
 from stagescope.execution.choice import checked_address
+from stagescope.execution.executor import Task, result_of
 from stagescope.vocabulary.errors import CommandError, InputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
@@ -179,6 +180,13 @@ def test_one_worker_is_this_process():
     with executor_for(1) as workers:
         assert isinstance(workers, InThisProcess)
         assert list(workers.map(squared, [3])) == [9]
+
+
+def test_what_a_task_of_a_cluster_raises_is_an_outcome_that_the_caller_gets():
+    assert result_of(Task(squared, {})(3)) == 9
+    outcome = Task(refused, {})("a.sscope")  # not raised: Dask would log a traceback
+    with pytest.raises(InputError, match="it is odd"):
+        result_of(outcome)
 
 
 class Cluster(InThisProcess):

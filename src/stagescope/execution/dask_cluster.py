@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
+import logging
 from collections import deque
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from stagescope.execution import slurm_cluster
-from stagescope.execution.executor import TRIES, Task, name_of
+from stagescope.execution.executor import TRIES, Task, name_of, result_of
 from stagescope.execution.spawning import keep_on, own_processor, threads_shared
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError
@@ -93,6 +93,18 @@ def _configured() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _late_ends_unnoted() -> Iterator[None]:
+    """End a cluster in the block without warnings of local workers that take long to end, on a busy machine."""
+    logger = logging.getLogger("distributed.nanny")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 class DaskCluster:
     """The workers of a Dask cluster. Items whose worker dies run once more on another one."""
 
@@ -140,13 +152,14 @@ class DaskCluster:
                 return
             result = self._result(*running.popleft())
             self._note_lost()
-            yield pickle.loads(result)  # noqa: S301 - of a worker that this call trusts with its code
+            yield result_of(result)
 
     def close(self, *, is_failed: bool = False) -> None:
         """Leave the cluster, and end it if it was started for this call."""
         with suppress(TimeoutError):  # of a scheduler that is gone
             self._client.close(timeout=1 if is_failed else WAIT_S)
-        self._end()
+        with _late_ends_unnoted():
+            self._end()
 
     def _submitted(self, task: Task, item: Any) -> Future:
         # Not pure: an equal call of an earlier command may have written to a place that is gone.
