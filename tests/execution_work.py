@@ -29,10 +29,15 @@ def trim_threshold(_item: object) -> str | None:
     return os.environ.get("MALLOC_TRIM_THRESHOLD_")
 
 
-def sampling_interval(_item: object) -> str:
+def intervals(_item: object) -> tuple[str, ...]:
     from dask import config  # noqa: PLC0415 - an optional library
 
-    return str(config.get("distributed.worker.profile.interval"))
+    names = ("worker.profile", "admin.tick")
+    return tuple(str(config.get(f"distributed.{name}.interval")) for name in names)
+
+
+def process(_item: object) -> int:
+    return os.getpid()
 
 
 def limit_of_ranks(_item: object) -> int:

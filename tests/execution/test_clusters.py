@@ -13,13 +13,13 @@ import pytest
 import execution_work
 from dask_scheduler import dask_scheduler
 from execution_work import (
+    intervals,
     killed,
     killed_once,
     large,
     options_of_allocator,
     processors,
     refused,
-    sampling_interval,
     squared,
     trim_threshold,
 )
@@ -62,16 +62,17 @@ def test_local_workers_keep_memory_and_seldom_sample_unless_the_user_has_configu
     config = pytest.importorskip("dask.config")
     with executor_for(cluster="local:1") as workers:
         assert list(workers.map(trim_threshold, [0])) == [None]
-        assert list(workers.map(sampling_interval, [0])) == ["200ms"]
+        assert list(workers.map(intervals, [0])) == [("200ms", "500ms")]
         [options] = workers.map(options_of_allocator, [0])
         assert "thp:always" in options
     of_user = {
         "distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 1_000_000},
         "distributed.worker.profile.interval": "20ms",
+        "distributed.admin.tick.interval": "1s",
     }
     with config.set(of_user), executor_for(cluster="local:1") as workers:
         assert list(workers.map(trim_threshold, [0])) == ["1000000"]
-        assert list(workers.map(sampling_interval, [0])) == ["20ms"]
+        assert list(workers.map(intervals, [0])) == [("20ms", "1s")]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers stay on processors on Linux alone")
@@ -99,9 +100,17 @@ def cluster(request, monkeypatch):
     return request.param
 
 
+def test_errors_of_a_cluster_are_not_logged_as_well(capfd):
+    pytest.importorskip("distributed")
+    with executor_for(cluster="local:1") as workers, pytest.raises(InputError, match="it is odd"):
+        list(workers.map(refused, ["a.sscope"]))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_cluster_gives_the_results_of_one_process(cluster, tmp_path):
     notices: list[str] = []
     with executor_for(cluster=cluster, on_notice=notices.append) as workers:
+        workers.prepare(squared, 2)
         assert list(workers.map(squared, range(100))) == [number**2 for number in range(100)]
         assert len(list(workers.map(killed_once, ["", str(tmp_path / "marker"), "", ""]))) == 4
         with pytest.raises(InputError, match="it is odd"):

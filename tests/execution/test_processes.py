@@ -17,12 +17,14 @@ from execution_work import (
     killed_once,
     limit_of_ranks,
     options_of_allocator,
+    process,
     processors,
     refused,
     squared,
 )
-from stagescope.execution import InThisProcess, executor_for, processes
+from stagescope.execution import InThisProcess, executor_for, for_large_items, processes
 from stagescope.execution.choice import checked_address
+from stagescope.execution.executor import Task, result_of
 from stagescope.vocabulary.errors import CommandError, InputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
@@ -178,6 +180,32 @@ def test_one_worker_is_this_process():
     with executor_for(1) as workers:
         assert isinstance(workers, InThisProcess)
         assert list(workers.map(squared, [3])) == [9]
+
+
+def test_what_a_task_of_a_cluster_raises_is_an_outcome_that_the_caller_gets():
+    assert result_of(Task(squared, {})(3)) == 9
+    outcome = Task(refused, {})("a.sscope")  # not raised: Dask would log a traceback
+    with pytest.raises(InputError, match="it is odd"):
+        result_of(outcome)
+
+
+class Cluster(InThisProcess):
+    """Stands for a cluster, through whose scheduler nothing large may pass."""
+
+    takes_large = False
+
+
+def test_large_items_of_a_cluster_have_a_process_of_their_own_that_ends():
+    with for_large_items(Cluster()) as executor:
+        [of_others] = executor.map(process, [0])
+    assert of_others != os.getpid()
+    assert multiprocessing.active_children() == []
+
+
+def test_large_items_stay_with_the_processes_of_this_machine():
+    for count in (1, 2):
+        with executor_for(count) as workers, for_large_items(workers) as executor:
+            assert executor is workers
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from stagescope.execution.spawning import (
     ALLOCATOR,
     HUGE_PAGES,
     LIBRARY,
+    ONE_ARENA,
     THREADS,
     own_processor,
     threads_shared,
@@ -39,10 +40,10 @@ def test_workers_have_a_processor_of_their_own_if_there_is_one_for_each(monkeypa
     assert own_processor(0, 4) is None
 
 
-def test_workers_ask_for_huge_pages():
+def test_workers_ask_for_huge_pages_and_their_threads_share_what_is_free():
     with threads_shared(2):
         assert "thp:always" in os.environ[ALLOCATOR]
-        assert os.environ[LIBRARY] == HUGE_PAGES
+        assert os.environ[LIBRARY].split(":") == [HUGE_PAGES, ONE_ARENA]
     assert LIBRARY not in os.environ
 
 

@@ -1,4 +1,4 @@
-"""Aligns the clocks of a run that is stored in parts: in a process of its own, where there are any.
+"""Aligns the clocks of a run that is stored in parts: in a worker process of this machine, unless there are none.
 
 For 10,000 ranks, alignment takes a gigabyte for a while, and the process that surveys the files has half of one.
 """

@@ -107,7 +107,7 @@ def store(
         if executor is None:
             count = _worker_count(files) if cluster is None else workers
             executor = ending.enter_context(executor_for(count, cluster, on_notice))
-        how = StoreOptions(executor, on_progress)
+        how = StoreOptions(executor, on_progress, on_notice=on_notice)
         surveyed, known = _survey(inputs, options, how)
         sources = with_source_addresses(_sources(files, known, executor))
         wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)

@@ -34,6 +34,7 @@ from stagescope.api.run_parts import (
 )
 from stagescope.clocks import MAX_PPM, ClockReport
 from stagescope.clocks import report_json as clock_json
+from stagescope.execution import for_large_items
 from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for
@@ -88,13 +89,14 @@ VALUE_ORDER = ("spans", "step", "pair", "bytes", "microbatch", "stage", "chunk",
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How a run is stored by parts: the executor, the sizes of parts and partitions, and the callback for progress."""
+    """How a run is stored by parts: the executor, the sizes of parts and partitions, and callbacks as of `store`."""
 
     executor: Executor
     on_progress: Callable[[int, int], object] | None = None
     spans_of_part: int = field(default_factory=lambda: SPANS_OF_PART)
     spans_of_slice: int = field(default_factory=lambda: SPANS_OF_SLICE)
     most_spans: int = field(default_factory=lambda: MOST_SPANS)
+    on_notice: Callable[[str], object] = str
 
 
 @dataclass
@@ -289,9 +291,8 @@ def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOpti
         tuple(each.rows for each in observations),
         tuple(part.numbered for part in run.parts),
     )
-    if not how.executor.takes_large:
-        return solve_run(item)
-    [solved] = how.executor.map(solve_run, [item])
+    with for_large_items(how.executor, how.on_notice) as executor:
+        [solved] = executor.map(solve_run, [item])
     return solved
 
 

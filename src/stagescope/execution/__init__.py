@@ -6,7 +6,7 @@ results are the same.
 """
 
 from stagescope.execution.background import in_background
-from stagescope.execution.choice import checked_address, executor_for
+from stagescope.execution.choice import checked_address, executor_for, for_large_items
 from stagescope.execution.executor import Executor, InThisProcess
 
-__all__ = ["Executor", "InThisProcess", "checked_address", "executor_for", "in_background"]
+__all__ = ["Executor", "InThisProcess", "checked_address", "executor_for", "for_large_items", "in_background"]

@@ -56,6 +56,22 @@ def executor_for(
     executor.close()
 
 
+@contextmanager
+def for_large_items(executor: Executor, on_notice: Callable[[str], object] = str) -> Iterator[Executor]:
+    """Yield an executor for items that may be large: the same one, or instead of a cluster one process of this machine.
+
+    This process has the items, and on a local cluster the scheduler: what runs on them has its memory elsewhere.
+    """
+    if executor.takes_large or not can_spawn():
+        yield executor if executor.takes_large else InThisProcess()
+        return
+    alone = Processes(1, on_notice)
+    try:
+        yield alone
+    finally:
+        alone.close()
+
+
 def _executor(workers: int | None, cluster: str | None, on_notice: Callable[[str], object]) -> Executor:
     if cluster is None:
         count = workers or core_count()

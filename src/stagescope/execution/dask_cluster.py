@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
+import logging
 from collections import deque
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from stagescope.execution import slurm_cluster
-from stagescope.execution.executor import TRIES, Task, name_of
+from stagescope.execution.executor import TRIES, Task, name_of, result_of
 from stagescope.execution.spawning import keep_on, own_processor, threads_shared
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError
@@ -30,8 +30,13 @@ ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 TRIM, TRIM_OF_DASK = "MALLOC_TRIM_THRESHOLD_", 65_536
 """What Dask sets for its workers. The C library then returns the memory of each array, which made an analysis take half
 as long again."""
-SAMPLING, SAMPLING_OF_DASK, SAMPLING_HERE = "distributed.worker.profile.interval", "10ms", "200ms"
-"""How often each worker samples its stack for the dashboard. What Dask sets made an analysis take 8 % longer."""
+INTERVALS = {
+    # of samples of the stack of each worker, for the dashboard: what Dask sets made an analysis take 8 % longer
+    "distributed.worker.profile.interval": ("10ms", "200ms"),
+    # at which scheduler and workers notice that their loop is late: took 4 % of a processor, for a warning after 3 s
+    "distributed.admin.tick.interval": ("20ms", "500ms"),
+}
+"""What Dask sets, and what is used instead."""
 PER_WORKER = 4
 """Items that are submitted at once: enough for every worker, and few enough for a scheduler with a million of them."""
 
@@ -83,10 +88,21 @@ def _configured() -> Iterator[None]:
     if variables.get(TRIM) == TRIM_OF_DASK:
         del variables[TRIM]
     wanted: dict[str, Any] = {ENVIRONMENT: variables}
-    if config.get(SAMPLING, None) == SAMPLING_OF_DASK:
-        wanted[SAMPLING] = SAMPLING_HERE
+    wanted |= {name: here for name, (of_dask, here) in INTERVALS.items() if config.get(name, None) == of_dask}
     with config.set(wanted):
         yield
+
+
+@contextmanager
+def _late_ends_unnoted() -> Iterator[None]:
+    """End a cluster in the block without warnings of local workers that take long to end, on a busy machine."""
+    logger = logging.getLogger("distributed.nanny")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class DaskCluster:
@@ -102,6 +118,7 @@ class DaskCluster:
         self._client, self._end = start(address, workers, on_notice)
         self._address, self._notice = address, on_notice
         self._known = set(self._workers())
+        self._loaded: list[Future] = []
         self.title = f"{counted(len(self._known), 'Dask worker')} of {address}"
         try:
             self._check_versions()
@@ -111,7 +128,11 @@ class DaskCluster:
         on_notice(f"{self.title}; dashboard: {slurm_cluster.dashboard_link(self._client) or 'none'}")
 
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
-        """Start nothing: the workers are running."""
+        """Let the workers import the module of the function, which they do while this process goes on."""
+        self._loaded = [
+            self._client.submit(callable, function, pure=False, workers=[worker])
+            for worker in sorted(self._known)[:items]
+        ]
 
     def map(
         self,
@@ -131,13 +152,14 @@ class DaskCluster:
                 return
             result = self._result(*running.popleft())
             self._note_lost()
-            yield pickle.loads(result)  # noqa: S301 - of a worker that this call trusts with its code
+            yield result_of(result)
 
     def close(self, *, is_failed: bool = False) -> None:
         """Leave the cluster, and end it if it was started for this call."""
         with suppress(TimeoutError):  # of a scheduler that is gone
             self._client.close(timeout=1 if is_failed else WAIT_S)
-        self._end()
+        with _late_ends_unnoted():
+            self._end()
 
     def _submitted(self, task: Task, item: Any) -> Future:
         # Not pure: an equal call of an earlier command may have written to a place that is gone.

@@ -78,12 +78,29 @@ class Task:
     limits: Mapping[str, int]
 
     def __call__(self, item: object) -> bytes:
-        """Return the pickled result for an item. Raises CommandError if it is too large to be sent."""
+        """Return the pickled outcome for an item, for `result_of`.
+
+        What the function raises is an outcome, too: a cluster would log it with a traceback, and try once more.
+        """
         use_limits(self.limits)
-        result = pickle.dumps(self.function(item), pickle.HIGHEST_PROTOCOL)
-        if len(result) > MOST_RESULT_BYTES:
-            raise CommandError.result_too_large(name_of(item), len(result), MOST_RESULT_BYTES)
-        return result
+        try:
+            return self._result(item)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+            return pickle.dumps((False, error), pickle.HIGHEST_PROTOCOL)
+
+    def _result(self, item: object) -> bytes:
+        outcome = pickle.dumps((True, self.function(item)), pickle.HIGHEST_PROTOCOL)
+        if len(outcome) > MOST_RESULT_BYTES:
+            raise CommandError.result_too_large(name_of(item), len(outcome), MOST_RESULT_BYTES)
+        return outcome
+
+
+def result_of(outcome: bytes) -> Any:
+    """Return the result in an outcome of a Task, or raise what its function has raised."""
+    is_result, found = pickle.loads(outcome)  # noqa: S301 - of a worker that this call trusts with its code
+    if not is_result:
+        raise found
+    return found
 
 
 def name_of(item: object) -> str:

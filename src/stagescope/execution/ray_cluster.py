@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from stagescope.execution.executor import TRIES, Task, name_of
+from stagescope.execution.executor import TRIES, Task, name_of, result_of
 from stagescope.vocabulary.errors import CommandError
 from stagescope.vocabulary.limits import changed_limits
 
@@ -77,7 +76,7 @@ class RayCluster:
             raise CommandError.workers_killed(name_of(item), TRIES) from None
         except errors.RayError as reason:
             raise CommandError.cluster_lost(self._address, str(reason)) from reason
-        return pickle.loads(found)  # noqa: S301 - of a worker that this call trusts with its code
+        return result_of(found)
 
 
 def _run(task: Task, item: object) -> bytes:

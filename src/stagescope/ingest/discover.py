@@ -14,7 +14,7 @@ from stagescope.ingest.reader import HEAD_BYTES, Reader
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.trace_json.recognition import is_own_export
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.stored_run import JOURNAL, MANIFEST, PARTITIONED, WHOLE
+from stagescope.model.stored_run import JOURNAL, LOCK, MANIFEST, PARTITIONED, WHOLE
 from stagescope.record.format import KERNEL_FOLDER, SUFFIX
 from stagescope.vocabulary.errors import InputError
 
@@ -229,7 +229,16 @@ def _nothing_found(
 
 def _is_stored_run(path: Path) -> bool:
     """Return whether a path is the directory of a stored run, complete or not."""
-    return any((path / name).is_file() for name in (MANIFEST, JOURNAL)) or _is_incomplete_copy(path)
+    is_begun = any((path / name).is_file() for name in (MANIFEST, JOURNAL))
+    return is_begun or _has_lock_alone(path) or _is_incomplete_copy(path)
+
+
+def _has_lock_alone(path: Path) -> bool:
+    """Return whether a run is being stored into a directory that has nothing of it yet: its files are surveyed."""
+    try:
+        return (path / LOCK).is_file() and [entry.name for entry in path.iterdir()] == [LOCK]
+    except OSError:  # searching it states the reason
+        return False
 
 
 def _is_incomplete_copy(directory: Path) -> bool:
@@ -243,7 +252,7 @@ def _is_incomplete_copy(directory: Path) -> bool:
 
 def _reader_of_run(directory: Path, readers: Sequence[Reader]) -> Reader:
     if not (directory / MANIFEST).is_file():
-        if not (directory / JOURNAL).is_file():
+        if not (directory / JOURNAL).is_file() and not _has_lock_alone(directory):
             raise InputError.incomplete_copy(directory)
         raise InputError.unfinished_store(directory)
     return _reader_of(directory / MANIFEST, readers)

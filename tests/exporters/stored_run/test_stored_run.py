@@ -24,7 +24,7 @@ from stagescope.exporters.stored_run import WriteOptions, partition_files, write
 from stagescope.exporters.stored_run.partitions import divide
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model import TABLES
-from stagescope.model.stored_run import FORMAT, JOURNAL, MANIFEST, VERSION, Manifest, manifest_text
+from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest, manifest_text
 from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
 
 ONE_MACHINE = DATA / "recordings" / "v1"
@@ -159,6 +159,16 @@ def test_an_interrupted_store_goes_on_where_it_stopped(recordings, tmp_path):
     assert resumed.kept == 3
     assert_same(read(tmp_path / "run"), read(recordings))
     assert not (tmp_path / "run" / JOURNAL).exists()
+
+
+def test_a_store_that_was_killed_before_it_wrote_anything_is_named_as_unfinished(recordings, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / LOCK).touch()
+    with pytest.raises(InputError, match="storing it was interrupted"):
+        read(out)
+    store(recordings, out=out)
+    assert read(out).spans.height
 
 
 @pytest.mark.parametrize("is_complete", [True, False], ids=["complete", "interrupted"])
