@@ -107,8 +107,9 @@ def command(
         written = api.export(timeline, output, **writing, **picture, on_progress=on_progress)
     flows = f", {written.flow_count} flows" if written.flow_count else ""
     echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
-    print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
-    return exit_code(timeline)
+    found = api.find_errors(timeline)
+    print_diagnostics([*found, *api.sorted_diagnostics(timeline), *written.diagnostics])
+    return exit_code(timeline, found)
 
 
 def _parse_size(text: str) -> tuple[int, int | None]:

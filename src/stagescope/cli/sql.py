@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo, echo_data
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options, warn_errors
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.language import Foreign
@@ -75,7 +75,7 @@ def command(
     else:
         api.write_query(result, output, force=force)
         echo(f"wrote {output}: {result.height} rows")
-    return exit_code(timeline)
+    return exit_code(timeline, warn_errors(timeline))
 
 
 def _print(result: pl.DataFrame, rows: int) -> None:
