@@ -13,6 +13,7 @@ from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import exit_code, reading_options, warn_partial
 from stagescope.cli.show import supports_unicode
+from stagescope.cli.written import written_text
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def command(
     # The files contain what Paddle's script would write: every machine's raw timestamps.
     written = api.export_paddle_profile(timeline, output or log_dir)
     for one in written:
-        echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
+        echo(written_text(one))
     echo(_summary(aligned))
     print_aligned(clocks, ascii_only=not supports_unicode())
     if clocks.machines:
