@@ -14,6 +14,7 @@ from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import exit_code, reading_options, warn_partial
 from stagescope.cli.show import supports_unicode
 from stagescope.cli.written import written_text
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def _summary(timeline: Timeline) -> str:
     report: Report = api.analyze(timeline)
     steps = compact_ranges(report.steps["step"])
     bubble = report.bubble
+    # `timeline.ranks` has the ranks whose logs could not be read, too.
+    ranks = counted(timeline.spans["rank"].n_unique(), "rank")
     if bubble.fraction is None:
-        return f"{timeline.ranks.height} ranks, bubble unknown, because {bubble.unknown_because}"
-    return (
-        f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(bubble.fraction)} of the window"
-    )
+        return f"{ranks}, bubble unknown, because {bubble.unknown_because}"
+    return f"steps {steps}, {ranks}, bubble {percent_text(bubble.fraction)} of the window"
