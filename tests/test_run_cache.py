@@ -301,7 +301,8 @@ def test_limits_hold_for_a_run_that_is_in_the_cache(command, limit, cache, recor
     assert main([command, str(recordings), "--limit", limit, "--no-cache"]) == 1
 
 
-def test_a_run_that_is_read_differently_with_a_limit_is_so_from_the_cache(cache, recordings, capsys):
+@pytest.mark.usefixtures("cache")
+def test_a_run_that_is_read_differently_with_a_limit_is_so_from_the_cache(recordings, capsys):
     assert main(["show", str(recordings)]) == 0
     for more in ([], ["--no-cache"]):
         capsys.readouterr()
