@@ -30,7 +30,9 @@ def written_text(written: Written) -> str:
 def require_no_terminal(writer: Writer) -> None:
     """Raise UsageError if standard output is a terminal, and the format is not text."""
     if writer.suffix not in TEXT_SUFFIXES and sys.stdout.isatty():
-        raise UsageError.binary_to_terminal(writer.name)
+        raise UsageError(
+            f"{writer.name} is not text: redirect standard output to a file or a program, or name a file with -o"
+        )
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def _exported(trace: TraceFile, runs: Sequence[int]) -> Timeline:
         raise no_slices(trace)
     repeated = ranks["rank"].filter(ranks["rank"].is_duplicated())
     if len(repeated):
-        raise several_runs(trace.path, len(kept), int(repeated.min()))  # type: ignore[arg-type]
+        raise several_runs(trace.path, len(kept), repeated.sort()[0])
     return Timeline(
         spans=spans,
         ranks=ranks,

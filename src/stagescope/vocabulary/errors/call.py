@@ -108,13 +108,6 @@ class UsageError(StagescopeError):
     exit_code = 2
 
     @classmethod
-    def binary_to_terminal(cls, name: str) -> Self:
-        """Return the error for a format that is not text, and would be written to a terminal."""
-        return cls(
-            f"{name} is not text: redirect standard output to a file or a program, or name a file with -o"
-        )
-
-    @classmethod
     def step_range_malformed(cls, text: str) -> Self:
         """Return the error for a step range that is not written A:B."""
         return cls(
