@@ -286,3 +286,39 @@ def test_the_cache_is_listed_and_cleared(cache, recordings, capsys):
     assert capsys.readouterr().out.startswith("removed ")
     assert not runs(cache)
     assert "storing" in through([recordings])[1][0]
+
+
+LOWERED = ["spans=10", "names=1", "name-length=2", "spans=200"]
+
+
+@pytest.mark.parametrize("command", ["report", "show"])
+@pytest.mark.parametrize("limit", LOWERED)
+def test_limits_hold_for_a_run_that_is_in_the_cache(command, limit, cache, recordings, capsys):
+    assert main([command, str(recordings)]) == 0
+    assert len(runs(cache)) == 1
+    assert main([command, str(recordings), "--limit", limit]) == 1
+    assert f"more than the limit of {limit.partition('=')[2]}" in capsys.readouterr().err
+    assert main([command, str(recordings), "--limit", limit, "--no-cache"]) == 1
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_run_that_is_read_differently_with_a_limit_is_so_from_the_cache(recordings, capsys):
+    assert main(["show", str(recordings)]) == 0
+    for more in ([], ["--no-cache"]):
+        capsys.readouterr()
+        assert main(["show", str(recordings), "--limit", "ranks=4", *more]) == 1
+        assert "expected 0 to less than 4" in capsys.readouterr().out
+
+
+def test_a_limit_on_queries_does_not_store_a_run_again(cache, recordings):
+    assert main(["sql", str(recordings), "select count(*) from spans"]) == 0
+    assert main(["sql", str(recordings), "select count(*) from spans", "--limit", "query=600"]) == 0
+    assert len(runs(cache)) == 1
+
+
+def test_a_limit_on_spans_holds_for_a_saved_report(recordings, tmp_path, capsys):
+    stored = tmp_path / "run.stagescope"
+    assert main(["store", str(recordings), "-o", str(stored)]) == 0
+    assert main(["report", str(stored)]) == 0
+    assert main(["report", str(stored), "--limit", "spans=10"]) == 1
+    assert "more than the limit of 10" in capsys.readouterr().err

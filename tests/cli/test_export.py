@@ -167,3 +167,63 @@ def test_a_narrow_figure_keeps_the_size_of_its_text(spans, tmp_path):
 def test_rejects_a_look_that_is_not_possible(spans, tmp_path, capsys, words, message):
     assert main(["export", str(spans), *words, "-o", str(tmp_path / "run.svg")]) == 2
     assert capsys.readouterr().err.splitlines()[0] == f"stagescope: {message}"
+
+
+@pytest.mark.parametrize("name", ["csv", "pftrace", "png"])
+def test_writes_to_standard_output_what_it_writes_to_a_file(spans, tmp_path, capsysbinary, monkeypatch, name):
+    out = tmp_path / "out"
+    assert main(["export", str(spans), "--to", name, "-o", str(out)]) == 0
+    capsysbinary.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(spans), "--to", name, "-o", "-"]) == 0
+    printed = capsysbinary.readouterr()
+    assert printed.out == out.read_bytes()
+    assert (printed.err == b"") is (name != "png")  # which shows one step, as a diagnostic states
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "spans.csv"]
+
+
+def test_diagnostics_leave_standard_output_to_the_file(spans, capsys):
+    spans.write_text(spans.read_text() + "0,compute,forward,0,0,0,9,,,,5000,4000,,,\n")
+    assert main(["export", str(spans), "--to", "csv", "-o", "-"]) == 1
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 9
+    assert "error: spans end before they start" in err
+
+
+def test_standard_output_needs_a_format_and_binary_ones_no_terminal(spans, capsys, monkeypatch):
+    assert main(["export", str(spans), "-o", "-"]) == 1
+    assert "no export format" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["export", str(spans), "--to", "parquet", "-o", "-"]) == 2
+    assert "parquet is not text" in capsys.readouterr().err
+
+
+def test_other_outputs_refuse_standard_output(spans, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["report", str(spans), "--html"], ["store", str(spans), "-o"]):
+        assert main([*words, "-"]) == 1
+        assert "- is standard output" in capsys.readouterr().err
+    assert not (tmp_path / "-").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["run.csv"], "8 rows, "),
+        (["run.csv", "--table", "ranks"], "2 rows, "),
+        (["run.parquet", "--table", "steps"], "4 rows, "),
+        (["run.svg"], "4 slices, "),
+    ],
+)
+def test_the_summary_counts_what_the_format_has(spans, tmp_path, capsys, words, text):
+    out = tmp_path / words[0]
+    assert main(["export", str(spans), "-o", str(out), *words[1:]]) == 0
+    assert capsys.readouterr().out.startswith(f"wrote {out}: {text}")
+
+
+def test_one_slice_is_not_a_plural(tmp_path, capsys):
+    path = tmp_path / "spans.csv"
+    timeline_from_text("F0").spans.write_csv(path)
+    for name, text in (("run.csv", "1 row, "), ("run.svg", "1 slice, ")):
+        assert main(["export", str(path), "-o", str(tmp_path / name)]) == 0
+        assert capsys.readouterr().out.startswith(f"wrote {tmp_path / name}: {text}")

@@ -276,3 +276,26 @@ def test_files_have_raw_timestamps_and_results_use_aligned_clocks(tmp_path, caps
 def test_one_machine_has_no_line_about_clocks(logs, capsys):
     assert call(logs) == 0
     assert "clock" not in capsys.readouterr().out
+
+
+def test_the_summary_counts_the_ranks_that_were_read(logs, capsys):
+    (logs / "workerlog.2").write_text("no job here\n")
+    assert call(logs, "--devices", "0-3") == 1
+    out = capsys.readouterr().out
+    assert "steps 10-12, 2 ranks, bubble " in out
+    assert "no such file or directory" in out
+
+
+def test_only_the_wanted_steps_are_written(logs, capsys):
+    assert call(logs, "--steps", "11:12") == 0
+    assert "step 11, 2 ranks, " in capsys.readouterr().out.replace("steps 11", "step 11")
+    assert steps(logs) == {"step11": WHOLE_US}
+
+
+def test_the_written_profiles_are_not_read_with_the_logs(logs, capsys):
+    assert call(logs) == 0
+    capsys.readouterr()
+    assert main(["show", str(logs)]) == 0
+    assert "error" not in capsys.readouterr().out
+    assert main(["show", str(logs / CHROME)]) == 1
+    assert "was exported by stagescope for other viewers" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from drawing import timeline_from_text
 from places import DATA
 from stagescope.cli import main
 from stagescope.cli.reading import LARGE_BYTES, MANY_FILES, FileBar, reading_options
@@ -120,3 +121,44 @@ def test_a_name_that_is_longer_than_the_system_allows_is_one_sentence(words, cap
     printed = capsys.readouterr().err
     assert "File name too long" in printed or "does not exist" in printed
     assert "Traceback" not in printed
+
+
+@pytest.fixture
+def run_without_a_stage(tmp_path):
+    """Return spans of three stages, of which the middle one was not recorded; nothing declares the number of ranks."""
+    spans = timeline_from_text("F0 F1 B0 B1\nF0 F1 B0 B1\nF0 F1 B0 B1").spans
+    path = tmp_path / "spans.csv"
+    spans.filter(spans["rank"] != 1).write_csv(path)
+    return path
+
+
+MISSING = "error: stage 1 missing: no recorded rank runs it"
+PRINTED = {"report": True, "show": True, "export": True, "clocks": False, "sql": False, "what-if": False}
+"""Commands, and whether they print diagnostics on standard output."""
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_missing_stage_is_printed_and_makes_the_exit_code_1(run_without_a_stage, tmp_path, capsys, name):
+    words = {"export": ["-o", str(tmp_path / "run.json")], "sql": ["select count(*) as n from spans"]}
+    assert main([name, str(run_without_a_stage), *words.get(name, [])]) == 1
+    out, err = capsys.readouterr()
+    shown, other = (out, err) if PRINTED[name] else (err, out)
+    assert shown.splitlines().count(MISSING) == 1
+    assert MISSING not in other
+
+
+def test_a_comparison_states_the_missing_stage_of_either_run(run_without_a_stage, capsys):
+    assert main(["compare", str(run_without_a_stage), str(run_without_a_stage)]) == 1
+    assert capsys.readouterr().err.splitlines().count(MISSING) == 2
+
+
+def test_every_error_is_printed_by_a_command_without_diagnostics(run_without_a_stage, capsys):
+    run_without_a_stage.write_text(
+        run_without_a_stage.read_text() + "2,compute,forward,0,2,0,9,,,,50,40,,,\n"
+    )
+    assert main(["sql", str(run_without_a_stage), "select count(*) as n from spans"]) == 1
+    out, err = capsys.readouterr()
+    assert out.split() == ["n", "8"]
+    assert "spans end before they start" in err
+    assert MISSING in err
+    assert err.count("the exit code is 1") == 1

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import time
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import polars as pl
 import pytest
 
 from children import child, clean_environment
+from places import DATA
 from stagescope import api, record
 from stagescope.cli import main
 from stagescope.record.control import CONTROL_FILE, KERNELS, MEMORY, NEVER, Control, Request, parse_request
@@ -353,6 +355,14 @@ def test_all_ranks_pause_and_resume_at_the_same_step(tmp_path, capsys):
     missing = [sorted(set(range(max(each))) - set(each)) for each in steps.to_list()]
     assert missing[0] == missing[1] == list(range(missing[0][0], answers.request.from_step))
     assert set(api.control(tmp_path, pause=True, patience_s=0).ended) == {0, 1}
+
+
+def test_a_request_to_a_training_that_has_ended_is_no_error(tmp_path, capsys):
+    shutil.copytree(DATA / "recordings" / "v1", tmp_path, dirs_exist_ok=True)
+    assert main(["control", str(tmp_path), "--pause"]) == 0
+    assert capsys.readouterr().out == (
+        "ranks 0-3 ended before\nno process is running: the request is for those that record here later\n"
+    )
 
 
 def test_requests_that_ask_for_nothing_or_for_two_things_are_errors(tmp_path, capsys):

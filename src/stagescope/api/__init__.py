@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         analyze,
         compare,
         comparison_json,
+        find_errors,
         report_json,
         sorted_diagnostics,
         unaligned_ranks,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "stagescope.api.analyses": (
         "EqualStages", "FreeTransfers", "OtherSchedule", "Slower", "analyze", "compare", "comparison_json",
-        "report_json", "sorted_diagnostics", "unaligned_ranks", "what_if", "what_if_json",
+        "find_errors", "report_json", "sorted_diagnostics", "unaligned_ranks", "what_if", "what_if_json",
     ),
     "stagescope.api.ascend_chart": ("export_pp_chart", "pp_chart_folder"),
     "stagescope.api.cached_entries": ("CacheEntry", "cache_entries", "cache_place", "clear_cache"),
@@ -135,6 +136,7 @@ __all__ = [
     "export_paddle_profile",
     "export_pp_chart",
     "files_state",
+    "find_errors",
     "find_hang",
     "hang_json",
     "hang_rows",

@@ -42,6 +42,7 @@ __all__ = [
     "analyze",
     "compare",
     "comparison_json",
+    "find_errors",
     "report_json",
     "sorted_diagnostics",
     "unaligned_ranks",
@@ -120,6 +121,18 @@ def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]
 def sorted_diagnostics(timeline: Timeline | Stored) -> list[Diagnostic]:
     """Return the diagnostics of a timeline or stored run, errors first, then warnings, then information."""
     return list(errors_first(timeline.diagnostics))
+
+
+def find_errors(timeline: Timeline) -> list[Diagnostic]:
+    """Return the errors that the metrics of a report add to those of the timeline, such as stages that are missing.
+
+    >>> from stagescope.model import empty_timeline
+    >>> find_errors(empty_timeline())
+    []
+    """
+    known = set(errors_first(timeline.diagnostics))
+    found = build_report(timeline).diagnostics
+    return [each for each in found if each.severity == "error" and each not in known]
 
 
 def report_json(report: Report) -> dict[str, Any]:

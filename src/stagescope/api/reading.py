@@ -21,6 +21,7 @@ from stagescope.ingest.reader import ReadOptions
 from stagescope.ingest.registry import load_registry
 from stagescope.ingest.schedule_names import with_schedule
 from stagescope.ingest.stages import place_stages
+from stagescope.ingest.step_selection import select_steps
 from stagescope.ingest.step_sizes import require_step_sizes
 from stagescope.vocabulary.errors import InputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
@@ -266,5 +267,6 @@ def read_paddle_logs(
             require_text_name(log.path)
         timeline = merge_timelines([read_worker_logs(logs, options)], options.layout.rank_count)
         placed = place_stages(with_schedule(timeline, options.schedule), options.layout)
-        require_step_sizes(placed)
-        return placed
+        selected = select_steps(placed, options.steps)
+        require_step_sizes(selected)
+        return selected

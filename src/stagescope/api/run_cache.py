@@ -159,7 +159,14 @@ def _expanded_bytes(file: Path) -> int:
 def _key(files: list[Path], facts: RunFacts, *, align: bool) -> str:
     """Return the name of the entry: of the same files, read the same way by the same code, whatever is in them."""
     how = {name: value for name, value in stated(facts).items() if name != "steps"}
-    parts = [__version__, str(VERSION), checksum_of_code(STORING), json.dumps([how, align], sort_keys=True)]
+    # A run that was stored with other limits may have been refused, or read differently, with these.
+    limits = {name: value for name, value in checked_limits(facts.get("limits")).items() if name != "query"}
+    parts = [
+        __version__,
+        str(VERSION),
+        checksum_of_code(STORING),
+        json.dumps([how, align, limits], sort_keys=True),
+    ]
     sum_ = hashlib.sha256("\0".join(parts).encode(errors="surrogatepass"))
     for file in files:
         sum_.update(f"\0{file.resolve()}".encode(errors="surrogatepass"))

@@ -9,7 +9,7 @@ import click
 from stagescope.cli.clock_lines import in_ascii
 from stagescope.cli.console import echo_data
 from stagescope.cli.json_file import json_text
-from stagescope.cli.reading import exit_code, read_paths, reading_options
+from stagescope.cli.reading import exit_code, read_paths, reading_options, warn_errors
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import supports_unicode
 
@@ -44,7 +44,7 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, as_json: bool) -> int:
     timeline = read_paths(paths, facts)
     clocks = api.clock_report(timeline)
     echo_data(_json_text(clocks) if as_json else _text(clocks))
-    return exit_code(timeline)
+    return exit_code(timeline, warn_errors(timeline))
 
 
 def _json_text(clocks: ClockReport) -> str:

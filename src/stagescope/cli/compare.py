@@ -16,6 +16,7 @@ from stagescope.cli.reading import (
     read_paths,
     reading_options,
     skip_steps_option,
+    warn_errors,
 )
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_text
@@ -75,7 +76,7 @@ def command(
     skipped = parse_skipped(skip_steps) if skip_steps else None
     timelines = [read_paths([path], facts, align=align) for path in (before, after)]
     comparison = api.compare(timelines[0], timelines[1], skip_steps=skipped)
-    code = max(map(exit_code, timelines))
+    code = max(exit_code(timeline, warn_errors(timeline)) for timeline in timelines)
     if html_path is not None:
         api.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
     if json_path == STANDARD_OUTPUT:

@@ -20,6 +20,7 @@ from stagescope.vocabulary.printable import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from rich.console import Console
     from rich.text import Text
@@ -48,6 +49,13 @@ def echo_data(text: str, *, err: bool = False, nl: bool = True) -> None:
 def echo_exactly(text: str) -> None:
     """Print a line for a shell to evaluate, unchanged; `text` has nothing but the settings of this call."""
     click.echo(text)
+
+
+def print_file(path: Path) -> None:
+    """Print the bytes of a file, which is for a program."""
+    with path.open("rb") as file:
+        sys.stdout.flush()
+        shutil.copyfileobj(file, sys.stdout.buffer)
 
 
 def echo_click_error(error: click.ClickException) -> None:

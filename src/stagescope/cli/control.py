@@ -65,7 +65,8 @@ def command(
     so only users who may write to DIR can control the recording. All ranks change at the same step, which
     none of them has begun yet, and answer in their recordings.
 
-    The exit code is 1 if a rank that runs has refused the request or has not answered, and if none has accepted it.
+    The exit code is 1 if a rank that runs has refused the request or has not answered, or if no process has begun a
+    step yet. If the training has ended, it is 0, and the request is for processes that record into DIR later.
     """
     from stagescope import api
 
@@ -73,7 +74,8 @@ def command(
     answers = api.control(directory, steps=steps, details=chosen, patience_s=patience_s, **switches)
     for line in _lines(answers):
         echo(printable(line))
-    return EXIT_PARTIAL if answers.refused or answers.silent or not answers.accepted else 0
+    is_answered = answers.accepted or answers.ended
+    return EXIT_PARTIAL if answers.refused or answers.silent or not is_answered else 0
 
 
 def _lines(answers: Answers) -> list[str]:
@@ -95,4 +97,6 @@ def _lines(answers: Answers) -> list[str]:
         lines.append(f"{ranks_text(answers.silent)} did not answer")
     if answers.ended:
         lines.append(f"{ranks_text(answers.ended)} ended before")
+        if not (answers.accepted or answers.refused or answers.silent):
+            lines.append("no process is running: the request is for those that record here later")
     return lines

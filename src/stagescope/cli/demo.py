@@ -150,7 +150,7 @@ def _show(recordings: Path, output: Path, theory: str) -> int:
     write_json(api.report_json(report), output / "report.json", force=True)
     for name, file in PICTURES:
         api.export(report, output / file, format=name, force=True)
-    return exit_code(timeline)
+    return exit_code(timeline, report.diagnostics)
 
 
 def _print_next_steps(output: Path, recordings: Path) -> None:

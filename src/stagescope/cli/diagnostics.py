@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 MOST_LINES = 20
 
 
-def print_diagnostics(diagnostics: Sequence[Diagnostic]) -> None:
-    """Print diagnostics after an empty line; print nothing if there are none.
+def print_diagnostics(diagnostics: Sequence[Diagnostic], *, err: bool = False) -> None:
+    """Print diagnostics after an empty line, with `err` to standard error; print nothing if there are none.
 
     They are wrapped on a terminal. In a pipe each is one line, for programs that look for them.
     """
     if diagnostics:
-        echo()
+        echo(err=err)
+    is_terminal = (sys.stderr if err else sys.stdout).isatty()
     for line in diagnostic_lines(diagnostics):
-        echo_data(_wrapped(line, terminal_width()) if sys.stdout.isatty() else line)
+        echo_data(_wrapped(line, terminal_width()) if is_terminal else line, err=err)
 
 
 def _wrapped(line: str, width: int) -> str:

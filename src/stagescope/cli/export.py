@@ -11,9 +11,11 @@ import click
 
 from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
+from stagescope.cli.json_file import STANDARD_OUTPUT
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import FileBar, align_option, exit_code, read_paths, reading_options
 from stagescope.cli.run_paths import RUN_PATH
+from stagescope.cli.written import require_no_terminal, standard_output, written_text
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
       stagescope export traces --to merged-chrome -o all.json
       stagescope export traces --to perfetto-archive -o all.zip
       stagescope export recordings --table counters -o counters.parquet
+      stagescope export recordings --to csv -o - | gzip > spans.csv.gz
       stagescope export recordings --ranks 0-7 --size 1600x900 -o slide.png
       stagescope export recordings --width 3.3in --font-size 7 --no-title --legend below -o column.pdf
     """,
@@ -48,7 +51,12 @@ SIZE = re.compile(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?")
     "of torch.profiler: merged-chrome or merged-pftrace (every event of all ranks), perfetto-archive (the files).",
 )
 @click.option(
-    "-o", "--output", metavar="OUT", required=True, type=click.Path(path_type=Path), help="File to write."
+    "-o",
+    "--output",
+    metavar="OUT",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File to write; - writes to standard output, in the format of --to.",
 )
 @click.option("--step", metavar="N", type=click.IntRange(min=0), help="Write only this step.")
 @click.option("--ranks", metavar="LIST", help="Draw only these ranks, such as 0-7,16 (svg, png and pdf).")
@@ -101,14 +109,19 @@ def command(
         "size": None if size is None else _parse_size(size),
         **_parse_look({name: writing.pop(name) for name in LOOK}, no_title=no_title),
     }
+    is_stream = output == STANDARD_OUTPUT
+    if is_stream:
+        require_no_terminal(api.writer_for(output, writing["format"]))
     timeline = read_paths(paths, facts, align=align)
     with ExitStack() as shown:
         on_progress = FileBar(shown, paths, "writing").show
-        written = api.export(timeline, output, **writing, **picture, on_progress=on_progress)
-    flows = f", {written.flow_count} flows" if written.flow_count else ""
-    echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
-    print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
-    return exit_code(timeline)
+        path = shown.enter_context(standard_output()) if is_stream else output
+        written = api.export(timeline, path, **writing, **picture, on_progress=on_progress)
+    if not is_stream:
+        echo(written_text(written))
+    found = api.find_errors(timeline)
+    print_diagnostics([*found, *api.sorted_diagnostics(timeline), *written.diagnostics], err=is_stream)
+    return exit_code(timeline, found)
 
 
 def _parse_size(text: str) -> tuple[int, int | None]:

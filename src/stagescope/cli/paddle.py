@@ -13,6 +13,8 @@ from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
 from stagescope.cli.reading import exit_code, reading_options, warn_partial
 from stagescope.cli.show import supports_unicode
+from stagescope.cli.written import written_text
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def command(
     # The files contain what Paddle's script would write: every machine's raw timestamps.
     written = api.export_paddle_profile(timeline, output or log_dir)
     for one in written:
-        echo(f"wrote {one.path}: {one.slice_count} slices, {one.size_bytes} bytes")
+        echo(written_text(one))
     echo(_summary(aligned))
     print_aligned(clocks, ascii_only=not supports_unicode())
     if clocks.machines:
@@ -88,8 +90,8 @@ def _summary(timeline: Timeline) -> str:
     report: Report = api.analyze(timeline)
     steps = compact_ranges(report.steps["step"])
     bubble = report.bubble
+    # `timeline.ranks` has the ranks whose logs could not be read, too.
+    ranks = counted(timeline.spans["rank"].n_unique(), "rank")
     if bubble.fraction is None:
-        return f"{timeline.ranks.height} ranks, bubble unknown, because {bubble.unknown_because}"
-    return (
-        f"steps {steps}, {timeline.ranks.height} ranks, bubble {percent_text(bubble.fraction)} of the window"
-    )
+        return f"{ranks}, bubble unknown, because {bubble.unknown_because}"
+    return f"steps {steps}, {ranks}, bubble {percent_text(bubble.fraction)} of the window"

@@ -10,7 +10,7 @@ import click
 from stagescope.cli.console import echo
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.number_lists import parse_ranges
-from stagescope.cli.reading import EXIT_PARTIAL, exit_code, read_paths, reading_options
+from stagescope.cli.reading import exit_code, read_paths, reading_options
 from stagescope.vocabulary.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def _report(timeline: Timeline, written: WrittenChart, place: Path) -> int:
     if written.ranks:
         echo(f"wrote {len(written.ranks)} ranks to {place}; import that folder into MindStudio Insight")
     failed = [each for each in written.diagnostics if each.severity == "error"]
-    print_diagnostics([*api.sorted_diagnostics(timeline), *written.diagnostics])
+    found = api.find_errors(timeline)
+    print_diagnostics([*found, *api.sorted_diagnostics(timeline), *written.diagnostics])
     if not written.ranks:
         raise OutputError(f"no rank of {place} could be written")
-    return EXIT_PARTIAL if failed else exit_code(timeline)
+    return exit_code(timeline, [*found, *failed])

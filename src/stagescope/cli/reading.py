@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from stagescope.cli.console import echo, error_console
+from stagescope.cli.console import echo, echo_data, error_console
 from stagescope.cli.mapping_options import MAPPING_OPTIONS, mapping_facts
 from stagescope.storage.cache_directory import keep_nothing
 from stagescope.vocabulary.language import localized
@@ -33,6 +33,7 @@ LARGE_BYTES = 64 << 20
 """Fewer and smaller files are read within about a second, too fast for a progress bar to be useful."""
 
 EXIT_PARTIAL = 1
+PARTIAL_RESULTS = "  the results are for the data that were recorded; the exit code is 1"
 
 SIZES = {
     "pp": "Pipeline-parallel size",
@@ -259,6 +260,24 @@ def _are_large(paths: Sequence[str | os.PathLike[str]]) -> bool:
     return any(total >= LARGE_BYTES for total in accumulate(sizes))
 
 
+def warn_errors(timeline: Timeline) -> list[Diagnostic]:
+    """Return the errors that analysis finds in a timeline, for `exit_code`, and print them on standard error.
+
+    This is for commands that print no diagnostics: the errors of which `warn_partial` printed the number are printed
+    as well.
+    """
+    from stagescope import api
+    from stagescope.cli.diagnostics import diagnostic_lines
+
+    known = [each for each in api.sorted_diagnostics(timeline) if each.severity == "error"]
+    found = api.find_errors(timeline)
+    for line in diagnostic_lines([*known[1:], *found]):
+        echo_data(line, err=True)
+    if found and not known:
+        echo(PARTIAL_RESULTS, err=True)
+    return found
+
+
 def warn_partial(timeline: Read) -> None:
     """Print a warning on standard error if data are missing from `timeline`."""
     if not timeline.is_partial:
@@ -266,4 +285,4 @@ def warn_partial(timeline: Read) -> None:
     errors = timeline.diagnostics.filter(timeline.diagnostics["severity"] == "error")
     more = f" (and {errors.height - 1} more, see below)" if errors.height > 1 else ""
     echo(f"stagescope: partial data: {errors['message'][0]}{more}", err=True)
-    echo("  the results are for the data that were recorded; the exit code is 1", err=True)
+    echo(PARTIAL_RESULTS, err=True)

@@ -11,6 +11,7 @@ import click
 
 from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
+from stagescope.cli.written import written_text
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
@@ -176,8 +177,7 @@ def _write(call: Call, step: SimulatedStep) -> None:
     from stagescope import api
 
     written = api.export(step.timeline, call.output or "", format=call.to_format, force=call.force)
-    flows = f", {written.flow_count} flows" if written.flow_count else ""
-    echo(f"wrote {written.path}: {written.slice_count} slices{flows}, {written.size_bytes} bytes")
+    echo(written_text(written))
     print_diagnostics(written.diagnostics)
 
 

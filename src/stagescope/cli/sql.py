@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stagescope.cli.console import echo, echo_data
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options, warn_errors
 from stagescope.cli.run_paths import RUN_PATH
+from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.language import Foreign
 from stagescope.vocabulary.printable import printable
@@ -74,8 +75,8 @@ def command(
         _print(result, rows)
     else:
         api.write_query(result, output, force=force)
-        echo(f"wrote {output}: {result.height} rows")
-    return exit_code(timeline)
+        echo(f"wrote {output}: {counted(result.height, 'row')}")
+    return exit_code(timeline, warn_errors(timeline))
 
 
 def _print(result: pl.DataFrame, rows: int) -> None:

@@ -10,7 +10,7 @@ from stagescope.cli.change_words import parse_change
 from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options, warn_errors
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_text
 from stagescope.vocabulary.language import localized
@@ -76,7 +76,8 @@ def command(
     timeline = read_paths(paths, facts, align=align)
     predicted = api.what_if(timeline, _combinations(asked, together=together))
     # A missing prediction is a partial result; its note has the reason.
-    code = exit_code(timeline) or int(predicted.table["predicted_step_ns"].has_nulls())
+    found = warn_errors(timeline)
+    code = exit_code(timeline, found) or int(predicted.table["predicted_step_ns"].has_nulls())
     if json_path == STANDARD_OUTPUT:
         echo_data(json_text(api.what_if_json(predicted)), nl=False)
         return code

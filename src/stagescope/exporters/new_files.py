@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+STANDARD_OUTPUT = "-"
+"""What programs write in place of a file; taken for one, it would make a file that is hard to remove."""
 NAME_BYTES = 8
 UNFINISHED = ".*.unfinished"
 """Pattern of the names of temporary files."""
@@ -79,6 +81,8 @@ def make_directory(path: Path) -> None:
 
 
 def require_here(path: Path) -> None:
-    """Raise OutputError for the address of an object store: it would become a directory named "s3:"."""
+    """Raise OutputError for the address of an object store, which would become a directory named "s3:", and for -."""
+    if str(path) == STANDARD_OUTPUT:
+        raise OutputError.no_stream()
     if is_address(path):
         raise output_elsewhere(redacted(str(path)))

@@ -78,4 +78,4 @@ def _spelled(timeline: Timeline, table: str) -> pl.DataFrame:
 
 
 def _written(path: Path, rows: pl.DataFrame, size_bytes: int) -> Written:
-    return Written(path, size_bytes, slice_count=rows.height, flow_count=0, track_names=(), diagnostics=())
+    return Written(path, size_bytes, rows.height, flow_count=0, track_names=(), diagnostics=(), unit="row")

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Written:
-    """The contents of a finished file, as a reader of the file would count them."""
+    """The contents of a finished file, as a reader of the file would count them.
+
+    `unit` is what `slice_count` counts: slices, or the rows of a table.
+    """
 
     path: Path
     size_bytes: int
@@ -25,6 +28,7 @@ class Written:
     flow_count: int
     track_names: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
+    unit: str = "slice"
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None
     Timelines hold the same rank, or if a limit is exceeded; TableError if a table violates its declaration.
     """
     declared = [conformed(timeline) for timeline in timelines] or [empty_timeline()]
-    _check_limits(declared)
+    check_limits(declared)
     # After conforming, which adds the ranks that appear only in spans.
     _check_ranks_once(declared)
     merged = Timeline(
@@ -163,7 +163,7 @@ def _with_possible_sizes(timeline: Timeline) -> Timeline:
     return replace(timeline, ranks=ranks).with_diagnostics([note])
 
 
-def _check_limits(timelines: Sequence[Timeline]) -> None:
+def check_limits(timelines: Sequence[Timeline]) -> None:
     """Raise InputError if the timelines have more than the limits allow, together."""
     source = next((source for t in timelines for source in t.ranks["source"].drop_nulls()), "the run")
     spans = pl.concat(timeline.spans.lazy().select("step", "name") for timeline in timelines)

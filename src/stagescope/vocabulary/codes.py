@@ -259,6 +259,10 @@ CODES: tuple[Code, ...] = (
     Code("schedule.unknown", "The caller named a schedule that stagescope does not know."),
     Code("schedules.untested", "Other schedules were not tested as improvements."),
     Code("schedule.unrecorded", "A schedule of a framework ran that the recorder cannot record."),
+    Code(
+        "slices.beside_export",
+        "Slices of other tools, in a trace with an export of stagescope, were not read.",
+    ),
     Code("slices.trimmed", "Slices that overlap the next one within rounding are drawn up to its start."),
     Code("slices.unended", "Slices without a beginning or an end in the trace were dropped."),
     Code("spans.discarded", "The oldest spans were discarded to keep a recording within its bounds."),

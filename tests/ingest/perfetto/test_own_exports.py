@@ -1,6 +1,7 @@
 """stagescope's own exports, read back."""
 
 import gzip
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -8,6 +9,7 @@ import zstandard
 
 import stagescope
 from drawing import timeline_from_text
+from perfetto_traces import trace_of
 from places import DATA
 from stagescope.exporters.names import LOOKS
 from stagescope.exporters.perfetto import pftrace
@@ -133,3 +135,66 @@ def test_a_trace_without_actions_is_refused_in_one_sentence(tmp_path):
     path.write_bytes(b"\x0a\x02\x50\x01")
     with pytest.raises(InputError, match="no track of the Perfetto trace has a slice"):
         stagescope.read(path)
+
+
+def part(timeline, ranks):
+    """Return the run without its other ranks."""
+    of_ranks = {
+        name: getattr(timeline, name).filter(pl.col("rank").is_in(ranks))
+        for name in ("spans", "ranks", "steps")
+    }
+    return replace(timeline, **of_ranks)
+
+
+def test_exports_of_parts_of_a_run_that_are_joined_are_the_run(exported, tmp_path):
+    whole = pipeline_timeline(Shape(ranks=4, microbatches=8, steps=2))
+    first, second = (exported(part(whole, ranks), f"{ranks[0]}.pftrace") for ranks in ([0, 1], [2, 3]))
+    joined = tmp_path / "joined.pftrace"
+    for order in ([first, second], [second, first]):
+        joined.write_bytes(b"".join(file.read_bytes() for file in order))
+        assert rows(read(joined)) == rows(READER.read(order, ReadOptions()))
+        assert read(joined).diagnostics.is_empty()
+
+
+def test_exports_of_two_runs_that_are_joined_are_refused_with_the_reason(exported, tmp_path):
+    files = [exported(pipeline_timeline(Shape(ranks, 4, 1)), f"{ranks}.pftrace") for ranks in (2, 3)]
+    joined = tmp_path / "joined.pftrace"
+    joined.write_bytes(b"".join(file.read_bytes() for file in files))
+    with pytest.raises(InputError) as refused:
+        stagescope.read(joined)
+    assert str(refused.value) == (
+        f"{joined} has 2 exports of stagescope, one behind the other, and more than one of them has rank 0"
+    )
+
+
+def test_an_export_that_is_joined_with_itself_is_used_once(exported, tmp_path):
+    path = exported(pipeline_timeline(Shape(2, 4, 1)))
+    joined = tmp_path / "joined.pftrace"
+    joined.write_bytes(path.read_bytes() * 3)
+    again = read(joined)
+    assert rows(again) == rows(read(path))
+    assert again.diagnostics.select("severity", "code", "count").rows() == [("warning", "events.repeated", 2)]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_trace_of_another_tool_beside_an_export_is_not_read(exported, tmp_path, is_first):
+    path = exported(pipeline_timeline(Shape(2, 4, 1)))
+    other = trace_of(timeline_from_text("F0 B0"), "{kind}_{microbatch}").SerializeToString()
+    joined = tmp_path / "joined.pftrace"
+    parts = [path.read_bytes(), other]
+    joined.write_bytes(b"".join(parts if is_first else reversed(parts)))
+    again = read(joined)
+    assert rows(again) == rows(read(path))
+    assert again.diagnostics.select("severity", "code", "count").rows() == [
+        ("info", "slices.beside_export", 2)
+    ]
+
+
+def test_a_merged_trace_is_read_as_the_run(tmp_path):
+    run = stagescope.read(DATA / "kineto" / "GPipe")
+    merged, plain = tmp_path / "merged.pftrace", tmp_path / "plain.pftrace"
+    stagescope.export(run, merged, format="merged-pftrace")
+    stagescope.export(run, plain)
+    again = read(merged)
+    assert rows(again) == rows(read(plain))
+    assert again.diagnostics["code"].to_list() == ["slices.beside_export"]

@@ -6,10 +6,13 @@ The words in braces are fields; ``*`` matches any text, and everything else matc
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.vocabulary.errors import UsageError
 from stagescope.vocabulary.kinds import KIND_NAMES, KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "forward": ("fwd", "fw", "fprop", "forward_step", "forward_pass", "f"),
@@ -43,8 +46,27 @@ COMMON_PATTERNS = (
     "{kind}-{microbatch}",
     "{kind} {microbatch}",
     "{kind}{microbatch}",
+    "{kind}_mb{microbatch}",
+    "{kind}_mb_{microbatch}",
+    "{kind} mb{microbatch}",
+    "{kind} mb {microbatch}",
+    "{kind}_microbatch{microbatch}",
+    "{kind}_microbatch_{microbatch}",
+    "{kind} microbatch {microbatch}",
+    "{kind} micro-batch {microbatch}",
 )
 """The patterns to try, in this order, if the caller gives none."""
+
+
+def common_pattern(names: Iterable[str]) -> str | None:
+    """Return the first of COMMON_PATTERNS that names of forwards and of backwards match; None if there is none."""
+    every = list(names)
+    for text in COMMON_PATTERNS:
+        pattern = NamePattern(text)
+        kinds = {action.kind for name in every if (action := pattern.action(name)) is not None}
+        if "forward" in kinds and kinds & {"backward", "backward_input"}:
+            return text
+    return None
 
 
 class NamedAction(NamedTuple):

@@ -3,7 +3,8 @@
 Sources: torch 2.13.0, torch/distributed/pipelining/schedules.py (`_Action.__str__`: ``PP:1F0``, ``PP:6I3``,
 ``PP:1SEND_F0``, ``PP:4UNSHARD``, ``PP:(1F6;6B2)OVERLAP_F_B``; GPipe and forward-only schedules: ``Forward 3``),
 torch/profiler/profiler.py (``ProfilerStep#3``), torch/optim/optimizer.py (``Optimizer.step#Adam.step``); and
-stagescope/record/mirrors.py (``F1.3 step 2``).
+stagescope/record/mirrors.py (``F1.3 step 2``). Loops written by hand use many spellings. Read are those that name the
+micro-batch (``fwd_mb2``, ``forward microbatch 2``). A number alone (``forward_2``) may be that of a layer or a step.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from stagescope.ingest.annotations.name_pattern import NamePattern
-from stagescope.vocabulary.kinds import BY_NAME, KINDS, TRANSFERS
+from stagescope.ingest.annotations.name_pattern import KIND_OF, NamePattern
+from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, KINDS, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ACTION, PLAIN, MIRROR = "action", "plain", "mirror"
-"""The origin of a name: torch's runtime schedules (``PP:1F0``), torch's GPipe (``Forward 0``), stagescope's mirror."""
+"""The origin of a name: torch's runtime schedules (``PP:1F0``), torch's GPipe (``Forward 0``) or a loop written by hand
+(``fwd_mb0``), both with the transfers, and stagescope's mirror."""
 
 KIND_OF_ACTION = {
     "F": "forward",
@@ -39,6 +41,10 @@ ONE_ACTION = re.compile(r"(\d+)(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|
 PLAIN_NAME = re.compile(r"(Forward|Backward) (\d+)")
 MIRROR_ACTION = re.compile(r"([A-Z])(\d+)?(?:\.(\d+))?(?: step (\d+))?")
 MIRROR_KIND = re.compile(rf"({'|'.join(BY_NAME)})(?: step (\d+))?")
+ACTION_WORDS = sorted((word for word, kind in KIND_OF.items() if kind in ACTION_KINDS), key=len, reverse=True)
+STATED = re.compile(
+    rf"({'|'.join(ACTION_WORDS)})[ _-]?(?:mb|micro[ _-]?batch)[ _:#=-]?(\d{{1,9}})", re.IGNORECASE
+)
 STEP = re.compile(r"ProfilerStep#(\d+)")
 OPTIMIZER = re.compile(r"Optimizer\.step#.*")
 MOST_DIGITS = 9
@@ -66,6 +72,8 @@ def meanings(name: str) -> tuple[Meaning, ...]:
         return _actions(name.removeprefix("PP:"))
     if plain := PLAIN_NAME.fullmatch(name):
         return (Meaning(PLAIN, plain[1].lower(), microbatch=_number(plain[2])),)
+    if stated := STATED.fullmatch(name):
+        return (Meaning(PLAIN, KIND_OF[stated[1].lower()], microbatch=_number(stated[2])),)
     if OPTIMIZER.fullmatch(name):
         return (Meaning(PLAIN, "optimizer"),)
     return _mirrored(name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.ingest.annotations.names import ACTION, MIRROR, PLAIN, meanings, pattern_meanings
+from stagescope.ingest.annotations.names import ACTION, MIRROR, PLAIN, PLAIN_NAME, meanings, pattern_meanings
 from stagescope.ingest.kineto.edges import HALF_OF_START_NS, NEVER, Operators, find_edges, following
 from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, RECEIVES, TRANSFERS
 
@@ -50,7 +50,7 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
     names of that kind are dropped: they describe the same actions less exactly.
     """
     known = meanings_of_names(annotations["name"].unique(maintain_order=True), pattern)
-    marks = (
+    marks = _without_nested(
         annotations.with_row_index("mark")
         .join(known, on="name", how="inner")
         .sort("start_ns", "mark", "place")
@@ -58,7 +58,34 @@ def named_marks(annotations: pl.DataFrame, pattern: str | None = None) -> pl.Dat
     is_action = pl.col("kind").is_in([*ACTION_KINDS, "optimizer", "loss", "grad_reduce"])
     # Only whole kinds are replaced: the mirror may name fewer kinds than torch does.
     mirrored = marks.filter(pl.col("style") == MIRROR)["kind"].unique()
-    return marks.filter(~is_action | (pl.col("style") == MIRROR) | ~pl.col("kind").is_in(mirrored.implode()))
+    kept = marks.filter(~is_action | (pl.col("style") == MIRROR) | ~pl.col("kind").is_in(mirrored.implode()))
+    return kept if pattern is None else _with_their_transfers(kept, annotations)
+
+
+def _with_their_transfers(marks: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
+    """Return marks that match the caller's pattern as those with waits, if any transfer is issued in one of them."""
+    is_feeding = (pl.col("style") == MIRROR) & pl.col("kind").is_in(list(FEEDS))
+    works = annotations.filter(pl.col("name").str.contains(f"{RECEIVED}|{SENT}"))
+    inside = (
+        works.select("thread", issued_ns="start_ns")
+        .sort("issued_ns")
+        .join_asof(
+            marks.filter(is_feeding).select("thread", "start_ns", "end_ns").sort("start_ns"),
+            left_on="issued_ns", right_on="start_ns", by="thread", check_sortedness=False,
+        )
+        .filter(pl.col("issued_ns") < pl.col("end_ns"))
+    )  # fmt: skip
+    style = pl.when(is_feeding).then(pl.lit(PLAIN)).otherwise("style")
+    return marks.with_columns(style=style) if inside.height else marks
+
+
+def _without_nested(marks: pl.DataFrame) -> pl.DataFrame:
+    """Return the marks without those of hand-written loops if some are inside one another, as those of modules are."""
+    is_plain = (pl.col("style") == PLAIN) & pl.col("kind").is_in(ACTION_KINDS)
+    by_hand = is_plain & ~pl.col("name").str.contains(f"^{PLAIN_NAME.pattern}$")
+    open_until_ns = pl.col("end_ns").cum_max().shift(1).over("thread")
+    is_nested = marks.filter(is_plain).select(((pl.col("start_ns") < open_until_ns).any()).alias("is_nested"))
+    return marks.filter(~by_hand) if is_nested.item() else marks
 
 
 def meanings_of_names(names: pl.Series, pattern: str | None = None) -> pl.DataFrame:

@@ -11,15 +11,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def no_pipeline(paths: Sequence[str | os.PathLike[str]], reasons: Sequence[str] = ()) -> InputError:
-    """Return the error for traces that name no action and from which none can be inferred, with the `reasons`."""
+ANNOTATE = (
+    "put \"with torch.profiler.record_function(f'F{stage}.{microbatch}'):\" around each forward (B around each "
+    "backward) and profile with ProfilerActivity.CPU; or start the training with: "
+    "stagescope run --also kineto -- torchrun ... train.py"
+)
+NUMBERED = "if the numbers of the annotations are micro-batches, not layers or steps"
+
+
+def no_pipeline(
+    paths: Sequence[str | os.PathLike[str]], reasons: Sequence[str] = (), likely: str | None = None
+) -> InputError:
+    """Return the error for traces that name no action and from which none can be inferred, with the `reasons`.
+
+    `likely` is a pattern that annotations match, if their numbers are those of micro-batches.
+    """
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     return InputError(
         f"no pipeline action in {paths[0]}{more}: it has no annotation such as PP:1F0 or Forward 0, "
         + "; ".join(["and its operators show no forward and backward", *reasons]),
-        "put \"with torch.profiler.record_function(f'F{stage}.{microbatch}'):\" around each forward (B around each "
-        "backward) and profile with ProfilerActivity.CPU; or start the training with: "
-        "stagescope run --also kineto -- torchrun ... train.py",
+        ANNOTATE if likely is None else f"{NUMBERED}, add --pattern '{likely}'",
     )
 
 

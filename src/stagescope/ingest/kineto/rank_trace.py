@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.ingest.annotations.name_pattern import common_pattern
 from stagescope.ingest.annotations.steps import (
     STEPS_SCHEMA,
     in_steps_of_actions,
@@ -79,7 +80,8 @@ class RankTrace(NamedTuple):
     """One trace: its identity, actions, transfers and steps, and the evidence of inferred actions (None: annotated).
 
     `kernels` is what owned_kernels returns, whose `action` is an `own_row` of the actions; None: not asked for.
-    `collectives` is what find_collectives_of_rank returns.
+    `collectives` is what find_collectives_of_rank returns. `likely_pattern` matches annotations of a trace without
+    actions, whose number may be that of the micro-batch.
     """
 
     path: Path
@@ -91,6 +93,7 @@ class RankTrace(NamedTuple):
     diagnostics: list[Diagnostic]
     kernels: pl.DataFrame | None = None
     collectives: pl.DataFrame = pl.DataFrame(schema=COLLECTIVES_SCHEMA)
+    likely_pattern: str | None = None
 
 
 def read_rank(
@@ -138,7 +141,11 @@ def read_rank(
         steps = steps.clear()
     diagnostics = [*read.diagnostics, *_diagnostics(path, facts, notes)]
     owned = owned_kernels(read, found[0]) if kernels else None
-    return RankTrace(path, facts, actions, transfers, steps, inferred_from, diagnostics, owned, collectives)
+    is_without = not actions["kind"].is_in(ACTION_KINDS).any()
+    likely = common_pattern(read.tables["annotations"]["name"].unique()) if is_without else None
+    return RankTrace(
+        path, facts, actions, transfers, steps, inferred_from, diagnostics, owned, collectives, likely
+    )
 
 
 def _require_short_lists(path: Path, read: TraceTables) -> None:

@@ -88,7 +88,8 @@ def _nothing_found(traces: Sequence[RankTrace], diagnostics: Sequence[Diagnostic
         if row.severity == "warning":
             warnings.setdefault(row.code, []).append(row)
     reasons = [f"{sum(row.count for row in rows)} {rows[0].message}" for rows in warnings.values()]
-    return no_pipeline([trace.path for trace in traces], reasons)
+    likely = next((trace.likely_pattern for trace in traces if trace.likely_pattern), None)
+    return no_pipeline([trace.path for trace in traces], reasons, likely)
 
 
 def _pipeline_actions(trace: RankTrace) -> pl.DataFrame:

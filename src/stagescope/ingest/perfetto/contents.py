@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagescope.ingest.mapping.contents import TraceContents
 from stagescope.ingest.perfetto.mapped_slices import process_titles, track_place
-from stagescope.ingest.perfetto.own_exports import is_own_export
+from stagescope.ingest.perfetto.own_exports import is_run, runs_of
 from stagescope.ingest.trace_proto.trace import read_trace
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def read_contents(path: Path) -> tuple[TraceContents, list[Diagnostic]]:
     All slices are in memory at once, as when the trace is read. A process is the process of a track, where none is
     stated the track at the top; of GPU work it is the GPU, and the thread is the queue.
     """
-    trace = read_trace(path)
-    contents = TraceContents(str(path), is_own_export=is_own_export(trace.tracks))
+    trace = read_trace(path, is_run)
+    contents = TraceContents(str(path), is_own_export=bool(runs_of(trace.tracks)))
     _add_slices(contents, trace)
     for work in trace.gpu_work:
         contents.phases.add("GPU work")

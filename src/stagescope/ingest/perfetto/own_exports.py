@@ -80,15 +80,26 @@ class Place(NamedTuple):
     family: str
 
 
-def is_own_export(tracks: Mapping[int, Track]) -> bool:
-    """Return whether the tracks are those of an export: a track `run` without a parent, above all others."""
-    roots = [track for track in tracks.values() if track.parent == 0]
-    return len(roots) == 1 and RUN.fullmatch(roots[0].name) is not None and roots[0].process is None
+def is_run(track: Track) -> bool:
+    """Return whether a track is like the one of an export above all others, which begins its trace."""
+    return track.parent == 0 and track.process is None and RUN.fullmatch(track.name) is not None
 
 
-def own_tables(trace: TraceFile) -> OwnExport:
-    """Return the tables of an export of stagescope."""
-    places = {uuid: place for uuid, track in trace.tracks.items() if (place := _place(track, trace.tracks))}
+def runs_of(tracks: Mapping[int, Track]) -> list[int]:
+    """Return the tracks `run` of the exports in a trace, which may have tracks of other tools beside them."""
+    runs = [uuid for uuid, track in tracks.items() if is_run(track)]
+    roots = sum(track.parent == 0 for track in tracks.values())
+    if len(runs) == roots:
+        return runs
+    groups = {track.parent for track in tracks.values() if GROUP.fullmatch(track.name)}
+    return [uuid for uuid in runs if uuid in groups]
+
+
+def own_tables(trace: TraceFile, run: int) -> OwnExport:
+    """Return the tables of the export below a track `run`."""
+    places = {
+        uuid: place for uuid, track in trace.tracks.items() if (place := _place(track, trace.tracks, run))
+    }
     rows = [row for one in trace.slices if one.track in places for row in _row(one, places[one.track])]
     drawn = pl.DataFrame(rows, SCHEMA, orient="row", strict=False)
     spans = _spans(drawn)
@@ -121,9 +132,11 @@ def own_tables(trace: TraceFile) -> OwnExport:
     )
 
 
-def _place(track: Track, tracks: Mapping[int, Track]) -> Place | None:
-    """Return the place of a track; None for the tracks of the run and of groups themselves."""
+def _place(track: Track, tracks: Mapping[int, Track], run: int) -> Place | None:
+    """Return the place of a track; None for the track `run`, those of groups, and those that are not below it."""
     above = ancestors(track, tracks)
+    if above[-1].uuid != run:
+        return None
     if len(above) == 2:  # noqa: PLR2004  # the run's own tracks, and the groups, which have no slices
         found = GROUP.fullmatch(track.name)
         return None if found is not None else Place(None, None, track.name)

@@ -5,31 +5,35 @@ torch's native traces are read by the reader of torch.profiler's traces.
 
 from __future__ import annotations
 
-from itertools import compress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.ingest.mapping.choice import wanted_arguments
 from stagescope.ingest.mapping.timeline import timeline_of_slices
-from stagescope.ingest.perfetto.errors import no_slices
+from stagescope.ingest.perfetto.errors import no_slices, several_runs
 from stagescope.ingest.perfetto.mapped_slices import mapped_slices
-from stagescope.ingest.perfetto.own_exports import is_own_export, own_tables
+from stagescope.ingest.perfetto.own_exports import is_run, own_tables, runs_of
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.ingest.trace_proto.recognition import is_perfetto_trace, is_torch_perfetto_trace
 from stagescope.ingest.trace_proto.trace import read_trace
+from stagescope.ingest.trace_proto.tracks import ancestors
 from stagescope.ingest.usable_files import read_usable
 from stagescope.model import Timeline
-from stagescope.model.diagnostics import diagnostics_table
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from stagescope.ingest.mapping.slices import TraceSlices
+    from stagescope.ingest.perfetto.own_exports import OwnExport
     from stagescope.ingest.trace_proto.trace import TraceFile
 
+OTHER_TRACKS = "slices are not in the tracks of the export of stagescope, and were not read"
+COPIES = "exports are in the trace more than once and were used once"
 PATTERNS = ("*.pftrace*", "*.perfetto-trace*", "*.perfetto_trace*", "*.pb*")
 
 
@@ -44,11 +48,11 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     A truncated or damaged trace yields its readable part and an error in diagnostics. Raises InputError if no trace
     can be read, and as `timeline_of_slices` does.
     """
-    traces, refused = read_usable(read_trace, paths, options.done)
+    traces, refused = read_usable(partial(read_trace, begins=is_run), paths, options.done)
     is_mapped = options.mapping is not None or options.pattern is not None
-    is_own = [not is_mapped and is_own_export(trace.tracks) for trace in traces]
-    timelines = [_exported(trace) for trace in compress(traces, is_own)]
-    others = [trace for trace, own in zip(traces, is_own, strict=True) if not own]
+    runs = [[] if is_mapped else runs_of(trace.tracks) for trace in traces]
+    timelines = [_exported(trace, own) for trace, own in zip(traces, runs, strict=True) if own]
+    others = [trace for trace, own in zip(traces, runs, strict=True) if not own]
     if others:
         timelines.append(timeline_of_slices([_with_slices(trace, options) for trace in others], options))
     spans, ranks, steps, clocks, counters, diagnostics = (
@@ -65,18 +69,41 @@ def _with_slices(trace: TraceFile, options: ReadOptions) -> TraceSlices:
     return mapped_slices(trace, wanted_arguments(options))
 
 
-def _exported(trace: TraceFile) -> Timeline:
-    own = own_tables(trace)
-    if own.spans.is_empty():
+def _exported(trace: TraceFile, runs: Sequence[int]) -> Timeline:
+    """Return the Timeline of the exports in a trace, below the tracks `runs`. Raises InputError if they are no run."""
+    exports = [own_tables(trace, run) for run in runs]
+    kept = [one for at, one in enumerate(exports) if not any(map(one.spans.equals, _spans_of(exports[:at])))]
+    spans, ranks, steps, counters = map(pl.concat, zip(*kept, strict=True))
+    if spans.is_empty():
         raise no_slices(trace)
+    repeated = ranks["rank"].filter(ranks["rank"].is_duplicated())
+    if len(repeated):
+        raise several_runs(trace.path, len(kept), repeated.sort()[0])
     return Timeline(
-        spans=own.spans,
-        ranks=own.ranks,
-        steps=own.steps,
-        clocks=source_clocks(dict.fromkeys(own.ranks["clock"].unique().sort()), "as in the trace"),
-        diagnostics=diagnostics_table(trace.diagnostics),
-        counters=own.counters,
+        spans=spans,
+        ranks=ranks,
+        steps=steps,
+        clocks=source_clocks(dict.fromkeys(ranks["clock"].unique().sort()), "as in the trace"),
+        diagnostics=diagnostics_table([*trace.diagnostics, *_notes(trace, runs, len(exports) - len(kept))]),
+        counters=counters,
     )
+
+
+def _spans_of(exports: Sequence[OwnExport]) -> list[pl.DataFrame]:
+    return [one.spans for one in exports]
+
+
+def _notes(trace: TraceFile, runs: Sequence[int], copies: int) -> list[Diagnostic]:
+    """Return what of a trace was not read: slices that are not below the tracks `runs`, and copies of an export."""
+    known = {uuid for uuid, track in trace.tracks.items() if ancestors(track, trace.tracks)[-1].uuid in runs}
+    count = sum(one.track not in known for one in trace.slices)
+    source = str(trace.path)
+    notes = []
+    if count:
+        notes.append(Diagnostic("info", OTHER_TRACKS, source, count=count, code="slices.beside_export"))
+    if copies:
+        notes.append(Diagnostic("warning", COPIES, source, count=copies, code="events.repeated"))
+    return notes
 
 
 READER = Reader(

@@ -13,6 +13,7 @@ import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from stagescope.ingest.memory_need import require_memory_for
+from stagescope.ingest.merge import check_limits
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.step_selection import select_steps
 from stagescope.ingest.step_sizes import require_step_sizes
@@ -88,6 +89,7 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
     timeline = Timeline(**frames).with_diagnostics(  # type: ignore[arg-type]  # the names are those of the tables
         [*notes, *_changed_sources(directory, manifest)]
     )
+    check_limits([timeline])
     selected = select_steps(timeline, steps)
     require_step_sizes(selected)
     return StoredRun(selected, manifest)

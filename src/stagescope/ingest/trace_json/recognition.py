@@ -20,12 +20,17 @@ SUFFIXES = (".json", ".json.gz", ".json.zst")
 
 MERGED = b'"pp_rank_count"'
 PADDLE = b'"span_index"'
-OURS = b'{"traceEvents":[\n{"ph":"M","pid":'
-"""The beginning of stagescope's own exports. They are not read: the recording they were made from should be."""
+OURS = (
+    b'{"traceEvents":[\n{"ph":"M","pid":',
+    b'{"traceEvents": [\n{"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "ts": 0, "args": {"name": "Paddle pip',
+)
+"""Beginnings of stagescope's exports for Chrome and of those of `stagescope paddle`, whose process Paddle's own script
+does not name. They are not read: the recording they were made from should be.
+"""
 
 
 def is_own_export(head: bytes) -> bool:
-    """Return whether stagescope exported a Chrome trace, alone or merged with the original traces."""
+    """Return whether stagescope exported a Chrome trace, alone, merged with the original traces, or for Paddle."""
     return head.startswith(OURS)
 
 

@@ -33,6 +33,7 @@ from stagescope.ingest.trace_proto.tracks import Track, track_of
 from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from stagescope.ingest.protobuf_fields import Buffer
@@ -43,6 +44,8 @@ BEGIN, END, COMPLETE = ord("B"), ord("E"), ord("X")
 MOST_CATEGORIES, MOST_CATEGORY_LENGTH = 16, 256
 LARGEST_THREAD = 2**64
 """Tracks of legacy events get numbers above all that a file can state."""
+PART = 2**80
+"""Added to the numbers of tracks of each further trace in the same file: above all others."""
 
 
 class GpuWork(NamedTuple):
@@ -86,10 +89,16 @@ class _Fields:
 
 
 class EventReader:
-    """Collects the events of one trace, packet by packet."""
+    """Collects the events of one trace, packet by packet.
 
-    def __init__(self, path: Path) -> None:
+    Files of several traces may be one behind the other, with the same numbers of tracks. `begins` returns whether a
+    track is the first one of such a trace.
+    """
+
+    def __init__(self, path: Path, begins: Callable[[Track], bool]) -> None:
         self.path = path
+        self._begins = begins
+        self._part = 0
         self.tracks: dict[int, Track] = {}
         self.events: list[SliceEvent] = []
         self.gpu_work: list[GpuWork] = []
@@ -125,9 +134,7 @@ class EventReader:
         if Packet.CLOCK_SNAPSHOT in parts:
             self._clocks.add_snapshot(parts[Packet.CLOCK_SNAPSHOT], sequence)
         if Packet.TRACK_DESCRIPTOR in parts:
-            track = track_of(parts[Packet.TRACK_DESCRIPTOR])
-            self.tracks[track.uuid] = track
-            self._threads.setdefault((track.process, track.thread), track.uuid)
+            self._add_track(track_of(parts[Packet.TRACK_DESCRIPTOR]))
         if Packet.THREAD_DESCRIPTOR in parts:
             sequence.default_track = self._legacy_track(parts[Packet.THREAD_DESCRIPTOR])
         time_ns = self._time_ns(numbers, sequence)
@@ -141,6 +148,17 @@ class EventReader:
             self._add_event(parts[Packet.TRACK_EVENT], time_ns, sequence)
         else:
             self.gpu_work.append(_gpu_work(parts[Packet.GPU_STAGE], time_ns, sequence))
+
+    def _add_track(self, stated: Track) -> None:
+        if self.events and self._begins(stated):
+            self._part += PART
+        track = stated._replace(uuid=self._placed(stated.uuid), parent=self._placed(stated.parent))
+        self.tracks[track.uuid] = track
+        self._threads.setdefault((track.process, track.thread), track.uuid)
+
+    def _placed(self, uuid: int) -> int:
+        """Return the number of a track among all traces of the file; 0, which is none, and legacy ones stay."""
+        return uuid + self._part if 0 < uuid < LARGEST_THREAD else uuid
 
     def _time_ns(self, numbers: dict[int, int], sequence: Sequence) -> int | None:
         if Packet.TIMESTAMP not in numbers:
@@ -163,7 +181,7 @@ class EventReader:
 
     def _add_event(self, data: Buffer, time_ns: int, sequence: Sequence) -> None:
         event = _event_fields(data, sequence)
-        track = sequence.default_track if event.track is None else event.track
+        track = self._placed(sequence.default_track if event.track is None else event.track)
         phase = event.legacy.get(Legacy.PHASE, 0) if event.legacy is not None else 0
         if event.type == COUNTER:
             if event.value is not None:

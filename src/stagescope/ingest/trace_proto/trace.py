@@ -19,6 +19,7 @@ from stagescope.ingest.trace_proto.pairing import Slice, paired, without_copies
 from stagescope.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from stagescope.ingest.trace_proto.events import Counter, GpuWork
@@ -45,10 +46,19 @@ class TraceFile:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
-def read_trace(path: Path) -> TraceFile:
-    """Return the trace in `path`. Raises InputError for a file that cannot be opened or exceeds a limit."""
+def begins_none(_: Track) -> bool:
+    """Return that no track begins another trace in the same file."""
+    return False
+
+
+def read_trace(path: Path, begins: Callable[[Track], bool] = begins_none) -> TraceFile:
+    """Return the trace in `path`, or several ones that are one behind the other.
+
+    `begins` returns whether a track is the first one of a trace. Raises InputError for a file that cannot be opened or
+    exceeds a limit.
+    """
     stream = PacketStream(path)
-    reader = EventReader(path)
+    reader = EventReader(path, begins)
     for packet in stream.packets():
         try:
             reader.add(packet)

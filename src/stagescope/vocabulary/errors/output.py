@@ -73,6 +73,11 @@ class OutputError(StagescopeError):
         return cls(f"cannot write {path}: {reason.strerror or reason}")
 
     @classmethod
+    def no_stream(cls) -> Self:
+        """Return the error for -, where a path is needed."""
+        return cls("- is standard output, to which this is not written", "name a path")
+
+    @classmethod
     def name_not_text(cls, path: str | os.PathLike[str]) -> Self:
         """Return the error for a directory whose name is not valid text, which other programs could not open."""
         shown = os.fsencode(path).decode("utf-8", "replace")
