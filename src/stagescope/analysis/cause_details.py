@@ -313,11 +313,13 @@ def _outliers(explanation: Explanation, pipelines: Collection[int]) -> str | Non
     """Return the outlier actions if they are most of the jitter."""
     is_chosen, pattern = pl.col("pipeline").is_in(list(pipelines)), explanation.outlier_pattern
     outliers = explanation.outliers.filter(is_chosen)
-    least_ns = DOMINANT * int(explanation.ledger.steps.filter(is_chosen)["jitter_ns"].sum())
-    if outliers.is_empty() or int(outliers["cost_ns"].sum()) < least_ns:
+    jitter_ns = int(explanation.ledger.steps.filter(is_chosen)["jitter_ns"].sum())
+    cost_ns = int(outliers["cost_ns"].sum())
+    if outliers.is_empty() or cost_ns < DOMINANT * jitter_ns:
         return None
     longest = costliest_outlier(outliers).row(0, named=True)
-    if (longest["cost_ns"] or 0) >= least_ns:
+    # In the order of the ledger, jitter can be less than its outliers cost, and even negative.
+    if (longest["cost_ns"] or 0) >= DOMINANT * max(jitter_ns, cost_ns):
         return f"{action_text(longest)} took {instead_text(longest)}"
     if pattern.text:
         return f"{several_actions_text(pattern.rows)}, {pattern.text}"
