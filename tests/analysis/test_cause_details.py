@@ -67,3 +67,20 @@ def test_pauses_are_named_by_the_steps_that_begin_after_them(pauses_ms, where, p
         f"no unrecorded time before the first forward of rank 0 {where} (often data loading)"
         in verdict.improvement
     )
+
+
+def exposed_links(slow_ns):
+    """Return the verdict on a pipeline of four ranks in which some messages take longer, by kind and stage."""
+    times = random_times(Shape(pipelines=1, steps=8, noise=0.01))
+    for (kind, stage), extra_ns in slow_ns.items():
+        times.message_ns[kind, :, :, stage] += extra_ns
+    return build_explained_report(run(times)).verdict.why
+
+
+def test_two_directions_of_one_link_are_not_all_links():
+    assert "exposed communication (links between rank 1 and rank 2)" in exposed_links(
+        {(0, 2): 3 * MS, (1, 1): 3 * MS}
+    )
+    assert "exposed communication (link from rank 1 to rank 2)" in exposed_links({(0, 2): 6 * MS})
+    everywhere = {(0, stage): 3 * MS for stage in (1, 2, 3)} | {(1, stage): 3 * MS for stage in (0, 1, 2)}
+    assert "exposed communication (all links)" in exposed_links(everywhere)

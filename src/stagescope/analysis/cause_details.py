@@ -45,8 +45,11 @@ MOST_LISTED = 3
 RARE_RATIO = 4.0
 """Steps with pauses are named if the pauses of the others are this many times as short in the mean."""
 
+DIRECTIONS = 2
+"""Links between two ranks: no others are there to compare them with if a pipeline has no more."""
+
 EVEN_RATIO = 3.0
-"""If no link has this many times the mean of all links, the cause is on all of them."""
+"""If no link has this many times the median of all links, the cause is on all of them."""
 
 
 def cause_detail(name: str, explanation: Explanation, pipelines: Collection[int]) -> str | None:
@@ -103,10 +106,17 @@ def _links(explanation: Explanation, pipelines: Collection[int]) -> str | None:
         peer = largest["peer"]
         link = f"link from rank {largest['rank']} to rank {peer}"
         return link if peer is not None else f"sends of rank {largest['rank']}"
-    added = origins.group_by("rank", "peer").agg(pl.sum("added_ns"))["added_ns"].to_list()
-    if not added:
+    # The delays of messages leave open which direction of a link between two machines is the slow one.
+    ends = [function("rank", "peer") for function in (pl.min_horizontal, pl.max_horizontal)]
+    linked = origins.drop_nulls("peer").with_columns(first=ends[0], second=ends[1])
+    pair = _largest(linked, ["first", "second"])
+    total_ns = float(origins["added_ns"].clip(0).sum())
+    added = origins.group_by("rank", "peer").agg(pl.sum("added_ns"))["added_ns"]
+    if pair is not None and pair["added_ns"] >= DOMINANT * total_ns and len(added) > DIRECTIONS:
+        return f"links between rank {pair['first']} and rank {pair['second']}"
+    if added.is_empty():
         return None
-    return "all links" if max(added) < EVEN_RATIO * sum(added) / len(added) else "several links"
+    return "all links" if added.max() < EVEN_RATIO * added.median() else "several links"  # type: ignore[operator]  # numbers
 
 
 def _collectives_inside(explanation: Explanation, origins: pl.DataFrame) -> str | None:
@@ -313,11 +323,13 @@ def _outliers(explanation: Explanation, pipelines: Collection[int]) -> str | Non
     """Return the outlier actions if they are most of the jitter."""
     is_chosen, pattern = pl.col("pipeline").is_in(list(pipelines)), explanation.outlier_pattern
     outliers = explanation.outliers.filter(is_chosen)
-    least_ns = DOMINANT * int(explanation.ledger.steps.filter(is_chosen)["jitter_ns"].sum())
-    if outliers.is_empty() or int(outliers["cost_ns"].sum()) < least_ns:
+    jitter_ns = int(explanation.ledger.steps.filter(is_chosen)["jitter_ns"].sum())
+    cost_ns = int(outliers["cost_ns"].sum())
+    if outliers.is_empty() or cost_ns < DOMINANT * jitter_ns:
         return None
     longest = costliest_outlier(outliers).row(0, named=True)
-    if (longest["cost_ns"] or 0) >= least_ns:
+    # In the order of the ledger, jitter can be less than its outliers cost, and even negative.
+    if (longest["cost_ns"] or 0) >= DOMINANT * max(jitter_ns, cost_ns):
         return f"{action_text(longest)} took {instead_text(longest)}"
     if pattern.text:
         return f"{several_actions_text(pattern.rows)}, {pattern.text}"

@@ -15,7 +15,7 @@ from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.counters.lengths import lengths_sentence_part
 from stagescope.analysis.counters.slow_clocks import clock_notes
 from stagescope.analysis.idle.shares import share_idle
-from stagescope.analysis.idle.step_windows import windows_of_bubbles
+from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import inside_windows
@@ -115,7 +115,8 @@ def explain(
     chosen = pl.col("step").is_in(list(steps))
     actions, ledger = intermediates.actions, intermediates.ledger
     step_windows = windows_of_bubbles(bubbles.filter(chosen))
-    unusual = unusual or find_outlier_windows(step_windows)
+    alike = windows_alike(step_windows, intermediates.microbatch_counts)
+    unusual = unusual or find_outlier_windows(alike)
     results = results or measure_steps(
         intermediates, ChosenSteps(steps, unusual.windows["step"].unique().to_list())
     )

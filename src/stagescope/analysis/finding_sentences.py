@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.statistics.outlier_patterns import OutlierPattern
 
 
+SMALL_RATIO = 10.0
 MIXED_RATIO = 2.0
 """Outliers whose usual durations differ by more are compared each with its own."""
 
@@ -180,6 +181,11 @@ def costliest_outlier(outliers: pl.DataFrame) -> pl.DataFrame:
     return outliers.sort("cost_ns", descending=True, nulls_last=True, maintain_order=True).head(1)
 
 
+def _times_text(ratio: float) -> str:
+    """Return a ratio as a multiple, with a decimal where it is small: 1.6 would become 2x."""
+    return f"{ratio:.1f}x" if ratio < SMALL_RATIO else multiple_text(ratio)
+
+
 def several_actions_text(rows: pl.DataFrame) -> str:
     """Return how many outlier actions there are and how long they took: 8 forwards took 235 to 363 ms instead of 29."""
     kinds = rows["kind"].unique().cast(pl.String).to_list()
@@ -190,8 +196,9 @@ def several_actions_text(rows: pl.DataFrame) -> str:
     low, high, usual = (duration_text(int(value)) for value in sizes.row(0))
     if rows["usual_ns"].max() > MIXED_RATIO * rows["usual_ns"].min():  # type: ignore[operator]  # a column of numbers
         times = rows["duration_ns"] / rows["usual_ns"]
-        least, most = (multiple_text(float(str(each))) for each in (times.min(), times.max()))
-        return f"{counted(rows.height, noun)} took {least} to {most} as long as usual"
+        least, most = (_times_text(float(str(each))) for each in (times.min(), times.max()))
+        span = least if least == most else f"{least} to {most}"
+        return f"{counted(rows.height, noun)} took {span} as long as usual"
     return f"{counted(rows.height, noun)} took {low} to {high} instead of about {usual}"
 
 

@@ -159,11 +159,18 @@ class Intermediates:
 
     @cached_property
     def microbatch_counts(self) -> pl.DataFrame:
-        """How many micro-batches every pipeline ran in every step: step, pipeline and microbatches."""
+        """How many micro-batches, and kinds of actions, every pipeline ran in every step.
+
+        The columns are step, pipeline, microbatches and kinds.
+        """
         spans = self.timeline.spans.select("rank", "kind", "step", "microbatch")
         actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
         counts = actions.join(self.windows.pipelines, on="rank").group_by("step", "pipeline")
-        return counts.agg(microbatches=pl.col("microbatch").drop_nulls().n_unique()).sort("step", "pipeline")
+        sizes = {
+            "microbatches": pl.col("microbatch").drop_nulls().n_unique(),
+            "kinds": pl.col("kind").n_unique(),
+        }
+        return counts.agg(**sizes).sort("step", "pipeline")
 
     @cached_property
     def idle_of_iterations(self) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from stagescope.analysis.counters.memory import measure_rank_memory
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.interval_culprits import name_interval_culprits
-from stagescope.analysis.idle.step_windows import windows_of_bubbles
+from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.intermediates import intermediates_of, only_value
 from stagescope.analysis.iteration.accumulation import unite_steps
 from stagescope.analysis.iteration.culprits import CausesOfSteps, find_culprits
@@ -133,6 +133,7 @@ class Report:
             return measure_step_lengths(self.steps, self.explanation.trends.outliers)
         chosen = pl.col("step").is_in(list(self.bubble.steps))
         windows = windows_of_bubbles(self.intermediates.windows.bubbles.filter(chosen))
+        windows = windows_alike(windows, self.intermediates.microbatch_counts)
         return measure_step_lengths(self.steps, find_outlier_windows(windows).windows)
 
     @property

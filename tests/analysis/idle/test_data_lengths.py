@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from planted_runs import Shape, random_times, run
+from planted_runs import Shape, ends_of, random_times, run
 from stagescope.analysis import build_explained_report
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.action_classes import find_action_classes
@@ -108,3 +108,27 @@ def test_long_micro_batch_is_no_outlier_but_a_pause_of_one_rank_is():
     assert np.flatnonzero(found).tolist() == [8 + 6]
     alone = find_usual_costs(usual.ravel(), of_action, 4).is_outlier
     assert alone.sum() == 5
+
+
+def test_of_four_replicas_two_of_which_are_slow_the_others_are_the_reference():
+    # As both ranks of a tensor-parallel pair are: the mean of the two in the middle would be a reference for neither.
+    times = random_times(Shape(pipelines=4, steps=6))
+    without_ns = ends_of(times).step_ns.mean()
+    times.action_ns[:, :2, :, 1] *= 1.3
+    lost = dict(build_explained_report(run(times)).losses.select("part", "ns").iter_rows())
+    assert lost["straggler"] == pytest.approx(ends_of(times).step_ns.mean() - without_ns, rel=0.05)
+    assert lost["stage_imbalance"] < 0.01 * without_ns
+
+
+@pytest.mark.parametrize("pipelines", [1, 2])
+def test_rank_that_is_slow_in_some_micro_batches_is_no_data_imbalance(pipelines):
+    times = random_times(Shape(pipelines=pipelines, steps=16, noise=0.01))
+    times.action_ns[:, 0, :, 2, 1::4] *= 1.5
+    report = build_explained_report(run(times))
+    lost = dict(report.losses.select("part", "fraction").iter_rows())
+    assert lost["data_imbalance"] == 0
+    assert lost["jitter"] > 0.03
+    assert "data imbalance" not in report.verdict.why
+    # The costliest action is one of many: the cause is not from it alone.
+    assert "in step" not in report.verdict.why
+    assert "took 1.5x as long as usual, always on rank 2" in " ".join(report.findings["evidence"])

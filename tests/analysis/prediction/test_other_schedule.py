@@ -2,7 +2,13 @@ import pytest
 
 from stagescope import schedules
 from stagescope.analysis.prediction.mean_costs import HALVED, MeanCosts
-from stagescope.analysis.prediction.other_schedule import TWICE, other_order, simulate_saving
+from stagescope.analysis.prediction.other_schedule import (
+    TWICE,
+    MeasuredOrder,
+    other_order,
+    simulate_mean_saving,
+    simulate_saving,
+)
 from stagescope.schedules.action import parse_action
 from stagescope.schedules.memory import peak_in_flight
 from stagescope.vocabulary.errors import ScheduleError
@@ -75,3 +81,11 @@ def test_bidirectional_schedule_needs_every_stage_twice():
         f"simulated {saving.note.split()[1]} ms, compared with {saving.note.split()[1]} ms for the measured order",
         "",
     )
+
+
+def test_evaluations_gain_nothing_from_another_order_of_backwards():
+    evaluation = {
+        rank: [each for each in actions if each.kind == "F"] for rank, actions in order("1f1b").items()
+    }
+    mixed = [MeasuredOrder(order("1f1b"), 0.25), MeasuredOrder(evaluation, 0.75)]
+    assert simulate_mean_saving(mixed, UNIT, UNIT, "zb-h1").saved_ns == 60 / 4

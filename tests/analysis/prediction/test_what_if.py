@@ -2,12 +2,12 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 
-from delayed_runs import example_timeline, run
+from delayed_runs import example_timeline, run, run_rows
 from drawing import timeline_from_text
 from explained_runs import schedule_run, with_wrong_clock
 from places import DATA
-from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
-from stagescope import api
+from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines, timeline_of
+from stagescope import api, schedules
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
 from stagescope.analysis.prediction.mean_costs import HALVED
@@ -214,3 +214,23 @@ def test_no_prediction_from_contradictory_timestamps():
     assert row["measured_step_ns"] > 0
     assert (row["predicted_step_ns"], row["gain_ns"]) == (None, None)
     assert "contradict the order of the actions" in row["note"]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_gain_of_a_schedule_is_the_mean_over_evaluations_and_steps_of_all_sizes(first):
+    def rows_of(name, size, **options):
+        count, is_evaluation = size
+        chosen = "F" if is_evaluation else "FBIW"
+        order = {
+            rank: [text for text in map(str, actions) if text[0] in chosen]
+            for rank, actions in schedules.order(name, ranks=4, microbatches=count).items()
+        }
+        return run_rows(order, lambda part, _: (20 if part.kind == "B" else 10) * MS, **options)
+
+    sizes = [(8, True), (8, False), (4, False), (8, False), (8, False), (8, True)]
+    rows, expected_ns = [], 0.0
+    for step, size in enumerate(sizes[first:] + sizes[:first]):
+        rows += rows_of("1f1b", size, step=step, start_ns=max((row["end_ns"] for row in rows), default=0))
+        expected_ns += max(row["end_ns"] for row in rows_of("zb-h1", size)) / len(sizes)
+    predicted = predict(timeline_of(rows, 4), OtherSchedule("zb-h1"))
+    assert predicted["predicted_step_ns"] == pytest.approx(expected_ns)

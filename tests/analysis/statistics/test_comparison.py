@@ -96,6 +96,16 @@ def test_another_number_of_micro_batches_gives_times_per_micro_batch():
     assert any("8 and 4 micro-batches per step" in one.message for one in found.diagnostics)
 
 
+def test_step_that_was_cut_off_does_not_change_the_number_of_micro_batches():
+    before, after = (run(random_times(SHAPE, seed)) for seed in (1, 2))
+    last = after.spans.filter(pl.col("step") == SHAPE.steps - 1)
+    cut_ns = (last["start_ns"].min() + last["end_ns"].max()) // 2
+    after = after.with_spans(after.spans.filter(pl.col("end_ns") < cut_ns))
+    found = compare_totals(before, after)
+    assert (found.per, found.changes) == ("iteration", ())
+    assert not found.table["is_claimed"].any()
+
+
 def test_different_stages_compare_the_whole_only_with_a_diagnostic():
     found = compare_runs(run(random_times(SHAPE)), run(random_times(replace(SHAPE, stages=2))))
     assert set(found.table["subject"]) == {"iteration", "step", "part"}

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from delayed_runs import run_rows
 from planted_runs import Shape, random_times, run
+from random_pipelines import one_f_one_b, timeline_of
+from stagescope.analysis import build_explained_report
 from stagescope.analysis.statistics.step_trend import OUTLIER_STEPS, TRENDS, find_step_trends
 from stagescope.model import empty_timeline
 
@@ -61,6 +64,31 @@ def test_step_on_a_trend_is_compared_with_the_line():
     (row,) = find_step_trends(run(times)).outliers.to_dicts()
     assert (row["step"], row["rank"]) == (4, 2)
     assert row["usual_ns"] == pytest.approx(1.2 * 335e6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[4 + step // 2 for step in range(16)], [8] * 9 + [16] + [8] * 6, [8, 8, 8, 0] * 4, [0, 0, 0, 8] * 4],
+    ids=["growing", "one twice as large", "evaluations", "mostly evaluations"],
+)
+def test_steps_of_other_sizes_are_neither_a_trend_nor_outliers(counts):
+    """A count of 0 is an evaluation of 8 micro-batches, which are forwards only."""
+    rng, rows = np.random.default_rng(0), []
+    for step, count in enumerate(counts):
+        order = one_f_one_b(4, count or 8)
+        if not count:
+            order = {rank: [each for each in row if each[0] == "F"] for rank, row in order.items()}
+        start_ns = max((row["end_ns"] for row in rows), default=0) + 1_000_000
+        usual_ns = {"F": 10e6, "B": 20e6}
+        rows += run_rows(
+            order,
+            lambda part, _, usual_ns=usual_ns: round(usual_ns[part.kind] * rng.normal(1, 0.01)),
+            step=step,
+            start_ns=start_ns,
+        )
+    report = build_explained_report(timeline_of(rows, 4))
+    assert report.findings.is_empty()
+    assert report.step_lengths["excess_ns"].null_count() == report.step_lengths.height
 
 
 def test_tables_always_have_the_declared_columns():

@@ -38,8 +38,9 @@ FEWEST_PEERS = 2
 WORK = ["stage", "kind", "partner_stage", "partner_kind"]
 
 SURE_DEVIATIONS = 4.0
-"""Of two pipelines the faster one is the reference of the other if they differ by so many standard errors. Their mean
-is a reference for neither, but the smaller of two equal means is too small by chance.
+"""If an even number of pipelines runs the same work, the faster one of the two in the middle is the reference if these
+differ by so many standard errors: half of the pipelines are slow then, as both ranks of a tensor-parallel pair are. A
+mean of both is a reference for neither, but the smaller of two equal means is too small by chance.
 """
 
 
@@ -50,9 +51,9 @@ class ActionClasses:
     Columns of `table`: pipeline, step, rank, stage, kind, partner_stage and partner_kind (null unless an overlapped
     pair), action_count, mean_ns (without outliers), error_ns (its standard error), balanced_ns (mean_ns if the step had
     as much work as those of the other pipelines), peers (pipelines with the same work in that step, this one included),
-    peer_ns (median of their balanced_ns, of two the smaller one if they differ; balanced_ns without peers), stage_ns
-    (mean of peer_ns over all stages of the pipeline for that kind, weighted by action_count, so that the total is
-    preserved).
+    peer_ns (median of their balanced_ns, of two in the middle the smaller one if they differ; balanced_ns without
+    peers), stage_ns (mean of peer_ns over all stages of the pipeline for that kind, weighted by action_count, so that
+    the total is preserved).
 
     `length_of_action` is the factor of the length of its micro-batch for every action, 1 without data imbalance.
     """
@@ -154,31 +155,40 @@ def _with_peers(table: pl.DataFrame) -> pl.DataFrame:
     copies = pl.int_range(pl.len()).over("pipeline", "step", *WORK)
     same_work = ["step", *WORK, "copy"]
     same_kind = ["pipeline", "step", "kind", "partner_kind"]
-    least, most = (getattr(pl.col("balanced_ns"), name)().over(same_work) for name in ("min", "max"))
-    # The errors of two classes add as squares.
-    doubt = SURE_DEVIATIONS * (pl.col("error_ns") ** 2).sum().over(same_work).sqrt()
-    of_two = pl.when(most - least > doubt).then(least).otherwise((most + least) / 2)
     return (
         table.with_columns(copy=copies)
         .with_columns(peers=pl.len().over(same_work))
-        .pipe(_with_medians, same_work)
+        .pipe(_with_middles, same_work)
         .with_columns(
             peer_ns=pl.when(pl.col("peers") < FEWEST_PEERS)
             .then("balanced_ns")
-            .when(pl.col("peers") == FEWEST_PEERS)
-            .then(of_two)
-            .otherwise(pl.col("median_ns"))
+            .when(pl.col("most") - pl.col("least") > SURE_DEVIATIONS * pl.col("doubt"))
+            .then("least")
+            .otherwise((pl.col("least") + pl.col("most")) / 2)
         )
         .with_columns(
             stage_ns=(pl.col("peer_ns") * pl.col("action_count")).sum().over(same_kind)
             / pl.sum("action_count").over(same_kind)
         )
-        .drop("copy", "median_ns")
+        .drop("copy", "least", "most", "doubt")
     )
 
 
-def _with_medians(table: pl.DataFrame, same_work: list[str]) -> pl.DataFrame:
-    """Return the table with the median of the same work, which takes long, where more than two have it."""
+def _with_middles(table: pl.DataFrame, same_work: list[str]) -> pl.DataFrame:
+    """Return the table with the two costs in the middle of the same work, equal ones of an odd number.
+
+    They are least and most; doubt is the standard error of their difference.
+    """
+    least, most = (getattr(pl.col("balanced_ns"), name)().over(same_work) for name in ("min", "max"))
+    # The errors of two classes add as squares.
+    doubt = (FEWEST_PEERS * (pl.col("error_ns") ** 2).mean().over(same_work)).sqrt()
+    table = table.with_columns(least=least, most=most, doubt=doubt)
     many = table.filter(pl.col("peers") > FEWEST_PEERS)
-    medians = many.group_by(same_work).agg(median_ns=pl.median("balanced_ns"))
-    return table.join(medians, on=same_work, how="left", maintain_order="left", nulls_equal=True)
+    if many.is_empty():
+        return table
+    # Of more than two, the middle takes long.
+    low, high = (pl.col("balanced_ns").quantile(0.5, which) for which in ("lower", "higher"))
+    middles = many.group_by(same_work).agg(low=low, high=high)
+    found = table.join(middles, on=same_work, how="left", maintain_order="left", nulls_equal=True)
+    middle = {"least": pl.coalesce("low", "least"), "most": pl.coalesce("high", "most")}
+    return found.with_columns(**middle).drop("low", "high")

@@ -6,7 +6,8 @@ rank to rank. So a factor model is fitted to the logarithms of durations relativ
     log(duration / usual of its class) = weight of the class * length of the micro-batch + noise
 
 The weights differ, because attention grows with the square of a sequence, and a stage with the loss grows less than one
-without. The lengths are used only if an F-test rejects that noise alone explains them. They are random effects, drawn
+without. The lengths are used only if an F-test rejects that noise alone explains them, also without the rank that
+differs most in each micro-batch: one rank that is slow in some of them is no length. They are random effects, drawn
 towards 0 by the ratio of the variances of noise and of lengths: where only actions of small weights are known of a
 micro-batch, their noise would otherwise become a length that actions of large weights raise to a power. The correlation
 of forward and backward times, which What-if analysis of stragglers (Lin et al., OSDI 2025) tests, is above 0.9 at a
@@ -24,6 +25,8 @@ import numpy as np
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
 from scipy.sparse.linalg import lsqr  # type: ignore[import-untyped]
 from scipy.special import fdtrc  # type: ignore[import-untyped]
+
+from stagescope.analysis.idle.usual_costs import medians
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +81,7 @@ def fit_lengths(sample: Sample) -> tuple[Floats, Floats] | None:
     if len(np.unique(sample.rank_of_row)) < FEWEST_RANKS:
         return None
     ratio = _noise_to_lengths(sample)
-    if ratio is None:
+    if ratio is None or _noise_to_lengths(_without_extremes(sample)) is None:
         return None
     rows = len(sample.rank_of_row)
     weight, length = np.ones(rows), np.zeros(sample.cells)
@@ -110,6 +113,25 @@ def _lengths_of_pairs(sample: Sample, pairs: Pairs, weight: Floats, ratio: float
     matrix = csr_matrix((entries, places), (len(value), sample.cells))
     found: Floats = lsqr(matrix, sample.value, damp=np.sqrt(ratio))[0]
     return found
+
+
+def _without_extremes(sample: Sample) -> Sample:
+    """Return the values relative to the median of their row, without those of one rank in each cell.
+
+    It is the rank whose values differ most from 0. The median, because a rank that is slow in one micro-batch is below
+    its mean in all others.
+    """
+    value = sample.value - medians(sample.value, sample.row, len(sample.rank_of_row))[sample.row]
+    numbers, of_rank = np.unique(sample.rank_of_row, return_inverse=True)
+    place, of_value = np.unique(sample.cell * len(numbers) + of_rank[sample.row], return_inverse=True)
+    distance = np.abs(np.bincount(of_value, weights=value) / np.bincount(of_value))
+    cell = place // len(numbers)
+    ordered = np.lexsort((distance, cell))
+    is_last = np.append(np.diff(cell[ordered]) > 0, True)
+    is_extreme = np.zeros(len(place), dtype=np.bool_)
+    is_extreme[ordered[is_last]] = True
+    kept = ~is_extreme[of_value]
+    return sample._replace(value=value[kept], row=sample.row[kept], cell=sample.cell[kept], pairs=None)
 
 
 def _noise_to_lengths(sample: Sample) -> float | None:

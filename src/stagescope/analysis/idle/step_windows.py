@@ -34,6 +34,20 @@ def windows_of_bubbles(bubbles: pl.DataFrame) -> pl.DataFrame:
     return typed.sort(STEP_WINDOWS.order)
 
 
+def windows_alike(windows: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
+    """Return the windows of the steps that did as much as most steps of their pipeline: only these can be compared.
+
+    `windows` is the table STEP_WINDOWS, `counts` is Intermediates.microbatch_counts. Steps differ in the number of
+    micro-batches where batches grow or are accumulated differently, and in the kinds of actions in evaluations.
+    """
+    work = ["pipeline", "microbatches", "kinds"]
+    each = windows.join(counts, on=["pipeline", "step"], how="left", maintain_order="left")
+    sizes = each.group_by(work).agg(size=pl.len()).sort("size", *work)
+    most = sizes.unique("pipeline", keep="last", maintain_order=True)
+    alike = each.join(most, on=work, how="semi", nulls_equal=True, maintain_order="left")
+    return alike.select(windows.columns)
+
+
 def find_step_windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     """Return the table STEP_WINDOWS; `pipelines` is the result of find_pipelines."""
     is_action = (

@@ -67,8 +67,8 @@ def _outliers(duration_ns: Floats, of_action: Integers, classes: int) -> NDArray
     is_outlier = np.zeros(len(duration_ns), dtype=np.bool_)
     rows = np.flatnonzero(suspect[of_action])
     group, values = of_action[rows], duration_ns[rows]
-    median_ns = _medians(values, group, classes)
-    deviation_ns = _medians(np.abs(values - median_ns[group]), group, classes)
+    median_ns = medians(values, group, classes)
+    deviation_ns = medians(np.abs(values - median_ns[group]), group, classes)
     limit_ns = median_ns + np.maximum((OUTLIER_RATIO - 1) * median_ns, OUTLIER_DEVIATIONS * deviation_ns)
     is_outlier[rows] = values > limit_ns[group]
     return is_outlier
@@ -81,17 +81,17 @@ def _shared(
     rows = np.flatnonzero(np.isin(cell, cell[is_outlier]))
     touched = np.isin(of_action, of_action[rows])
     classes = int(of_action.max()) + 1
-    usual_ns = _medians(duration_ns[touched], of_action[touched], classes)
+    usual_ns = medians(duration_ns[touched], of_action[touched], classes)
     numbers = np.unique(cell[rows], return_inverse=True)[1]
     ratio = duration_ns[rows] / np.maximum(usual_ns[of_action[rows]], 1)
     # The lower median: of two actions, a single long one is not shared.
-    typical = _medians(ratio, numbers, int(numbers.max()) + 1, low=True)[numbers]
+    typical = medians(ratio, numbers, int(numbers.max()) + 1, low=True)[numbers]
     shared = np.zeros(len(duration_ns), dtype=np.bool_)
     shared[rows] = typical - 1 > SHARED_FRACTION * (ratio - 1)
     return shared
 
 
-def _medians(values: Floats, group: Integers, groups: int, *, low: bool = False) -> Floats:
+def medians(values: Floats, group: Integers, groups: int, *, low: bool = False) -> Floats:
     """Return the median of every group, with `low` the lower one of two in the middle; 0 for an empty group."""
     ordered = values[np.lexsort((values, group))]
     count = np.bincount(group, minlength=groups)

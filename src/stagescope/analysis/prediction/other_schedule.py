@@ -11,11 +11,20 @@ from stagescope.schedules.simulator import simulate
 from stagescope.vocabulary.errors import ScheduleError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stagescope.analysis.prediction.mean_costs import MeanCosts
     from stagescope.schedules.action import Order
 
 
 TWICE = "if every stage can be held by two ranks"
+
+
+class MeasuredOrder(NamedTuple):
+    """The order of the steps of one size, and the share of all steps that have it."""
+
+    order: Order
+    share: float
 
 
 class Saving(NamedTuple):
@@ -36,20 +45,50 @@ def simulate_saving(measured: Order, before: MeanCosts, after: MeanCosts, name: 
     Both are simulated, so that what a simulation does not model, such as jitter, cancels. Raises ScheduleError for an
     unknown schedule, and for one that does not support these ranks and micro-batches.
     """
-    try:
-        base = index_actions(measured)
-        same_ns = _makespan_ns(measured, before)
-    except ScheduleError as error:
-        return Saving(None, f"the measured order cannot be simulated: {error}")
-    other = other_order(name, ranks=len(measured), microbatches=base.microbatches, stages=base.stages)
-    other_ns = _makespan_ns(other, after)
-    if same_ns is None or other_ns is None:
-        return Saving(None, "the costs of some of its actions were not measured")
-    conditions = [*same_ns[1], *other_ns[1]]
-    if _is_shared(other) and not _is_shared(measured):
-        conditions.append(TWICE)
-    note = f"simulated {other_ns[0] / 1e6:.4g} ms, compared with {same_ns[0] / 1e6:.4g} ms for the measured order"
-    return Saving(same_ns[0] - other_ns[0], note, " and ".join(dict.fromkeys(conditions)))
+    return simulate_mean_saving([MeasuredOrder(measured, 1.0)], before, after, name)
+
+
+def simulate_mean_saving(
+    measured: Sequence[MeasuredOrder], before: MeanCosts, after: MeanCosts, name: str
+) -> Saving:
+    """Return the same for the mean of steps that differ in size.
+
+    An evaluation between steps that train has the forwards of the schedule. If no step has backwards, they may be
+    missing.
+    """
+    trains = any(_has_backwards(run) for run, _ in measured)
+    same_ns, other_ns, conditions = 0.0, 0.0, list[str]()
+    for run, share in measured:
+        try:
+            base = index_actions(run)
+            same = _makespan_ns(run, before)
+        except ScheduleError as error:
+            return Saving(None, f"the measured order cannot be simulated: {error}")
+        other = other_order(name, ranks=len(run), microbatches=base.microbatches, stages=base.stages)
+        if trains and not _has_backwards(run):
+            other = _forwards(other)
+        changed = _makespan_ns(other, after)
+        if same is None or changed is None:
+            return Saving(None, "the costs of some of its actions were not measured")
+        same_ns, other_ns = same_ns + share * same[0], other_ns + share * changed[0]
+        conditions += [*same[1], *changed[1]]
+        if _is_shared(other) and not _is_shared(run):
+            conditions.append(TWICE)
+    note = f"simulated {other_ns / 1e6:.4g} ms, compared with {same_ns / 1e6:.4g} ms for the measured order"
+    return Saving(same_ns - other_ns, note, " and ".join(dict.fromkeys(conditions)))
+
+
+def _has_backwards(run: Order) -> bool:
+    """Return whether an order has any backward: an evaluation has none."""
+    return any(part.kind != "F" for actions in run.values() for action in actions for part in action.parts)
+
+
+def _forwards(run: Order) -> Order:
+    """Return the forwards of an order."""
+    return {
+        rank: [part for each in actions for part in each.parts if part.kind == "F"]
+        for rank, actions in run.items()
+    }
 
 
 def other_order(name: str, *, ranks: int, microbatches: int, stages: int | None = None) -> Order:

@@ -133,11 +133,15 @@ def _measured_base(measured: Measured, size: ActionIndex, ran: str | None) -> _B
 
 
 def _fits(measured: Measured, size: ActionIndex) -> bool:
-    """Return whether the stages and micro-batches of all counted steps are those of the measured order."""
+    """Return whether the stages and micro-batches of all counted steps are those of the measured order.
+
+    Evaluations have fewer kinds of actions than steps that train.
+    """
     counted = pl.Series(measured.counted.to_numpy()[measured.groups.step_of_action()])
     of_steps = measured.actions.table.filter(counted).group_by("step", "pipeline")
-    largest = of_steps.agg(pl.max("stage", "microbatch")).select("stage", "microbatch").unique()
-    return largest.rows() == [(size.stages - 1, size.microbatches - 1)]
+    largest = of_steps.agg(pl.max("stage", "microbatch"), kinds=pl.col("kind").n_unique())
+    rows = largest.select("stage", "microbatch", "kinds").unique().rows()
+    return len(rows) == 1 and rows[0][:2] == (size.stages - 1, size.microbatches - 1)
 
 
 def _other_order_exists(name: str, ranks: int, microbatches: int, stages: int) -> bool:

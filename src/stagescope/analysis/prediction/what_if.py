@@ -28,7 +28,7 @@ from stagescope.analysis.idle.action_classes import find_action_classes
 from stagescope.analysis.idle.ledger import split_durations
 from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
 from stagescope.analysis.prediction.mean_costs import find_mean_costs
-from stagescope.analysis.prediction.other_schedule import Saving, simulate_saving
+from stagescope.analysis.prediction.other_schedule import MeasuredOrder, Saving, simulate_mean_saving
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -203,13 +203,35 @@ class Measured:
             return Saving(None, "no step is counted")
         as_measured = duration_ns is self.duration_ns and lag_ns is self.lag_ns
         after = self.mean_costs if as_measured else self._mean_costs(duration_ns, lag_ns)
-        return simulate_saving(self.order, self.mean_costs, after, name)
+        return simulate_mean_saving(self.orders, self.mean_costs, after, name)
+
+    @property
+    def order(self) -> Order:
+        """The order of most counted steps."""
+        return self.orders[0].order
 
     @cached_property
-    def order(self) -> Order:
-        """The order of the first counted step; the other steps are assumed to have the same order."""
-        first = self.groups.steps.filter(self.counted).row(0, named=True)
-        return measured_order(self.actions, first["pipeline"], first["step"])
+    def orders(self) -> list[MeasuredOrder]:
+        """The order of the first counted step of each size, those of most steps first.
+
+        Steps with as many micro-batches and the same kinds of actions are assumed to have the same order.
+        """
+        steps = self.groups.steps.with_row_index("group").filter(self.counted)
+        steps = steps.unique("step", keep="first", maintain_order=True)
+        sizes = pl.DataFrame(
+            {"group": self.groups.step_of_action()}, schema={"group": pl.UInt32}
+        ).with_columns(self.actions.table.select("microbatch", "kind"))
+        sizes = sizes.group_by("group").agg(pl.col("microbatch", "kind").n_unique())
+        every = steps.join(sizes, on="group", maintain_order="left")
+        firsts = every.group_by("microbatch", "kind", maintain_order=True).agg(
+            pl.first("pipeline", "step"), share=pl.len() / every.height
+        )
+        return [
+            MeasuredOrder(measured_order(self.actions, pipeline, step), share)
+            for pipeline, step, share in firsts.sort("share", descending=True, maintain_order=True)
+            .select("pipeline", "step", "share")
+            .iter_rows()
+        ]
 
     @cached_property
     def mean_costs(self) -> MeanCosts:

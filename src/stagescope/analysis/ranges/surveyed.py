@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.completeness.missing_data import StepCounts
-from stagescope.analysis.idle.step_windows import windows_of_bubbles
+from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.iteration.boundaries import join_recorded
 from stagescope.analysis.statistics.step_trend import OutlierWindows, find_outlier_windows
@@ -82,7 +82,7 @@ def choose_steps(known: Intermediates) -> tuple[ChosenSteps, OutlierWindows]:
     """Return the steps in the totals of the run, and which of them took unusually long, in which pipelines."""
     counted = measure_totals(known).counted
     windows = windows_of_bubbles(known.windows.bubbles.filter(pl.col("step").is_in(list(counted))))
-    unusual = find_outlier_windows(windows)
+    unusual = find_outlier_windows(windows_alike(windows, known.microbatch_counts))
     return ChosenSteps(counted, tuple(unusual.windows["step"].unique().sort())), unusual
 
 

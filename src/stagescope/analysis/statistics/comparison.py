@@ -129,7 +129,7 @@ def compare_runs(before: Timeline, after: Timeline, least: Least = DEFAULT_LEAST
 
 def _gather(report: Report, steps: list[int]) -> _Run:
     costs = find_action_costs(report.intermediates.timeline)
-    return _Run(report, steps, find_configuration(report), costs.filter(pl.col("step").is_in(steps)))
+    return _Run(report, steps, find_configuration(report, steps), costs.filter(pl.col("step").is_in(steps)))
 
 
 def _compare(before: _Run, after: _Run, least: Least) -> Comparison:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
+
 from stagescope.schedules.spellings import known_schedule
 from stagescope.vocabulary.counts import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from stagescope.analysis.report import Report
 
 UNKNOWN = "an unrecognized schedule"
@@ -36,11 +40,14 @@ class Configuration(NamedTuple):
         return f"{self.schedule or UNKNOWN}{chunks}"
 
 
-def find_configuration(report: Report) -> Configuration:
-    """Return the configuration of the run of a report."""
+def find_configuration(report: Report, steps: Collection[int]) -> Configuration:
+    """Return the configuration of the run of a report, in the steps that are compared.
+
+    Others may have fewer micro-batches, such as the last one of a recording that was cut off.
+    """
     intermediates = report.intermediates
     pipelines = intermediates.windows.pipelines
-    counts = intermediates.microbatch_counts["microbatches"]
+    counts = intermediates.microbatch_counts.filter(pl.col("step").is_in(list(steps)))["microbatches"]
     stages_of_ranks = report.ranks["stages"].to_list()
     return Configuration(
         schedule=intermediates.ideal.schedule,
