@@ -74,7 +74,7 @@ def read_slice(decisions: Decisions, files: Sequence[SlicedFile]) -> list[Conten
 
 def _written(contents: Contents, place: Path) -> SlicedFile:
     spans = place.with_name(f"{place.name}.arrow")
-    pl.DataFrame(contents.spans.arrays).write_ipc(spans, compression="zstd")
+    pl.DataFrame(contents.spans.arrays).write_ipc(spans, compression="lz4")
     others = write_object(replace(contents, spans=no_columns()), place.with_name(f"{place.name}.contents"))
     return SlicedFile(spans, others)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stagescope.model.diagnostics import Diagnostic
 
 
-LEAST_SLICES = 3
+LEAST_SLICES = 6
 """A part that would have fewer is read at once."""
 
 

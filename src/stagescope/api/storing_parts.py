@@ -78,8 +78,8 @@ FILES_AT_ONCE = 32
 """Recordings that one task surveys."""
 SPANS_OF_PART = 750_000
 """A part of this many spans takes about half a gigabyte of memory while it is stored. One pipeline may have more."""
-SPANS_OF_SLICE = 750_000
-"""A part with many more spans is read in slices of its steps."""
+SPANS_OF_SLICE = 400_000
+"""A part with many more spans is read in slices of its steps; each file is written from all that it overlaps."""
 CHUNK_BYTES = 1 << 20
 SHARES = (0.15, 0.35, 0.5)
 """Of the time: survey, observation and storing."""

@@ -20,8 +20,9 @@ from stagescope.clocks.lines import Delays, fit_lines
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
 
-OF_RUN, LEAST_OF_PAIR = 500_000, 256
-"""Observations of all clocks together, and of one pair in one direction at least, above which they are thinned."""
+OF_RUN, LEAST_OF_PAIR, MOST_OF_PAIR = 500_000, 256, 25_000
+"""Observations of all clocks together, and of one pair in one direction at least and at most, above which they are
+thinned. Each takes 10 us of the alignment."""
 OUTERMOST = 16
 """The first and the last observations of a pair in each direction, all of which are kept: bounds at the ends of the run
 come from these, whether or not one of them is an outlier."""
@@ -32,9 +33,9 @@ def most_of_pair(clocks: int) -> int:
     """Return how many observations two of so many clocks need in one direction.
 
     >>> most_of_pair(4), most_of_pair(1_250)
-    (125000, 400)
+    (25000, 400)
     """
-    return max(LEAST_OF_PAIR, OF_RUN // max(1, clocks))
+    return max(LEAST_OF_PAIR, min(MOST_OF_PAIR, OF_RUN // max(1, clocks)))
 
 
 def thinned(table: pl.DataFrame, most: int) -> pl.DataFrame:

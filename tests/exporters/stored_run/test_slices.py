@@ -50,7 +50,7 @@ def stored_in_slices(recordings, out, monkeypatch, spans_of_slice: int, **where)
     return store(recordings, out=out, **where), written
 
 
-@pytest.mark.parametrize("spans_of_slice", [1, 150, 400])
+@pytest.mark.parametrize("spans_of_slice", [1, 80, 300])
 def test_slices_change_nothing(recordings, spans_of_slice, monkeypatch, tmp_path):
     stored, written = stored_in_slices(recordings, tmp_path / "run", monkeypatch, spans_of_slice)
     assert {group.only for group in written} > {-1, 0, 1}
@@ -67,19 +67,19 @@ def test_slices_change_nothing(recordings, spans_of_slice, monkeypatch, tmp_path
 
 
 def test_workers_that_read_slices_change_nothing(recordings, monkeypatch, tmp_path):
-    stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 150, workers=2)
+    stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 80, workers=2)
     assert read(stored.path).spans.equals(read(recordings).spans)
 
 
 def test_a_part_that_would_have_two_slices_is_read_at_once(recordings, monkeypatch, tmp_path):
-    _, written = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 1_100)
+    _, written = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 500)
     assert [group.only for group in written] == [None]
 
 
 def test_slices_together_keep_as_many_observations_of_clocks_as_a_part(recordings, monkeypatch, tmp_path):
     monkeypatch.setattr(thinning, "OF_RUN", 0)
     monkeypatch.setattr(thinning, "LEAST_OF_PAIR", 12)
-    stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 150)
+    stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 80)
     sliced, whole = (read(place).alignment.machines for place in (stored.path, recordings))
     assert all(
         each.observation_count >= other.observation_count for each, other in zip(sliced, whole, strict=True)
