@@ -202,55 +202,33 @@ def sliced_parts(
 def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[ToStore]:
     """Return the files of all parts; those of parts that share a file are written together.
 
-    `expected` has the rows, n, of tables, ranks, steps, pipelines and ranges of steps. Slices begin and end within
-    ranges of steps, so where a part has slices, the files of each range are written together.
+    `expected` has the rows, n, of tables, pipelines and ranges of steps, and the number of the part that has them.
+    Slices begin and end within ranges of steps, so where a part has slices, the files of each range are written
+    together.
     """
-    owners = _owners(parts)
-    place = dict(owners.unique("rank", keep="first").select("rank", "part").iter_rows())
     path = pl.format("{}/pipeline={}/step_range={}/part.parquet", "table", "pipeline", "step_range")
     placed = expected.with_columns(path=path)
-    by_rank = placed.group_by("path", "step_range", "rank").agg(pl.sum("n")).sort("path", "rank")
     files: dict[str, tuple[int, int]] = {}
     first: dict[str, int] = {}
-    edges = [(number, place[part.decisions.processes[0].rank]) for number, part in enumerate(parts)]
-    for name, step_range, rank, count in by_rank.iter_rows():
+    edges = [(number, number) for number in range(len(parts))]
+    by_part = placed.group_by("path", "step_range", "part").agg(pl.sum("n")).sort("path", "part")
+    for name, step_range, part, count in by_part.iter_rows():
         files[name] = step_range, count + (files[name][1] if name in files else 0)
-        edges.append((place[rank], first.setdefault(name, place[rank])))
+        edges.append((part, first.setdefault(name, part)))
     root = connected_ranks(edges)
     groups: dict[int, ToStore] = {}
     for number in range(len(parts)):
         groups.setdefault(root[number], ToStore([], {})).parts.append(number)
     for name, number in first.items():
         groups[root[number]].files[name] = files[name][1]
-    if all(part.slice is None for part in parts):
-        return list(groups.values())
-    ranges_of_parts = _ranges_of_parts(owners, placed)
+    in_range = set(placed.select("step_range", "part").unique().iter_rows())
     found: list[ToStore] = []
     for group in groups.values():
         if all(parts[number].slice is None for number in group.parts):
             found.append(group)
             continue
         for only in sorted({files[name][0] for name in group.files}):
-            own = [number for number in group.parts if (only, number) in ranges_of_parts]
+            own = [number for number in group.parts if (only, number) in in_range]
             rows = {name: count for name, count in group.files.items() if files[name][0] == only}
             found.append(ToStore(own, rows, only))
     return found
-
-
-def _owners(parts: Sequence[RunPart]) -> pl.DataFrame:
-    """Return rank, part (its number) and the steps of each rank that a part has: from start to stop."""
-    rows = [
-        (process.rank, number, *(StepRange() if part.slice is None else part.slice.steps))
-        for number, part in enumerate(parts)
-        for process in part.decisions.processes
-    ]
-    schema = {"rank": pl.Int32, "part": pl.Int64, "start": pl.Int64, "stop": pl.Int64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _ranges_of_parts(owners: pl.DataFrame, placed: pl.DataFrame) -> set[tuple[int, int]]:
-    """Return each range of steps with the parts that have rows in it; any slice may have rows without a step."""
-    steps = placed.select("rank", "step", "step_range").unique()
-    is_there = pl.col("step").is_null() | pl.col("step").is_between("start", "stop", closed="left")
-    both = steps.join(owners, on="rank").filter(is_there).select("step_range", "part").unique()
-    return set(both.iter_rows())

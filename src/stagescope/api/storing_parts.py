@@ -213,7 +213,9 @@ def _stored(
             tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
         report = ClockReport((), max_ppm=MAX_PPM) if solved is None else solved.report
         manifest = replace(manifest, alignment=clock_json(report))
-    counts = pl.concat(each.counts for each in observations)
+    counts = pl.concat(
+        each.counts.with_columns(part=pl.lit(number)) for number, each in enumerate(observations)
+    )
     pipelines = _pipelines(observations, run)
     of_spans = counts.filter(pl.col("table") == SPANS.name)
     ranges = step_ranges(of_spans.select("rank", "step", "n"), pipelines, how.most_spans)
