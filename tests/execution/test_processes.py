@@ -190,7 +190,7 @@ def test_what_a_task_of_a_cluster_raises_is_an_outcome_that_the_caller_gets():
 
 
 class Cluster(InThisProcess):
-    """Stands for a cluster, through whose scheduler nothing large may pass."""
+    """In place of a cluster, through whose scheduler nothing large may pass."""
 
     takes_large = False
 

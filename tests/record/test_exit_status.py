@@ -42,7 +42,7 @@ ENVIRONMENT = clean_environment(PYTHONPATH=str(Path(stagescope.__file__).parents
         ("try: leave()\nexcept SystemExit: sys.exit(5)", 5, 5),
         ("try: leave()\nexcept SystemExit: sys.exit(0)", 0, None),
         ("try: leave()\nexcept SystemExit: raise ValueError", 1, None),
-        ("raise SystemExit(7)", 7, None),  # which is known to nobody
+        ("raise SystemExit(7)", 7, None),  # which is known to no one
         ("thread = threading.Thread(target=leave); thread.start(); thread.join()", 0, None),
     ],
 )
