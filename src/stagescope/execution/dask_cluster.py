@@ -115,10 +115,11 @@ class DaskCluster:
 
         Raises CommandError.
         """
+        # It logs a traceback if something is sent to a scheduler that is gone, which is an error of its own.
+        logging.getLogger("distributed.batched").setLevel(logging.WARNING)
         self._client, self._end = start(address, workers, on_notice)
         self._address, self._notice = address, on_notice
         self._known = set(self._workers())
-        self._loaded: list[Future] = []
         self.title = f"{counted(len(self._known), 'Dask worker')} of {address}"
         try:
             self._check_versions()
@@ -128,11 +129,7 @@ class DaskCluster:
         on_notice(f"{self.title}; dashboard: {slurm_cluster.dashboard_link(self._client) or 'none'}")
 
     def prepare(self, function: Callable[[Any], Any], items: int) -> None:
-        """Let the workers import the module of the function, which they do while this process goes on."""
-        self._loaded = [
-            self._client.submit(callable, function, pure=False, workers=[worker])
-            for worker in sorted(self._known)[:items]
-        ]
+        """Start nothing: the workers are running."""
 
     def map(
         self,
