@@ -39,6 +39,7 @@ from stagescope.exporters.stored_run.partition_files import unwritten, write_par
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
+from stagescope.ingest.recording.memory_need import require_memory_one_by_one
 from stagescope.ingest.recording.survey import (
     Files,
     Survey,
@@ -150,6 +151,7 @@ def survey_run(
 
     Raises InputError as read_recordings does.
     """
+    require_memory_one_by_one([each.paths for each in batches(paths, 1)], options.steps)
     progress = _Progress(len(paths), how.on_progress)
     progress.add(0.0)
     files = list(batches(paths, FILES_AT_ONCE))

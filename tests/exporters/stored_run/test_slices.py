@@ -11,6 +11,8 @@ from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import read, run_division, store, storing_parts
 from stagescope.clocks import thinning
+from stagescope.ingest import memory_need
+from stagescope.vocabulary.errors import InputError
 
 SHAPE = Shape(pipelines=2, stages=4, microbatches=4, steps=12)
 
@@ -74,6 +76,15 @@ def test_workers_that_read_slices_change_nothing(recordings, monkeypatch, tmp_pa
 def test_a_part_that_would_have_two_slices_is_read_at_once(recordings, monkeypatch, tmp_path):
     _, written = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 500)
     assert [group.only for group in written] == [None]
+
+
+def test_a_recording_that_is_larger_than_the_memory_is_refused_before_it_is_read(
+    recordings, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(memory_need, "memory_bytes", lambda: 200 * memory_need.LEAST_SPAN_BYTES)
+    with pytest.raises(InputError, match=r"the run has about [\d,]+ spans, which need at least"):
+        store(recordings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_slices_together_keep_as_many_observations_of_clocks_as_a_part(recordings, monkeypatch, tmp_path):
