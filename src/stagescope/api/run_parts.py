@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class RunPart:
     """Some recordings of a run, and what was decided about the whole of it; `numbered` has the clocks of its ranks.
 
-    `slice` are the steps that are read of them, None for all.
+    `slice` states which of their steps are read, None for all.
     """
 
     decisions: Decisions

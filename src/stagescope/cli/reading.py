@@ -223,7 +223,7 @@ class TaskBar:
 
 
 MANY_SPANS = 2_000_000
-"""The tiles of fewer are made within a second or two."""
+"""Making the tiles of fewer takes about a second, too short for a progress bar to be useful."""
 
 
 class TileBar:

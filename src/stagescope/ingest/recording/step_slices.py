@@ -22,7 +22,7 @@ FOREVER_NS = 2**63 - 1
 
 
 def first_steps(processes: Sequence[Process], count: int) -> tuple[int, ...]:
-    """Return the first step of each slice but the first, for about `count` slices with as many steps of a part."""
+    """Return the first step of each slice of a part, except the first one, for about `count` slices of equal length."""
     steps = np.unique(np.concatenate([process.facts.steps for process in processes]))
     places = np.linspace(0, len(steps), min(count, max(1, len(steps))), endpoint=False).astype(np.int64)
     return tuple(int(step) for step in steps[places[1:]])
