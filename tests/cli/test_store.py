@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 
 import pytest
@@ -63,6 +64,16 @@ def test_a_stored_run_is_compared_and_exported(run, tmp_path, capsys):
     assert main(["export", str(run), "-o", str(tmp_path / "run.csv")]) == 0
     assert main(["export", str(RECORDINGS), "-o", str(tmp_path / "recordings.csv")]) == 0
     assert (tmp_path / "run.csv").read_bytes() == (tmp_path / "recordings.csv").read_bytes()
+
+
+def test_a_stage_that_analysis_finds_missing_is_an_error(tmp_path, capsys):
+    recordings = tmp_path / "recordings"
+    shutil.copytree(RECORDINGS, recordings)
+    first = min(recordings.iterdir())
+    first.write_bytes(first.read_bytes()[:900])
+    assert main(["store", str(recordings), "-o", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().out.count("error: stage 0 missing: no recorded rank runs it") == 1
+    assert main(["store", str(recordings), "-o", str(tmp_path / "other"), "--no-analysis"]) == 0
 
 
 def test_partial_data_are_stored_as_such(tmp_path, capsys):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stagescope.api import RunFacts, Stored
+    from stagescope.model.diagnostics import Diagnostic
 
 MANY_SPANS = 200_000
 """Analyzing fewer takes no longer than a second or two."""
@@ -94,8 +95,8 @@ def command(
 ) -> int:
     """Store a run as Parquet files, partitioned by pipeline and steps, which every command reads.
 
-    The clocks are aligned, and the exit code is that of reading. The run is analyzed once, so that `stagescope report`
-    prints its report within seconds. If storing is interrupted, the same command goes on where it stopped; if DIR has
+    The clocks are aligned. The run is analyzed once, so that `stagescope report` prints its report within seconds; the
+    exit code is that of the report. If storing is interrupted, the same command goes on where it stopped; if DIR has
     the run already, only missing and damaged files are written.
     """
     from stagescope import api
@@ -120,12 +121,11 @@ def command(
         f"stored {manifest.span_count} spans in {stored.path}: {size_text(manifest.size_bytes)}{per_span}, "
         f"{stored.written} files written{kept}"
     )
-    if analysis and align:
-        _analyze(stored, workers, cluster)
-    print_diagnostics(api.sorted_diagnostics(stored))
+    found = _analyze(stored, workers, cluster) if analysis and align else []
+    print_diagnostics([*found, *api.sorted_diagnostics(stored)])
     if page:
         _prepare_page(stored, align=align)
-    return exit_code(stored)
+    return exit_code(stored, found)
 
 
 def _prepare_page(stored: Stored, *, align: bool) -> None:
@@ -141,8 +141,11 @@ def _notice(text: str) -> None:
     echo(f"stagescope: {text}", err=True)
 
 
-def _analyze(stored: Stored, workers: int | None, cluster: str | None) -> None:
-    """Save the report of a stored run beside it, or print why not: the run itself is stored."""
+def _analyze(stored: Stored, workers: int | None, cluster: str | None) -> list[Diagnostic]:
+    """Save the report of a stored run beside it, or print why not: the run itself is stored.
+
+    Returns the errors that the analysis has found, such as stages that are missing.
+    """
     from stagescope import api
 
     with ExitStack() as shown:
@@ -160,7 +163,11 @@ def _analyze(stored: Stored, workers: int | None, cluster: str | None) -> None:
         except InputError as error:
             echo(f"stagescope: {error}", err=True)
             echo(f"  {error.hint}", err=True)
-            return
+            return []
     if saved.is_new:
         which = f"steps {saved.steps}, as many as fit into memory" if saved.steps else "all steps"
         echo(f"analyzed {which}: `stagescope report {stored.path}` prints the report")
+    report = api.load_report(stored.path)
+    known = set(api.sorted_diagnostics(stored))
+    every = [] if report is None else report.diagnostics
+    return [each for each in every if each.severity == "error" and each not in known]

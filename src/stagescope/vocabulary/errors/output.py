@@ -75,7 +75,7 @@ class OutputError(StagescopeError):
     @classmethod
     def no_stream(cls) -> Self:
         """Return the error for -, where a path is needed."""
-        return cls("- is standard output, to which this is not written", "name a path")
+        return cls("this cannot be written to standard output (-)", "name a path")
 
     @classmethod
     def name_not_text(cls, path: str | os.PathLike[str]) -> Self:
