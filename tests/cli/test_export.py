@@ -202,7 +202,7 @@ def test_other_outputs_refuse_standard_output(spans, tmp_path, capsys, monkeypat
     monkeypatch.chdir(tmp_path)
     for words in (["report", str(spans), "--html"], ["store", str(spans), "-o"]):
         assert main([*words, "-"]) == 1
-        assert "- is standard output" in capsys.readouterr().err
+        assert "this cannot be written to standard output (-)" in capsys.readouterr().err
     assert not (tmp_path / "-").exists()
 
 
