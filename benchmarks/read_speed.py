@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stagescope.ingest.recording.frames import SPAN_DTYPE
+from stagescope.ingest.recording.columns import SPAN_DTYPE
 from stagescope.ingest.recording.reader import read_recordings
 from stagescope.record import format as fmt
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.ingest.recording.frames import SPAN_DTYPE
+from stagescope.ingest.recording.columns import SPAN_DTYPE
 from stagescope.model.tables import KindType, LaneType
 from stagescope.record import format as fmt
 from stagescope.vocabulary.kinds import BY_NAME, LANE_CODES, STEP_CODE
@@ -57,6 +57,17 @@ def write_recordings(
         header = _header(number, world_size or len(parts), stages, machine)
         content = _recording(spans, header, first_ns, clocks[machine])
         (directory / f"rank-{number:05}{fmt.SUFFIX}").write_bytes(content)
+
+
+def small_frames(data: bytes, spans: int) -> list[tuple[int, bytes]]:
+    """Return the type and the payload of each frame of a recording, with at most so many spans in a frame."""
+    frames = []
+    for frame in fmt.scan_frames(data):
+        assert isinstance(frame, fmt.Frame)
+        size = spans * fmt.SPAN.size if frame.type == fmt.SPANS else len(frame.payload)
+        starts = range(0, len(frame.payload), size)
+        frames += [(frame.type, bytes(frame.payload[at : at + size])) for at in starts]
+    return frames
 
 
 def _header(rank: int, world_size: int, stages: int, machine: int) -> dict[str, object]:

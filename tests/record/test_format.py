@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from stagescope.record.format import (
     Frame,
     Gap,
     encode_frame,
+    scan_blocks,
     scan_frames,
 )
 
@@ -131,3 +133,20 @@ def test_oversized_frame_is_rejected_despite_a_valid_checksum():
 def test_longest_allowed_payload_is_a_frame():
     frame = encode_frame(0, SPANS, b"\0" * MAX_PAYLOAD_BYTES)
     assert [len(item.payload) for item in scan_frames(frame)] == [MAX_PAYLOAD_BYTES]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_blocks_of_any_size_have_the_frames_of_the_whole_file(seed):
+    random = np.random.default_rng(seed)
+    nested = encode_frame(7, SPANS, b"nested")
+    payloads = [random.bytes(int(random.integers(0, 90))) for _ in range(12)]
+    payloads[5] = payloads[5] + nested + payloads[6]
+    parts = [encode_frame(number, SPANS, payload) for number, payload in enumerate(payloads)]
+    data = bytearray(b"".join(part + MAGIC[: int(random.integers(0, 5))] * (seed % 3 == 1) for part in parts))
+    for at in random.integers(0, len(data), seed % 5):
+        data[at] ^= 0x40
+    data = bytes(data[: len(data) - int(random.integers(0, 30))])
+    expected = list(scan_frames(data))
+    for size in (1, 2, 3, 19, 20, 21, 64, 1000):
+        blocks = [data[at : at + size] for at in range(0, len(data), size)]
+        assert list(scan_blocks(blocks)) == expected

@@ -14,8 +14,9 @@ import polars as pl
 from stagescope.api.detached_tables import DetachedObject, read_object, write_object
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.stored_run.partition_files import UNENCODED
-from stagescope.ingest.recording.frames import Columns, no_columns
-from stagescope.ingest.recording.step_slices import sliced
+from stagescope.ingest.recording.columns import Columns, concatenated, no_columns
+from stagescope.ingest.recording.reader import SPANS_IN_MEMORY
+from stagescope.ingest.recording.step_slices import Slices
 from stagescope.ingest.recording.survey import contents_of
 
 if TYPE_CHECKING:
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 
     from stagescope.ingest.recording.decisions import Decisions
     from stagescope.ingest.recording.frames import Contents
+    from stagescope.ingest.recording.process import Process
     from stagescope.ingest.recording.survey import Files
     from stagescope.vocabulary.steps import StepRange
 
 
 class SlicedFile(NamedTuple):
-    """The content of a slice of one recording: its spans in a file, and everything else in another one."""
+    """The content of a slice of one recording: its spans in files, and everything else in another one."""
 
-    spans: Path
+    spans: tuple[Path, ...]
     others: DetachedObject
 
 
@@ -44,27 +46,37 @@ class Slice(NamedTuple):
 
 
 class Undivided(NamedTuple):
-    """A part that is to be divided at these steps, and the directory that its slices wait in."""
+    """A recording that is to be divided at these steps, and the directory that its slices wait in."""
 
-    name: str
-    decisions: Decisions
-    files: tuple[Files, ...]
+    process: Process
+    files: Files
     firsts: tuple[int, ...]
     directory: Path
 
+    @property
+    def name(self) -> str:
+        """How messages name the recording."""
+        return f"rank {self.process.rank}"
 
-def divide_part(item: Undivided) -> list[tuple[SlicedFile, ...]]:
-    """Write the slices of a part, and return the files of each. Raises OSError, and InputError as reading does."""
-    folder = item.directory / UNENCODED / f"{item.name},slices".replace(" ", "-")
+
+def divide_recording(item: Undivided) -> list[SlicedFile]:
+    """Write the slices of a recording into files, and return those of each slice.
+
+    Raises OSError, and InputError as reading does.
+    """
+    folder = item.directory / UNENCODED / f"slices-of-rank-{item.process.rank}"
     make_directory(folder)
-    of_process = [
-        [
-            _written(contents, folder / f"{process.rank}-{number}")
-            for number, contents in enumerate(sliced(contents_of(process, files), item.firsts))
-        ]
-        for process, files in zip(item.decisions.processes, item.files, strict=True)
+    contents = contents_of(item.process, item.files, SPANS_IN_MEMORY)
+    slices = Slices(contents, item.firsts)
+    spans: list[list[Path]] = [[] for _ in range(len(item.firsts) + 1)]
+    for number, rows in slices.spans():
+        own = spans[number]
+        own.append(folder / f"{number}-{len(own)}.arrow")
+        pl.DataFrame(rows.arrays).write_ipc(own[-1], compression="lz4")
+    return [
+        SlicedFile(tuple(own), write_object(others, folder / f"{number}.contents"))
+        for number, (own, others) in enumerate(zip(spans, slices.others(), strict=True))
     ]
-    return list(zip(*of_process, strict=True))
 
 
 def read_slice(decisions: Decisions, files: Sequence[SlicedFile]) -> list[Contents]:
@@ -72,15 +84,11 @@ def read_slice(decisions: Decisions, files: Sequence[SlicedFile]) -> list[Conten
     return [_read(each) for _, each in zip(decisions.processes, files, strict=True)]
 
 
-def _written(contents: Contents, place: Path) -> SlicedFile:
-    spans = place.with_name(f"{place.name}.arrow")
-    pl.DataFrame(contents.spans.arrays).write_ipc(spans, compression="lz4")
-    others = write_object(replace(contents, spans=no_columns()), place.with_name(f"{place.name}.contents"))
-    return SlicedFile(spans, others)
-
-
 def _read(file: SlicedFile) -> Contents:
-    rows = pl.read_ipc(file.spans)
-    spans = Columns({name: rows[name].to_numpy() for name in rows.columns}, rows.height)
     contents: Contents = read_object(file.others)
-    return replace(contents, spans=spans)
+    return replace(contents, spans=concatenated([_columns(path) for path in file.spans] or [no_columns()]))
+
+
+def _columns(path: Path) -> Columns:
+    rows = pl.read_ipc(path)
+    return Columns({name: rows[name].to_numpy() for name in rows.columns}, rows.height)

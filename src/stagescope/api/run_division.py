@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.api.part_slices import Slice, Undivided, divide_part
+from stagescope.api.part_slices import Slice, Undivided, divide_recording
 from stagescope.api.run_parts import RunPart
 from stagescope.clocks import PartOfRun, clocks_of_run
 from stagescope.ingest.merge import conformed, run_notes, with_valid_rows
@@ -21,7 +21,7 @@ from stagescope.model.pipelines import connected_ranks
 from stagescope.vocabulary.steps import EVERY_STEP_STOP, StepRange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from stagescope.clocks import ClocksOfRun
@@ -167,36 +167,57 @@ def _edges(
 
 
 def span_count(part: RunPart) -> int:
-    """Return about how many spans of a part are in memory together."""
-    return sum(process.facts.spans for process in part.decisions.processes) // part.run.slices
+    """Return the number of spans of a part."""
+    return sum(process.facts.spans for process in part.decisions.processes)
+
+
+def spans_together(parts: Sequence[RunPart], most_spans: int) -> int:
+    """Return about how many spans are at most in memory together, once parts were divided by sliced_parts."""
+    return max(span_count(part) // (len(_first_steps(part, most_spans)) + 1) for part in parts)
+
+
+def _first_steps(part: RunPart, most_spans: int) -> tuple[int, ...]:
+    """Return the first steps of all slices of a part but the first one; none if it is read at once."""
+    count = -(-span_count(part) // most_spans)
+    return first_steps(part.decisions.processes, count) if count >= LEAST_SLICES else ()
 
 
 def sliced_parts(
-    parts: Sequence[RunPart], most_spans: int, executor: Executor, directory: Path
+    parts: Sequence[RunPart],
+    most_spans: int,
+    executor: Executor,
+    directory: Path,
+    on_divided: Callable[[float], object],
 ) -> tuple[RunPart, ...]:
     """Return the parts of a run, with slices in place of those that have more spans than a worker may have in memory.
 
-    The slices have about `most_spans`, and are written into files below `directory`. Raises OSError, and InputError if
-    a recording has changed since it was surveyed.
+    The slices have about `most_spans`, and are written into files below `directory`. `on_divided` gets the share of
+    each recording in all of them when it was divided. Raises OSError, and InputError if a recording has changed since
+    it was surveyed.
     """
-    undivided = {}
-    for number, part in enumerate(parts):
-        count = -(-span_count(part) // most_spans)
-        firsts = first_steps(part.decisions.processes, count) if count >= LEAST_SLICES else ()
-        if firsts:
-            undivided[number] = Undivided(part.name, part.decisions, part.files, firsts, directory)
-    divided = dict(zip(undivided, executor.map(divide_part, list(undivided.values())), strict=True))
-    found: list[RunPart] = []
-    for number, part in enumerate(parts):
-        if number not in undivided:
-            found.append(part)
+    firsts = [_first_steps(part, most_spans) for part in parts]
+    undivided = [
+        Undivided(process, files, own, directory)
+        for part, own in zip(parts, firsts, strict=True)
+        if own
+        for process, files in zip(part.decisions.processes, part.files, strict=True)
+    ]
+    divided = []
+    for found in executor.map(divide_recording, undivided):
+        divided.append(found)
+        on_divided(1 / len(undivided))
+    of_recording = iter(divided)
+    found_parts: list[RunPart] = []
+    for part, own in zip(parts, firsts, strict=True):
+        if not own:
+            found_parts.append(part)
             continue
-        bounds = pairwise((0, *undivided[number].firsts, EVERY_STEP_STOP))
-        slices = [StepRange(*own) for own in bounds]
+        of_slice = zip(*islice(of_recording, len(part.files)), strict=True)
+        slices = [StepRange(*bounds) for bounds in pairwise((0, *own, EVERY_STEP_STOP))]
         run = part.run._replace(slices=len(slices))
-        for place, (steps, files) in enumerate(zip(slices, divided[number], strict=True)):
-            found.append(replace(part, run=run, slice=Slice(place, steps, files)))
-    return tuple(found)
+        for place, (steps, files) in enumerate(zip(slices, of_slice, strict=True)):
+            found_parts.append(replace(part, run=run, slice=Slice(place, steps, files)))
+    return tuple(found_parts)
 
 
 def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[ToStore]:

@@ -22,7 +22,7 @@ from stagescope.api.run_division import (
     divide_run,
     parts_to_store,
     sliced_parts,
-    span_count,
+    spans_together,
 )
 from stagescope.api.run_parts import (
     Observation,
@@ -39,7 +39,6 @@ from stagescope.exporters.stored_run.partition_files import unwritten, write_par
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
-from stagescope.ingest.recording.memory_need import require_memory_one_by_one
 from stagescope.ingest.recording.survey import (
     Files,
     Survey,
@@ -151,7 +150,6 @@ def survey_run(
 
     Raises InputError as read_recordings does.
     """
-    require_memory_one_by_one([each.paths for each in batches(paths, 1)], options.steps)
     progress = _Progress(len(paths), how.on_progress)
     progress.add(0.0)
     files = list(batches(paths, FILES_AT_ONCE))
@@ -181,29 +179,33 @@ def store_parts(
     `to` has what begins the store, and its manifest. Raises InputError as reading does, and OutputError.
     """
     begin, manifest = to
+    run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
+    require_memory_for(spans_together(run.parts, how.spans_of_slice))
     with begin() as store:
-        return _stored(store, manifest, surveyed, (inputs, options, how))
+        return _stored(store, manifest, run, (inputs, how))
 
 
 def _stored(
     store: Store,
     manifest: Manifest,
-    surveyed: Surveyed,
-    call: tuple[Inputs, ReadOptions, StoreOptions],
+    run: DividedRun,
+    call: tuple[Inputs, StoreOptions],
 ) -> Stored:
-    inputs, options, how = call
-    run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
-    run = run._replace(
-        parts=sliced_parts(run.parts, how.spans_of_slice, how.executor, store.directory.absolute())
-    )
-    require_memory_for(max(span_count(part) for part in run.parts))
+    inputs, how = call
+    recordings = sum(len(part.decisions.processes) for part in run.parts)
     progress = _Progress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
+    place = store.directory.absolute()
+    slices = sliced_parts(
+        run.parts, how.spans_of_slice, how.executor, place, lambda share: progress.add(SHARES[1] * share / 2)
+    )
+    run = run._replace(parts=slices)
+    to_observe = SHARES[0] + SHARES[1] - progress.done
     observations: list[Observation] = []
-    unobserved = [Unobserved(part, store.directory.absolute()) for part in run.parts]
+    unobserved = [Unobserved(part, place) for part in run.parts]
     for part, found in zip(run.parts, how.executor.map(observe_part, unobserved), strict=True):
         observations.append(found)
-        share = len(part.decisions.processes) / len(surveyed.decisions.processes)
-        progress.add(SHARES[1] * share / part.run.slices)
+        share = len(part.decisions.processes) / recordings
+        progress.add(to_observe * share / part.run.slices)
     tables = _with_observed_notes(run, observations)
     _check_limits(observations, tables)
     solved = None

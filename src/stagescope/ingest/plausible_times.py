@@ -58,36 +58,71 @@ class Interval(NamedTuple):
         return inside
 
 
-def plausible_interval(*moments_ns: npt.NDArray[Any]) -> Interval:
-    """Return the interval of the moments of one clock that are plausible; (0, 0) without any.
+class Moments:
+    """Moments of one clock, a part at a time: the number of those of each day, the first and the last one."""
 
-    It contains every moment below MAX_NS if no small part of them is separated from the others.
-    """
-    parts = [part for part in moments_ns if len(part)]
-    if parts:  # almost always all of them are near each other, which is known without a copy
-        first_ns, last_ns = min(int(part.min()) for part in parts), max(int(part.max()) for part in parts)
-        if first_ns > -MAX_NS and last_ns < MAX_NS and last_ns - first_ns <= DAY_NS:
-            return Interval(first_ns, last_ns)
-    every = np.concatenate(moments_ns)
-    known = every[(every > -MAX_NS) & (every < MAX_NS)]
-    if not len(known):
-        return Interval(0, 0)
-    whole = Interval(int(known.min()), int(known.max()))
-    if whole.last_ns - whole.first_ns <= DAY_NS:
+    def __init__(self) -> None:
+        self._of_day: dict[int, tuple[int, int, int]] = {}
+
+    def add(self, moments_ns: npt.NDArray[Any]) -> None:
+        """Add moments; those from MAX_NS on do not count."""
+        if not len(moments_ns):
+            return
+        first_ns, last_ns = int(moments_ns.min()), int(moments_ns.max())
+        if first_ns <= -MAX_NS or last_ns >= MAX_NS:
+            self.add(moments_ns[(moments_ns > -MAX_NS) & (moments_ns < MAX_NS)])
+        elif first_ns // DAY_NS == last_ns // DAY_NS:
+            self._add_to(first_ns // DAY_NS, len(moments_ns), first_ns, last_ns)
+        else:
+            ordered = np.sort(moments_ns)
+            days, starts, counts = np.unique(ordered // DAY_NS, return_index=True, return_counts=True)
+            ends = starts + counts - 1
+            for day, count, start, end in zip(
+                *(each.tolist() for each in (days, counts, starts, ends)), strict=True
+            ):
+                self._add_to(day, count, int(ordered[start]), int(ordered[end]))
+
+    def _add_to(self, day: int, count: int, first_ns: int, last_ns: int) -> None:
+        before, first_before_ns, last_before_ns = self._of_day.get(day, (0, first_ns, last_ns))
+        self._of_day[day] = before + count, min(first_before_ns, first_ns), max(last_before_ns, last_ns)
+
+    def plausible_interval(self) -> Interval:
+        """Return the interval of the moments that are plausible; (0, 0) without any.
+
+        It contains every moment below MAX_NS if no small part of them is separated from the others.
+        """
+        if not self._of_day:
+            return Interval(0, 0)
+        # Moments of one day are never more than a day apart.
+        days = [self._of_day[day] for day in sorted(self._of_day)]
+        counts, firsts_ns, lasts_ns = np.array(days, np.int64).T
+        whole = Interval(int(firsts_ns[0]), int(lasts_ns[-1]))
+        if whole.last_ns - whole.first_ns <= DAY_NS:
+            return whole
+        pauses = np.flatnonzero(firsts_ns[1:] - lasts_ns[:-1] > DAY_NS)
+        starts, stops = np.append(0, pauses + 1), np.append(pauses + 1, len(days))
+        before = np.append(0, np.cumsum(counts))
+        sizes = before[stops] - before[starts]
+        largest = int(sizes.argmax())
+        start, stop = int(starts[largest]), int(stops[largest])
+        length_ns = int(lasts_ns[stop - 1] - firsts_ns[start])
+        gaps_ns = [
+            int(firsts_ns[edge] - lasts_ns[edge - 1]) for edge in (start, stop) if 0 < edge < len(days)
+        ]
+        total = int(before[-1])
+        others = total - int(sizes[largest])
+        is_apart = bool(gaps_ns) and min(gaps_ns) > TIMES_AS_FAR * length_ns
+        if is_apart and 2 * others < total and others <= max(2, LARGEST_PART * total):
+            return Interval(int(firsts_ns[start]), int(lasts_ns[stop - 1]))
         return whole
-    known = np.sort(known)
-    pauses = np.flatnonzero(np.diff(known) > DAY_NS)
-    starts, stops = np.append(0, pauses + 1), np.append(pauses + 1, len(known))
-    largest = int((stops - starts).argmax())
-    start, stop = int(starts[largest]), int(stops[largest])
-    length_ns = int(known[stop - 1] - known[start])
-    edges = [edge for edge in (start, stop) if 0 < edge < len(known)]
-    gaps_ns = [int(known[edge] - known[edge - 1]) for edge in edges]
-    others = len(known) - (stop - start)
-    is_apart = bool(gaps_ns) and min(gaps_ns) > TIMES_AS_FAR * length_ns
-    if is_apart and 2 * others < len(known) and others <= max(2, LARGEST_PART * len(known)):
-        return Interval(int(known[start]), int(known[stop - 1]))
-    return whole
+
+
+def plausible_interval(*moments_ns: npt.NDArray[Any]) -> Interval:
+    """Return the interval of the moments of one clock that are plausible, see Moments."""
+    found = Moments()
+    for each in moments_ns:
+        found.add(each)
+    return found.plausible_interval()
 
 
 def without_implausible_times(timeline: Timeline) -> Timeline:

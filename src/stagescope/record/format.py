@@ -22,7 +22,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 FORMAT_VERSION = 2
 SUFFIX = ".sscope"
@@ -146,23 +146,42 @@ def scan_frames(data: bytes) -> Iterator[Frame | Gap]:
     Never raises, for any input. A gap at the end of the file that begins like a frame has `truncated` set: a process
     that is killed while writing leaves such a gap.
     """
-    view = memoryview(data)
-    position = 0
-    while position < len(view):
-        frame = _frame_at(view, position)
-        if frame is None:
-            following = _next_frame(data, view, position + 1)
-            yield Gap(
-                position, following - position, following == len(view) and _may_be_truncated(view, position)
-            )
-            position = following
-            continue
-        yield frame
-        position += HEAD.size + len(frame.payload)
+    return scan_blocks((data,))
 
 
-def _frame_at(view: memoryview, position: int) -> Frame | None:
-    """Return the frame at `position` if it is complete and its CRC matches."""
+def scan_blocks(blocks: Iterable[bytes]) -> Iterator[Frame | Gap]:
+    """Yield what `scan_frames` yields for a file that is read in blocks, none of which is empty.
+
+    Only two blocks and an unfinished frame are in memory, and those that the payloads of kept frames are in.
+    """
+    following = iter(blocks)
+    data, begin = next(following, b""), 0
+    gap, truncated = -1, False  # the offset of damage without a frame after it so far, -1 without any
+    while data:
+        block = next(following, b"")
+        view, position = memoryview(data), 0
+        while position < len(view):
+            frame = _frame_at(view, position, begin)
+            if frame is not None:
+                if gap >= 0:
+                    yield Gap(gap, frame.offset - gap, truncated=False)
+                gap = -1
+                yield frame
+                position += HEAD.size + len(frame.payload)
+            elif block and _may_be_truncated(view, position):
+                break  # it may go on in the next block
+            else:
+                if gap < 0:
+                    gap, truncated = begin + position, _may_be_truncated(view, position)
+                position = _next_magic(data, position + 1)
+        begin += position
+        data = data[position:] + block if block else b""
+    if gap >= 0:
+        yield Gap(gap, begin - gap, truncated)
+
+
+def _frame_at(view: memoryview, position: int, begin: int) -> Frame | None:
+    """Return the frame at `position` if it is complete and its CRC matches; `begin` is the offset of `view`."""
     head = view[position : position + HEAD.size]
     if len(head) < HEAD.size or head[:4] != MAGIC:
         return None
@@ -172,23 +191,29 @@ def _frame_at(view: memoryview, position: int) -> Frame | None:
         return None
     if zlib.crc32(payload, zlib.crc32(head[_GUARDED])) != crc:
         return None
-    return Frame(sequence, frame_type, payload, position, crc)
+    return Frame(sequence, frame_type, payload, begin + position, crc)
 
 
-def _next_frame(data: bytes, view: memoryview, position: int) -> int:
-    """Return the offset of the next intact frame from `position` on, or the length of the file."""
-    # The magic may also occur inside a payload, so each hit is verified by its CRC.
-    while (position := data.find(MAGIC, position)) >= 0:
-        if _frame_at(view, position) is not None:
-            return position
-        position += 1
-    return len(view)
+def _next_magic(data: bytes, position: int) -> int:
+    """Return where a frame may begin from `position` on: also in the last bytes of `data`, or at its end."""
+    # The magic may also occur inside a payload, so each place is verified by its CRC.
+    found = data.find(MAGIC, position)
+    if found >= 0:
+        return found
+    ends = (
+        at
+        for at in range(max(position, len(data) - len(MAGIC) + 1), len(data))
+        if MAGIC.startswith(data[at:])
+    )
+    return next(ends, len(data))
 
 
 def _may_be_truncated(view: memoryview, position: int) -> bool:
     """Return whether the rest of the file looks like the beginning of a single frame."""
-    rest = view[position:]
+    rest = view[position : position + HEAD.size]
     if len(rest) < HEAD.size:
         return bytes(rest[:4]) == MAGIC[: len(rest)]
-    _, _, length, _, _ = HEAD.unpack(rest[: HEAD.size])
-    return bytes(rest[:4]) == MAGIC and len(rest) < HEAD.size + length <= HEAD.size + MAX_PAYLOAD_BYTES
+    if rest[:4] != MAGIC:
+        return False
+    length: int = HEAD.unpack(rest)[2]
+    return len(view) - position < HEAD.size + length <= HEAD.size + MAX_PAYLOAD_BYTES

@@ -8,10 +8,12 @@ import polars as pl
 import pytest
 
 from planted_runs import Shape, random_times, run
-from recorded_runs import write_recordings
-from stagescope.api import read, run_division, store, storing_parts
+from recorded_runs import small_frames, write_recordings
+from recordings import encode
+from stagescope.api import part_slices, read, run_division, store, storing_parts
 from stagescope.clocks import thinning
 from stagescope.ingest import memory_need
+from stagescope.ingest.recording import long_spans, survey
 from stagescope.vocabulary.errors import InputError
 
 SHAPE = Shape(pipelines=2, stages=4, microbatches=4, steps=12)
@@ -78,10 +80,32 @@ def test_a_part_that_would_have_two_slices_is_read_at_once(recordings, monkeypat
     assert [group.only for group in written] == [None]
 
 
-def test_a_recording_that_is_larger_than_the_memory_is_refused_before_it_is_read(
-    recordings, monkeypatch, tmp_path
+def test_recordings_that_stay_in_their_files_change_nothing(recordings, monkeypatch, tmp_path):
+    monkeypatch.setattr(survey, "SPANS_IN_MEMORY", 20)
+    monkeypatch.setattr(part_slices, "SPANS_IN_MEMORY", 20)
+    monkeypatch.setattr(long_spans, "SPANS_OF_BLOCK", 30)
+    for path in recordings.glob("*.sscope"):
+        path.write_bytes(encode(small_frames(path.read_bytes(), spans=20)))
+    stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 80)
+    monkeypatch.setattr(survey, "SPANS_IN_MEMORY", 10**9)
+    monkeypatch.setattr(storing_parts, "SPANS_OF_SLICE", 10**9)
+    assert store(recordings, out=tmp_path / "at-once").manifest.parts == stored.manifest.parts
+    again, timeline = read(stored.path), read(recordings)
+    assert again.spans.equals(timeline.spans)
+    assert again.steps.equals(timeline.steps)
+    assert again.counters.equals(timeline.counters)
+    assert again.diagnostics.equals(timeline.diagnostics)
+
+
+@pytest.mark.parametrize("is_sliced", [True, False])
+def test_a_run_whose_spans_have_to_be_in_memory_together_is_refused_if_it_is_larger(
+    is_sliced, recordings, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(memory_need, "memory_bytes", lambda: 200 * memory_need.LEAST_SPAN_BYTES)
+    if is_sliced:
+        stored, _ = stored_in_slices(recordings, tmp_path / "run", monkeypatch, 80)
+        assert stored.manifest.span_count > 200
+        return
     with pytest.raises(InputError, match=r"the run has about [\d,]+ spans, which need at least"):
         store(recordings, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 
-from stagescope.ingest.recording.frames import Contents, no_columns
+from stagescope.ingest.recording.columns import no_columns
+from stagescope.ingest.recording.frames import Contents
 
 
 def test_all_recordings_without_spans_share_their_empty_columns():

@@ -7,17 +7,21 @@ chosen ones are kept.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stagescope.ingest.recording.columns import concatenated
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import STEP_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy.typing as npt
+
+    from stagescope.ingest.recording.columns import Columns
     from stagescope.ingest.recording.frames import Contents
     from stagescope.ingest.recording.process import Process
     from stagescope.vocabulary.steps import StepRange
@@ -30,19 +34,19 @@ def with_chosen_steps(contents: Contents, steps: StepRange | None) -> Contents:
 
     A file in which no span has a step is returned as it is: its steps are unknown until all files were read.
     """
-    spans = contents.spans
-    number = spans["step"]
-    has_step = number >= 0
-    if steps is None or not has_step.any():
+    if steps is None:
         return contents
-    is_marker = has_step & (spans["kind"] == STEP_CODE)
-    basis = is_marker if is_marker.any() else has_step
-    first_ns = spans["end_ns"][basis & (number < steps.start)].max(initial=-ALWAYS_NS)
-    last_ns = spans["start_ns"][basis & (number >= steps.stop)].min(initial=ALWAYS_NS)
-    is_chosen = (number >= steps.start) & (number < steps.stop)
-    is_between = ~has_step & (spans["start_ns"] >= first_ns) & (spans["start_ns"] < last_ns)
-    is_next = is_marker & ((spans["end_ns"] == first_ns) | (spans["start_ns"] == last_ns))
-    is_kept = is_chosen | is_between | is_next
+    bounds_ns = _bounds(contents, steps)
+    if bounds_ns is None:
+        return contents.in_memory()
+    kept: list[Columns] = []
+    others = np.empty(0, np.int32)
+    for spans in contents.blocks():
+        is_kept = _are_kept(spans, steps, bounds_ns)
+        kept.append(spans.where(is_kept))
+        numbers = spans["step"][~is_kept]
+        others = np.union1d(others, numbers[numbers >= 0]).astype(np.int32)
+    first_ns, last_ns = bounds_ns
     counters = contents.counters
     is_counted = np.where(
         counters["step"] >= 0,
@@ -51,11 +55,54 @@ def with_chosen_steps(contents: Contents, steps: StepRange | None) -> Contents:
     )
     return replace(
         contents,
-        spans=spans.where(is_kept),
+        spans=concatenated(kept),
+        long=None,
         counters=counters[is_counted],
-        unchosen_spans=int((~is_kept).sum()),
-        unchosen_steps=np.unique(number[has_step & ~is_kept]),
+        unchosen_spans=contents.span_count - sum(map(len, kept)),
+        unchosen_steps=others,
     )
+
+
+def _bounds(contents: Contents, steps: StepRange) -> tuple[int, int] | None:
+    """Return when the steps before the chosen ones ended and those after them began, None if no span has a step.
+
+    Where steps are marked, the markers state it.
+    """
+    of_markers, of_spans = _Bounds(), _Bounds()
+    for spans in contents.blocks():
+        has_step = spans["step"] >= 0
+        of_markers.add(spans, has_step & (spans["kind"] == STEP_CODE), steps)
+        of_spans.add(spans, has_step, steps)
+    found = of_markers if of_markers.is_known else of_spans
+    return (found.first_ns, found.last_ns) if found.is_known else None
+
+
+@dataclass
+class _Bounds:
+    is_known: bool = False
+    first_ns: int = -ALWAYS_NS
+    last_ns: int = ALWAYS_NS
+
+    def add(self, spans: Columns, chosen: npt.NDArray[np.bool_], steps: StepRange) -> None:
+        """Add the chosen ones of some spans."""
+        number = spans["step"]
+        self.is_known |= bool(chosen.any())
+        ends_ns = spans["end_ns"][chosen & (number < steps.start)]
+        starts_ns = spans["start_ns"][chosen & (number >= steps.stop)]
+        self.first_ns = int(ends_ns.max(initial=self.first_ns))
+        self.last_ns = int(starts_ns.min(initial=self.last_ns))
+
+
+def _are_kept(spans: Columns, steps: StepRange, bounds_ns: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return which spans belong to the chosen steps, or mark the steps next to them."""
+    number, (first_ns, last_ns) = spans["step"], bounds_ns
+    has_step = number >= 0
+    is_marker = has_step & (spans["kind"] == STEP_CODE)
+    is_chosen = (number >= steps.start) & (number < steps.stop)
+    is_between = ~has_step & (spans["start_ns"] >= first_ns) & (spans["start_ns"] < last_ns)
+    is_next = is_marker & ((spans["end_ns"] == first_ns) | (spans["start_ns"] == last_ns))
+    kept: npt.NDArray[np.bool_] = is_chosen | is_between | is_next
+    return kept
 
 
 def require_chosen_steps(processes: Iterable[Process], steps: StepRange | None) -> None:

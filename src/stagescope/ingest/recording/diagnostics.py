@@ -10,7 +10,6 @@ from stagescope.ingest.recording.coverage import MAX_NAMED, coverage_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.record import format as fmt
 from stagescope.vocabulary.durations import duration_text
-from stagescope.vocabulary.kinds import BY_CODE, COMPUTE, LANE_CODES, STEP_CODE
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from stagescope.ingest.recording.facts import Facts
     from stagescope.ingest.recording.frames import Contents
 
 OTHER_RECORDS = {
@@ -26,18 +26,16 @@ OTHER_RECORDS = {
     "raw_clock": "readings of the raw clock",
     "device_clock": "readings of the device's clock",
 }
-_IS_UNKNOWN = np.ones(256, np.bool_)
-_IS_UNKNOWN[[STEP_CODE, *BY_CODE]] = False
 STORED_MISSING = "spans that the process had stored are missing"
 
 
-def damage_of(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
+def damage_of(contents: Contents, facts: Facts, source: str, rank: int) -> Iterator[Diagnostic]:
     """Yield all faults of one process's recording: damage is an error, an unclean end a warning."""
     yield from gaps_of(contents, source, rank)
-    yield from _missing(contents, source, rank)
+    yield from _missing(contents, facts, source, rank)
     yield from _wrong_facts(contents, source, rank)
-    yield from _unknown(contents, source, rank)
-    yield from _launch_times(contents, source, rank)
+    yield from _unknown(contents, facts, source, rank)
+    yield from _launch_times(contents, facts, source, rank)
     yield from coverage_of(contents.header, source, rank)
 
 
@@ -84,7 +82,7 @@ def records_of(missing: Counter[str], source: str, rank: int | None) -> Iterator
             yield Diagnostic("error", surplus, source, rank, count=-count, code="records.surplus")
 
 
-def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
+def _missing(contents: Contents, facts: Facts, source: str, rank: int) -> Iterator[Diagnostic]:
     if contents.dropped_spans:
         text = "spans were dropped by the recorder: its buffer was full or the file could not be written"
         if len(contents.device_anchors):
@@ -99,7 +97,9 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
         if (count := contents.missing_records["spans"]) > 0:
             yield Diagnostic("error", STORED_MISSING, source, rank, count=count, code="spans.missing")
         text = "no end frame: the process was killed or is still running; its last half second may be missing"
-        yield Diagnostic("warning", text, source, rank, _last_record(contents), code="recording.no_end")
+        yield Diagnostic(
+            "warning", text, source, rank, _last_record(contents, facts), code="recording.no_end"
+        )
     elif (lost := contents.end.get("spans", 0) - contents.stored_spans) > 0:
         yield Diagnostic("error", STORED_MISSING, source, rank, count=lost, code="spans.missing")
     elif lost < 0:
@@ -109,15 +109,13 @@ def _missing(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
         yield Diagnostic("error", text, source, rank, count=-lost, code="spans.surplus")
 
 
-def _last_record(contents: Contents) -> str | None:
+def _last_record(contents: Contents, facts: Facts) -> str | None:
     """Return up to where a process recorded: its last span, with the step and the time since the start."""
-    spans = contents.spans
-    if not len(spans) or contents.unchosen_spans:
+    if facts.extent_ns is None or contents.unchosen_spans:
         return None
-    last = int(spans["end_ns"].argmax())
-    began_ns = int(contents.header.get("process_start_ns", spans["start_ns"].min()))
-    since_start = duration_text(max(0, int(spans["end_ns"][last]) - began_ns))
-    step = int(spans["step"][last])
+    first_ns, last_ns = facts.extent_ns
+    since_start = duration_text(max(0, last_ns - int(contents.header.get("process_start_ns", first_ns))))
+    step = facts.last_step
     return f"last span{f' in step {step}' if step >= 0 else ''}, {since_start} after the start"
 
 
@@ -130,7 +128,7 @@ def _wrong_facts(contents: Contents, source: str, rank: int) -> Iterator[Diagnos
         yield Diagnostic("error", text, source, rank, count=len(contents.wrong_facts), code="header.invalid")
 
 
-def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
+def _unknown(contents: Contents, facts: Facts, source: str, rank: int) -> Iterator[Diagnostic]:
     for frame_type, count in contents.unknown_frames.items():
         text = (
             f"{fmt.FRAME_NAMES[frame_type - 1]} frames have invalid content and were skipped"
@@ -138,15 +136,13 @@ def _unknown(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]
             else f"frames of type {frame_type} are unknown to this version of stagescope and were skipped"
         )
         yield Diagnostic("error", text, source, rank, count=count, code="frames.unknown")
-    names = np.concatenate([contents.spans["name"], contents.counters["name"]])
-    nameless = _without_name(names, contents.names)
+    nameless = facts.nameless + _without_name(contents.counters["name"], contents.names)
     if nameless:
         text = "spans or counters have names that are missing in the recording; they are shown by number"
         yield Diagnostic("error", text, source, rank, count=nameless, code="names.missing")
-    unknown = int(np.count_nonzero(_IS_UNKNOWN[contents.spans["kind"]]))
-    if unknown:
+    if facts.unknown_kinds:
         text = "spans of a kind unknown to this version of stagescope are shown as other"
-        yield Diagnostic("warning", text, source, rank, count=unknown, code="spans.unknown_kind")
+        yield Diagnostic("warning", text, source, rank, count=facts.unknown_kinds, code="spans.unknown_kind")
 
 
 def _without_name(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> int:
@@ -156,13 +152,12 @@ def _without_name(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> int
     return int((~known[np.minimum(numbers, len(known) - 1)]).sum())
 
 
-def _launch_times(contents: Contents, source: str, rank: int) -> Iterator[Diagnostic]:
+def _launch_times(contents: Contents, facts: Facts, source: str, rank: int) -> Iterator[Diagnostic]:
     """Yield a warning where device actions have host times, which are only the times of their launch."""
     device = str(contents.header.get("device") or "cpu")
-    actions = int((contents.spans["lane"] == LANE_CODES[COMPUTE]).sum())
-    if actions and not device.startswith("cpu") and not len(contents.device_anchors):
+    if facts.on_compute and not device.startswith("cpu") and not len(contents.device_anchors):
         text = f"actions on {device} were timed on the host: the times are those of the launch, not of the execution"
-        yield Diagnostic("warning", text, source, rank, count=actions, code="device.host_times")
+        yield Diagnostic("warning", text, source, rank, count=facts.on_compute, code="device.host_times")
 
 
 def device_notes(recordings: Iterable[Contents]) -> Iterator[Diagnostic]:

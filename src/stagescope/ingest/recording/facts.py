@@ -11,12 +11,23 @@ from stagescope.ingest.recording.values import SMALL_NUMBER
 from stagescope.ingest.stages import PLACED
 from stagescope.model.collectives import KINDS as COLLECTIVE_KINDS
 from stagescope.record.format import NONE
-from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, PLAIN_TRANSFERS, RECEIVES, SENDS, STEP_CODE
+from stagescope.vocabulary.kinds import (
+    ACTION_KINDS,
+    BY_CODE,
+    BY_NAME,
+    COMPUTE,
+    LANE_CODES,
+    PLAIN_TRANSFERS,
+    RECEIVES,
+    SENDS,
+    STEP_CODE,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from stagescope.ingest.recording.frames import Columns, Contents
+    from stagescope.ingest.recording.columns import Columns
+    from stagescope.ingest.recording.frames import Contents
 
     Ints = npt.NDArray[np.int32]
 
@@ -34,6 +45,8 @@ IS_ACTION, IS_PLAIN = of_kinds(*ACTION_KINDS), of_kinds(*PLAIN_TRANSFERS)
 IS_COLLECTIVE = of_kinds(*COLLECTIVE_KINDS)
 IS_PLACED = of_kinds(*PLACED)
 IS_TRANSFER = of_kinds(*SENDS, *RECEIVES)
+IS_UNKNOWN = np.ones(256, np.bool_)
+IS_UNKNOWN[[STEP_CODE, *BY_CODE]] = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,9 @@ class Facts:
     `steps` are the numbers of its steps that were completed, of those with spans where nothing marks steps. `labels`
     has for each pipeline that a step names the time of its steps and their numbers, in the order of the first ones.
     `extent_ns` is from the first start to the last end, None without spans, and `peers` are the ranks that it exchanged
-    activations or gradients with.
+    activations or gradients with. `last_step` is the step of the span that ended last, NONE without one; `nameless`,
+    `unknown_kinds` and `on_compute` count spans whose name the recording lacks, those of unknown kinds, and those in
+    the lane of computations.
     """
 
     spans: int
@@ -55,28 +70,81 @@ class Facts:
     has_steps: bool
     has_plain_transfers: bool
     has_open_stages: bool
+    last_step: int
+    nameless: int
+    unknown_kinds: int
+    on_compute: int
 
 
 def facts_of(contents: Contents) -> Facts:
     """Return the facts about the spans of a recording."""
-    spans = contents.spans
-    kind, step = spans["kind"], spans["step"]
-    count_of_kind = np.bincount(kind, minlength=len(IS_ACTION))
-    is_marker = kind == STEP_CODE
-    numbers = step[is_marker] if is_marker.any() else step[step >= 0]
-    extent_ns = (int(spans["start_ns"].min()), int(spans["end_ns"].max())) if len(spans) else None
-    is_transfer = IS_TRANSFER[kind] & (spans["peer"] != NONE)
-    return Facts(
-        spans=len(spans),
-        actions=int(count_of_kind[IS_ACTION].sum()),
-        steps=np.unique(numbers),
-        labels=_labels_of(spans, is_marker, contents.names),
-        extent_ns=extent_ns,
-        peers=_distinct(spans["peer"][is_transfer]),
-        has_steps=bool((~is_marker & (step != NONE)).any()),
-        has_plain_transfers=bool(count_of_kind[IS_PLAIN].any()),
-        has_open_stages=bool((are_placed(spans) & (spans["stage"] == NONE)).any()),
-    )
+    found = _Found(contents.names)
+    for spans in contents.blocks():
+        found.add(spans)
+    return found.facts()
+
+
+class _Found:
+    """What was found in the spans of one recording so far."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self._names = names
+        self._is_named = np.zeros(max(names, default=0) + 2, np.bool_)
+        self._is_named[[0, *names]] = True
+        self._count_of_kind = np.zeros(256, np.int64)
+        self._marked = self._stepped = self._peers = np.empty(0, np.int32)
+        self._labels: dict[str, tuple[int, Ints]] = {}
+        self._first_ns, self._last_ns, self._last_step = FAR_NS, -FAR_NS, NONE
+        self._nameless = self._on_compute = 0
+        self._has_steps = self._has_open_stages = False
+
+    def add(self, spans: Columns) -> None:
+        """Add a part of the spans."""
+        if not len(spans):
+            return
+        kind, step = spans["kind"], spans["step"]
+        self._count_of_kind += np.bincount(kind, minlength=256)
+        is_marker = kind == STEP_CODE
+        if is_marker.any():
+            self._marked = _union(self._marked, step[is_marker])
+            _add_labels(self._labels, spans, is_marker, self._names)
+        elif not len(self._marked):
+            self._stepped = _union(self._stepped, step[step >= 0])
+        self._peers = _union(
+            self._peers, _distinct(spans["peer"][IS_TRANSFER[kind] & (spans["peer"] != NONE)])
+        )
+        last = int(spans["end_ns"].argmax())
+        self._first_ns = min(self._first_ns, int(spans["start_ns"].min()))
+        if spans["end_ns"][last] > self._last_ns:
+            self._last_ns, self._last_step = int(spans["end_ns"][last]), int(step[last])
+        self._nameless += int((~self._is_named[np.minimum(spans["name"], len(self._is_named) - 1)]).sum())
+        self._on_compute += int((spans["lane"] == LANE_CODES[COMPUTE]).sum())
+        self._has_steps |= bool((~is_marker & (step != NONE)).any())
+        self._has_open_stages |= bool((are_placed(spans) & (spans["stage"] == NONE)).any())
+
+    def facts(self) -> Facts:
+        """Return the facts about all spans."""
+        spans = int(self._count_of_kind.sum())
+        return Facts(
+            spans=spans,
+            actions=int(self._count_of_kind[IS_ACTION].sum()),
+            steps=self._marked if len(self._marked) else self._stepped,
+            labels=self._labels,
+            extent_ns=(self._first_ns, self._last_ns) if spans else None,
+            peers=self._peers,
+            has_steps=self._has_steps,
+            has_plain_transfers=bool(self._count_of_kind[IS_PLAIN].any()),
+            has_open_stages=self._has_open_stages,
+            last_step=self._last_step,
+            nameless=self._nameless,
+            unknown_kinds=int(self._count_of_kind[IS_UNKNOWN].sum()),
+            on_compute=self._on_compute,
+        )
+
+
+def _union(known: Ints, more: Ints) -> Ints:
+    """Return the distinct ones of sorted and other numbers, sorted."""
+    return np.unique(np.concatenate([known, more]) if len(known) else more)
 
 
 def _distinct(numbers: Ints) -> Ints:
@@ -95,18 +163,19 @@ def are_placed(spans: Columns) -> npt.NDArray[np.bool_]:
     return placed
 
 
-def _labels_of(
-    spans: Columns, is_marker: npt.NDArray[np.bool_], names: dict[int, str]
-) -> dict[str, tuple[int, Ints]]:
-    """Return the time and the numbers of the steps of each pipeline that they name."""
+def _add_labels(
+    found: dict[str, tuple[int, Ints]],
+    spans: Columns,
+    is_marker: npt.NDArray[np.bool_],
+    names: dict[int, str],
+) -> None:
+    """Add the time and the numbers of the steps of each pipeline that they name."""
     named = np.flatnonzero(is_marker & (spans["name"] > 0))
     numbers, first, label = np.unique(spans["name"][named], return_index=True, return_inverse=True)
     times_ns = (spans["end_ns"] - spans["start_ns"])[named]
-    found: dict[str, tuple[int, Ints]] = {}
     for place in np.argsort(first):
         own = label == place
         name = names.get(int(numbers[place]), f"pipeline {numbers[place]}")
         time_ns, steps = found.get(name, (0, np.empty(0, np.int32)))
         own_ns = sum(times_ns[own].tolist())  # whose sum may not fit 64 bits where they are damaged
         found[name] = time_ns + own_ns, np.union1d(steps, spans["step"][named][own]).astype(np.int32)
-    return found

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stagescope.ingest.recording.columns import SPAN_DTYPE
 from stagescope.ingest.recording.frames import (
     ANCHOR_DTYPE,
     RECORD_BYTES,
-    SPAN_DTYPE,
     Contents,
     take_facts,
     take_records,

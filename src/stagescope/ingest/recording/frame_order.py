@@ -6,21 +6,31 @@ numbers, come from a copy of a part of the file: used again, their spans would c
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.record.format import RECORDS
 
 if TYPE_CHECKING:
     from stagescope.record.format import Frame
 
+    Payload = memoryview | bytes
+
 BEGINNING_BYTES = 72
 """Frames are compared as a whole only if they begin with the same record, which contains a timestamp."""
 
 STATED = ("file_frames", "file_records")
 """What HEADER and END frames state: the frames and the records of each kind before them in their file."""
+
+
+class _Known(NamedTuple):
+    """A frame that was accepted: its type, and its payload or the digest of that."""
+
+    type: int
+    payload: Payload
 
 
 class FrameOrder:
@@ -33,27 +43,39 @@ class FrameOrder:
     def __init__(self) -> None:
         self.repeated = 0
         self.contradictory = 0
-        self._by_number: dict[int, Frame] = {}
+        self._by_number: dict[int, _Known] = {}
         self._used: list[tuple[int, int, int]] = []
         self._stated: list[tuple[int, dict[str, Any]]] = []
-        self._by_beginning: defaultdict[tuple[int, bytes], list[Frame]] = defaultdict(list)
+        self._by_beginning: defaultdict[tuple[int, bytes], list[_Known]] = defaultdict(list)
+        self._has_payloads = True
 
     def accepts(self, frame: Frame, *, has_records: bool) -> bool:
         """Return whether a frame is new. Only frames that have records may not be repeated under another number."""
-        known = self._by_number.setdefault(frame.sequence, frame)
-        if known is not frame:
-            is_copy = (known.type, known.payload) == (frame.type, frame.payload)
+        own = _Known(frame.type, frame.payload if self._has_payloads else _digest(frame.payload))
+        known = self._by_number.setdefault(frame.sequence, own)
+        if known is not own:
+            is_copy = known == own
             self.repeated += is_copy
             self.contradictory += not is_copy
             return False
         if has_records and len(frame.payload):
             alike = self._by_beginning[frame.type, bytes(frame.payload[:BEGINNING_BYTES])]
-            if any(other.payload == frame.payload for other in alike):
+            if own in alike:
                 self.repeated += 1
                 return False
-            alike.append(frame)
+            alike.append(own)
         self._used.append((frame.sequence, frame.type, len(frame.payload)))
         return True
+
+    def forget_payloads(self) -> None:
+        """Compare frames by digests of their payloads from now on, so that these need no memory."""
+        if not self._has_payloads:
+            return
+        self._has_payloads = False
+        light = {id(each): each._replace(payload=_digest(each.payload)) for each in self._by_number.values()}
+        self._by_number = {number: light[id(each)] for number, each in self._by_number.items()}
+        for alike in self._by_beginning.values():
+            alike[:] = [light[id(each)] for each in alike]
 
     @property
     def missing(self) -> int:
@@ -84,6 +106,10 @@ class FrameOrder:
                 if abs(missing := stated - found[name][place]) > abs(largest[name]):
                     largest[name] = missing
         return largest
+
+
+def _digest(payload: Payload) -> bytes:
+    return hashlib.sha256(payload).digest()
 
 
 def _counts_of(facts: dict[str, Any]) -> dict[str, int]:

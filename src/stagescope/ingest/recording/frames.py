@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stagescope.ingest.recording.columns import (
+    SPAN_DTYPE,
+    Columns,
+    concatenated,
+    no_columns,
+    split_columns,
+)
 from stagescope.ingest.recording.frame_order import STATED, FrameOrder
 from stagescope.ingest.recording.header import MAX_NUMBER, checked_header
+from stagescope.ingest.recording.long_spans import LongSpans, SpansInFile
 from stagescope.ingest.recording.values import storable
 from stagescope.record import format as fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
-SPAN_DTYPE = np.dtype(list(fmt.SPAN_FIELDS))
 ANCHOR_DTYPE = np.dtype(list(fmt.ANCHOR_FIELDS))
 DEVICE_ANCHOR_DTYPE = np.dtype(list(fmt.DEVICE_ANCHOR_FIELDS))
 RAW_ANCHOR_DTYPE = np.dtype(list(fmt.RAW_ANCHOR_FIELDS))
@@ -36,41 +44,8 @@ RECORD_BYTES = {
 MAX_NAME_NUMBER = 2**24
 """Numbers of names index an array; the recorder stops at 2**14."""
 
-BLOCK_BYTES = 64 * 2**10
 STAYING = ("control", "threads")
 """Keys of a STATE frame that stay valid until another one has them."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Fields of SPANS records as one contiguous array each."""
-
-    arrays: dict[str, npt.NDArray[Any]]
-    height: int
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """Return one column."""
-        return self.arrays[name]
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return self.height
-
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Columns:
-        """Return the records for which `chosen` is true."""
-        if chosen.all():
-            return self
-        return Columns({name: column[chosen] for name, column in self.arrays.items()}, int(chosen.sum()))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # One process gets the surveys of all recordings, whose empty arrays would take 10 kB each, twice.
-        return (Columns, (self.arrays, self.height)) if self.height else (no_columns, ())
-
-
-@cache
-def no_columns() -> Columns:
-    """Return the columns of no records."""
-    return split_columns([])
 
 
 @dataclass
@@ -79,7 +54,8 @@ class Contents:
 
     `header` is checked; `wrong_facts` describes what was removed from it. `state` is the last STATE frame, as it was
     written, with the last answer to a request and the stacks. `unchosen_spans` and `unchosen_steps` are those that were
-    not asked for (chosen_steps.py). `repeated_frames`, `contradictory_frames` and
+    not asked for (chosen_steps.py). `long` has the spans of a long recording, which stay in its files; `spans` is empty
+    then. `repeated_frames`, `contradictory_frames` and
     `missing_records` (negative: surplus) are explained in frame_order.py.
     """
 
@@ -93,6 +69,7 @@ class Contents:
     unchosen_spans: int = 0
     unchosen_steps: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     spans: Columns = field(default_factory=no_columns)
+    long: LongSpans | None = None
     anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ANCHOR_DTYPE))
     device_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, DEVICE_ANCHOR_DTYPE))
     raw_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, RAW_ANCHOR_DTYPE))
@@ -109,7 +86,31 @@ class Contents:
     @property
     def stored_spans(self) -> int:
         """Number of spans in the file, also of steps that were not asked for."""
-        return len(self.spans) + self.unchosen_spans
+        return self.span_count + self.unchosen_spans
+
+    @property
+    def span_count(self) -> int:
+        """Number of spans."""
+        return len(self.spans) if self.long is None else len(self.long)
+
+    def blocks(self) -> Iterator[Columns]:
+        """Yield the spans a part at a time; those in memory all at once, also if there are none.
+
+        Raises InputError if a file with spans of a long recording has changed or cannot be read.
+        """
+        return (self.spans if self.long is None else self.long).blocks()
+
+    def in_memory(self) -> Contents:
+        """Return the content with all spans in memory."""
+        return (
+            self if self.long is None else replace(self, spans=concatenated(list(self.blocks())), long=None)
+        )
+
+    def with_changed_spans(self, change: Callable[[Columns], Columns], count: int) -> Contents:
+        """Return the content with other spans: what `change` makes of each block, `count` in total."""
+        if self.long is None:
+            return replace(self, spans=change(self.spans))
+        return replace(self, long=self.long.changed(change, count))
 
 
 def read_contents(data: bytes) -> Contents:
@@ -117,20 +118,29 @@ def read_contents(data: bytes) -> Contents:
 
     Later HEADER frames extend earlier ones. `lost_frames` counts the sequence numbers missing between the frames found.
     """
+    return _contents_of((data,), None)
+
+
+def read_long_contents(path: Path, blocks: Iterable[bytes], most_spans: int) -> Contents:
+    """Return the content of a file that is read in blocks, as read_contents does; more than `most_spans` stay in it."""
+    return _contents_of(blocks, (path, most_spans))
+
+
+def _contents_of(blocks: Iterable[bytes], long: tuple[Path, int] | None) -> Contents:
     order = FrameOrder()
     contents = Contents()
-    payloads: dict[int, list[memoryview]] = {frame_type: [] for frame_type in RECORD_BYTES}
+    kept = _Payloads(*(long or (None, sys.maxsize)))
     checksum = hashlib.sha256()
-    for item in fmt.scan_frames(data):
+    for item in fmt.scan_blocks(blocks):
         if isinstance(item, fmt.Gap):
             contents.gaps.append(item)
             continue
         contents.frames += 1
         checksum.update(item.crc.to_bytes(4, "little"))
-        if not order.accepts(item, has_records=item.type in payloads):
+        if not order.accepts(item, has_records=item.type in RECORD_BYTES):
             continue
-        if item.type in payloads and len(item.payload) % RECORD_BYTES[item.type] == 0:
-            payloads[item.type].append(item.payload)
+        if item.type in RECORD_BYTES and len(item.payload) % RECORD_BYTES[item.type] == 0:
+            kept.add(item, order)
         elif not take_facts(contents, item, order.states):
             contents.unknown_frames[item.type] += 1
     contents.missing_records = order.differences()
@@ -139,8 +149,53 @@ def read_contents(data: bytes) -> Contents:
     contents.contradictory_frames = order.contradictory
     contents.checksum = checksum.digest()
     contents.header, contents.wrong_facts = checked_header(contents.header)
-    take_records(contents, payloads)
+    take_records(contents, kept.of_type)
+    contents.long = kept.long
     return contents
+
+
+class _Payloads:
+    """Payloads of frames with records; those of more spans than `most_spans` stay in the file, at `places`."""
+
+    def __init__(self, path: Path | None, most_spans: int) -> None:
+        self.of_type: dict[int, list[memoryview]] = {frame_type: [] for frame_type in RECORD_BYTES}
+        self._path = path
+        self._most_bytes = most_spans * SPAN_DTYPE.itemsize
+        self._places: list[tuple[int, int]] = []
+        self._spans_bytes = 0
+        self._is_long = False
+
+    @property
+    def long(self) -> LongSpans | None:
+        """The spans that stay in the file, None if all are among the payloads."""
+        if not self._is_long or self._path is None:
+            return None
+        return LongSpans(
+            (SpansInFile(self._path, tuple(self._places)),), self._spans_bytes // SPAN_DTYPE.itemsize
+        )
+
+    def add(self, frame: fmt.Frame, order: FrameOrder) -> None:
+        """Keep the payload of a frame that `order` has accepted."""
+        if frame.type != fmt.SPANS:
+            self.of_type[frame.type].append(_own_copy(frame.payload) if self._is_long else frame.payload)
+            return
+        size_bytes = len(frame.payload)
+        self._spans_bytes += size_bytes
+        if self._path is not None:
+            self._places.append((frame.offset + fmt.HEAD.size, size_bytes))
+        if not self._is_long and self._spans_bytes > self._most_bytes:
+            self._is_long = True
+            order.forget_payloads()
+            self.of_type[fmt.SPANS] = []
+            for payloads in self.of_type.values():
+                payloads[:] = map(_own_copy, payloads)
+        if not self._is_long:
+            self.of_type[fmt.SPANS].append(frame.payload)
+
+
+def _own_copy(payload: memoryview) -> memoryview:
+    """Return a payload that does not keep the block of its file in memory."""
+    return memoryview(bytes(payload))
 
 
 def with_earlier(earlier: Contents, last: Contents) -> Contents:
@@ -225,35 +280,3 @@ def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_NUMBER:
         raise ValueError("expected a count")
     return value
-
-
-def split_columns(payloads: Sequence[memoryview]) -> Columns:
-    """Return the records of all payloads as columns.
-
-    Works in blocks that stay in the processor's cache: one pass over the file's bytes, without a second copy of all
-    records, which would cost more than everything else together.
-    """
-    count = sum(map(len, payloads)) // SPAN_DTYPE.itemsize
-    fields = {name: SPAN_DTYPE[name] for name in SPAN_DTYPE.names or () if name != "reserved"}
-    columns = Columns({name: np.empty(count, dtype) for name, dtype in fields.items()}, count)
-    filled = 0
-    for block in _blocks(payloads):
-        records = np.frombuffer(block, SPAN_DTYPE)
-        for name, column in columns.arrays.items():
-            column[filled : filled + len(records)] = records[name]
-        filled += len(records)
-    return columns
-
-
-def _blocks(payloads: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the payloads in order, with small ones joined."""
-    pending: list[memoryview] = []
-    pending_bytes = 0
-    for payload in payloads:
-        pending.append(payload)
-        pending_bytes += len(payload)
-        if pending_bytes >= BLOCK_BYTES:
-            yield pending[0] if len(pending) == 1 else b"".join(pending)
-            pending, pending_bytes = [], 0
-    if pending:
-        yield b"".join(pending)

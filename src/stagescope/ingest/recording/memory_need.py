@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.record import format as fmt
 from stagescope.record.format import SUFFIX
-from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
     from stagescope.vocabulary.steps import StepRange
@@ -24,16 +22,6 @@ def require_memory(paths: Iterable[Path], steps: StepRange | None) -> None:
     """
     if steps is None:
         require_memory_for(sum(_size_bytes(path) for path in paths if path.suffix == SUFFIX) // fmt.SPAN.size)
-
-
-def require_memory_one_by_one(recordings: Sequence[Sequence[Path]], steps: StepRange | None) -> None:
-    """Raise InputError, about all recordings, if one of them needs more memory than there is: each is read alone."""
-    largest = max(recordings, key=lambda paths: sum(map(_size_bytes, paths)), default=())
-    try:
-        require_memory(largest, steps)
-    except InputError:
-        require_memory(chain.from_iterable(recordings), steps)
-        raise
 
 
 def _size_bytes(path: Path) -> int:

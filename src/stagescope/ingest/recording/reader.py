@@ -25,7 +25,7 @@ from stagescope.ingest.recording.counters import counters_of
 from stagescope.ingest.recording.decisions import Decisions, decide
 from stagescope.ingest.recording.diagnostics import damage_of
 from stagescope.ingest.recording.facts import facts_of
-from stagescope.ingest.recording.frames import Contents, read_contents
+from stagescope.ingest.recording.frames import Contents, read_contents, read_long_contents
 from stagescope.ingest.recording.leading_loads import without_leading_loads
 from stagescope.ingest.recording.marked_messages import merge_marked
 from stagescope.ingest.recording.marked_steps import divide_into_steps
@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from stagescope.vocabulary.steps import StepRange
+
+BYTES_OF_BLOCK = 8 << 20
+SPANS_IN_MEMORY = 1_000_000
+"""More spans of one file stay there where their content is needed a part at a time; a span takes 275 bytes of memory.
+"""
 
 RANK_IN_NAME = re.compile(r"rank-?(\d+)")
 """Where a header is damaged, the rank is taken from the file name: rank-00003.sscope, or formerly rank00003-7.sscope.
@@ -175,8 +180,9 @@ def known_processes(
             lost.append(omitted)
         else:
             inside, outside = within_recording(contents, str(path), rank)
-            found = (*notes, *outside, *damage_of(inside, str(path), rank))
-            processes.append(Process(rank, str(path), inside, facts_of(inside), notes=found))
+            facts = facts_of(inside)
+            found = (*notes, *outside, *damage_of(inside, facts, str(path), rank))
+            processes.append(Process(rank, str(path), inside, facts, notes=found))
     return sorted(processes, key=lambda process: process.rank), lost
 
 
@@ -200,10 +206,18 @@ def _rank_of(path: Path, contents: Contents) -> int | None:
     return rank
 
 
-def part_of(path: Path, *, steps: StepRange | None = None) -> Part | Path:
-    """Return the content of a file; the path if the file is gone: a running process deletes its oldest segments."""
+def part_of(path: Path, *, steps: StepRange | None = None, most_spans: int | None = None) -> Part | Path:
+    """Return the content of a file; the path if the file is gone: a running process deletes its oldest segments.
+
+    Of `steps` if there are any. More than `most_spans` stay in the file.
+    """
     try:
-        return Part(path, with_chosen_steps(read_contents(_bytes_of(path)), steps))
+        if steps is None and most_spans is None:
+            return Part(path, read_contents(_bytes_of(path)))
+        with open_stream(path) as stream:
+            blocks = iter(partial(stream.read, BYTES_OF_BLOCK), b"")
+            contents = read_long_contents(path, blocks, SPANS_IN_MEMORY if most_spans is None else most_spans)
+        return Part(path, with_chosen_steps(contents, steps))
     except InputError:
         if os.path.lexists(path):
             raise

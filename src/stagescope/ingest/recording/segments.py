@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stagescope.ingest.recording.columns import concatenated, no_columns
 from stagescope.ingest.recording.diagnostics import STORED_MISSING, gaps_of
-from stagescope.ingest.recording.frames import Columns, Contents
+from stagescope.ingest.recording.frames import Contents
+from stagescope.ingest.recording.long_spans import joined_spans
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.sizes import size_text
@@ -142,13 +144,17 @@ def _joined(row: list[Part]) -> Part:
     """Return the files as one recording; `_notes` reports the gaps in the earlier files."""
     all_contents = [part.contents for part in row]
     last = all_contents[-1]
+    is_long = any(contents.long for contents in all_contents)
     joined = Contents(
         end=last.end and {**last.end, "spans": last.end["spans"] - row[0].records_before},
         dropped_spans=max(contents.dropped_spans for contents in all_contents),
         dropped_counters=max(contents.dropped_counters for contents in all_contents),
         unchosen_spans=sum(contents.unchosen_spans for contents in all_contents),
         unchosen_steps=np.concatenate([contents.unchosen_steps for contents in all_contents]),
-        spans=_concatenated([contents.spans for contents in all_contents]),
+        spans=no_columns() if is_long else concatenated([contents.spans for contents in all_contents]),
+        long=joined_spans([contents.long or contents.spans for contents in all_contents])
+        if is_long
+        else None,
         anchors=np.concatenate([contents.anchors for contents in all_contents]),
         device_anchors=np.concatenate([contents.device_anchors for contents in all_contents]),
         raw_anchors=np.concatenate([contents.raw_anchors for contents in all_contents]),
@@ -166,13 +172,6 @@ def _joined(row: list[Part]) -> Part:
         joined.names |= contents.names
         joined.unknown_frames += contents.unknown_frames
     return Part(row[-1].path, joined)
-
-
-def _concatenated(tables: list[Columns]) -> Columns:
-    names = tables[0].arrays
-    return Columns(
-        {name: np.concatenate([table[name] for table in tables]) for name in names}, sum(map(len, tables))
-    )
 
 
 def _bounds_text(header: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from stagescope.ingest.recording.frames import Columns
+    from stagescope.ingest.recording.columns import Columns
 
 NUMBERS = ("step", "stage", "chunk", "microbatch", "pair", "peer", "bytes")
 TIMES = ("start_ns", "end_ns")

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stagescope.ingest.recording.columns import no_columns
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-    from stagescope.ingest.recording.frames import Columns, Contents
+    from stagescope.ingest.recording.columns import Columns
+    from stagescope.ingest.recording.frames import Contents
     from stagescope.ingest.recording.process import Process
 
 FOREVER_NS = 2**63 - 1
@@ -28,22 +31,39 @@ def first_steps(processes: Sequence[Process], count: int) -> tuple[int, ...]:
     return tuple(int(step) for step in steps[places[1:]])
 
 
-def sliced(contents: Contents, firsts: Sequence[int]) -> Iterator[Contents]:
-    """Yield the content of each slice of a recording: one more than the first steps that divide it.
+class Slices:
+    """The content of a recording divided by steps: a slice more than the first steps that divide it."""
 
-    Each has all readings of clocks.
-    """
-    spans, counters = contents.spans, contents.counters
-    begun_ns = [_begin_ns(spans, first) for first in firsts]
-    of_span = _slices(spans["step"], spans["start_ns"], firsts, begun_ns)
-    of_counter = _slices(counters["step"], counters["time_ns"], firsts, begun_ns)
-    for number in range(len(firsts) + 1):
-        yield replace(contents, spans=spans.where(of_span == number), counters=counters[of_counter == number])
+    def __init__(self, contents: Contents, firsts: Sequence[int]) -> None:
+        self._contents = contents
+        self._firsts = firsts
+        self._begun_ns = _begun_ns(contents, firsts)
+
+    def spans(self) -> Iterator[tuple[int, Columns]]:
+        """Yield parts of the spans in order, each with the number of its slice."""
+        for block in self._contents.blocks():
+            numbers = _slices(block["step"], block["start_ns"], self._firsts, self._begun_ns)
+            for number in np.unique(numbers).tolist():
+                yield number, block.where(numbers == number)
+
+    def others(self) -> Iterator[Contents]:
+        """Yield the content of each slice without its spans; each has all readings of clocks."""
+        counters = self._contents.counters
+        numbers = _slices(counters["step"], counters["time_ns"], self._firsts, self._begun_ns)
+        for number in range(len(self._firsts) + 1):
+            own = counters[numbers == number]
+            yield replace(self._contents, spans=no_columns(), long=None, counters=own)
 
 
-def _begin_ns(spans: Columns, first: int) -> int:
-    """Return when the first of the steps from `first` on began."""
-    return int(spans["start_ns"][spans["step"] >= first].min(initial=FOREVER_NS))
+def _begun_ns(contents: Contents, firsts: Sequence[int]) -> list[int]:
+    """Return when the first of the steps from each of `firsts` on began."""
+    begun_ns = np.full(len(firsts) + 1, FOREVER_NS, np.int64)  # of the steps of each slice
+    for spans in contents.blocks():
+        has_step = spans["step"] >= 0
+        number = np.searchsorted(np.array(firsts, np.int64), spans["step"][has_step], side="right")
+        np.minimum.at(begun_ns, number, spans["start_ns"][has_step])
+    from_then_on: npt.NDArray[np.int64] = np.minimum.accumulate(begun_ns[::-1])[::-1]
+    return [int(each) for each in from_then_on[1:]]
 
 
 def _slices(

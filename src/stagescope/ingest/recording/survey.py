@@ -7,6 +7,7 @@ damage, facts about its spans (facts.py), and the few spans that show which stag
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -14,11 +15,12 @@ import numpy as np
 import polars as pl
 
 from stagescope.ingest.recording import errors
+from stagescope.ingest.recording.columns import Columns, no_columns
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.decisions import Decisions, decide
 from stagescope.ingest.recording.facts import IS_ACTION, IS_COLLECTIVE, are_placed, of_kinds
-from stagescope.ingest.recording.frames import Columns, Contents, no_columns
 from stagescope.ingest.recording.reader import (
+    SPANS_IN_MEMORY,
     contents_by_source,
     known_processes,
     part_of,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from stagescope.ingest.reader import ReadOptions
+    from stagescope.ingest.recording.frames import Contents
     from stagescope.ingest.recording.process import Process
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
@@ -118,7 +121,8 @@ def survey(files: Files) -> Survey:
     collectives: list[Records] = []
     evidence: list[Records] = []
     for recording in batches(files.paths, 1):  # one after the other, so that only one is in memory
-        own = [(path, outcome_of(part_of, path)) for path in recording.paths]
+        read = partial(part_of, most_spans=SPANS_IN_MEMORY)
+        own = [(path, outcome_of(read, path)) for path in recording.paths]
         outcomes += [(path, _light_outcome(outcome)) for path, outcome in own]
         parts = [part for path, part in own if isinstance(part, Part) and path not in files.copies]
         found, lost = known_processes(parts)
@@ -185,14 +189,15 @@ def decide_surveyed(
     )
 
 
-def contents_of(process: Process, files: Files) -> Contents:
-    """Return the content of a recording that was surveyed, with its spans.
+def contents_of(process: Process, files: Files, most_spans: int | None = None) -> Contents:
+    """Return the content of a recording that was surveyed, with its spans; more than `most_spans` of a file stay there.
 
     Raises InputError if it has changed since.
     """
-    parts = [part for path in files.paths if isinstance(part := part_of(path), Part)]
+    read = (part_of(path, most_spans=most_spans) for path in files.paths)
+    parts = [part for part in read if isinstance(part, Part)]
     again = contents_by_source(parts).get(process.source)
-    if again is None or len(again.spans) != process.facts.spans:
+    if again is None or again.span_count != process.facts.spans:
         raise errors.changed_meanwhile(process.source)
     return again
 
@@ -242,6 +247,7 @@ def _light(contents: Contents) -> Contents:
     return replace(
         contents,
         spans=no_columns(),
+        long=None,
         counters=contents.counters[:0],
         names={},
         state={},
@@ -251,14 +257,20 @@ def _light(contents: Contents) -> Contents:
 
 def _different_collectives(process: Process) -> list[Records]:
     """Return the collectives of a recording, one of those alike: it may have millions of them."""
-    spans = process.contents.spans
-    own = np.flatnonzero(IS_COLLECTIVE[spans["kind"]] & (spans["name"] > 0))
-    if not len(own):
-        return []
-    name, kind = spans["name"][own].astype(np.int64), spans["kind"][own].astype(np.int64)
-    is_large, has_step = spans["bytes"][own] > MOST_BYTES_OF_VALUES, spans["step"][own] != NONE
-    _, first = np.unique((((name << 8) | kind) << 2) | (2 * is_large + has_step), return_index=True)
-    return [_records(process, own[np.sort(first)])]
+    found: list[Records] = []
+    known = np.empty(0, np.int64)
+    for spans in process.contents.blocks():
+        own = np.flatnonzero(IS_COLLECTIVE[spans["kind"]] & (spans["name"] > 0))
+        if not len(own):
+            continue
+        name, kind = spans["name"][own].astype(np.int64), spans["kind"][own].astype(np.int64)
+        is_large, has_step = spans["bytes"][own] > MOST_BYTES_OF_VALUES, spans["step"][own] != NONE
+        numbers, first = np.unique((((name << 8) | kind) << 2) | (2 * is_large + has_step), return_index=True)
+        is_new = ~np.isin(numbers, known)
+        if is_new.any():
+            known = np.union1d(known, numbers)
+            found.append(_records(process, spans, own[np.sort(first[is_new])]))
+    return found
 
 
 def _groups_of(collectives: pl.DataFrame) -> pl.DataFrame:
@@ -275,19 +287,28 @@ def _evidence(process: Process) -> list[Records]:
     """Return the spans that `find_placement` needs: nothing where every span has its stage."""
     if not process.facts.has_open_stages:
         return []
-    spans = process.contents.spans
-    is_action = IS_ACTION[spans["kind"]]
-    is_open = are_placed(spans) & (spans["stage"] == NONE)
-    chosen = IS_FIRST_MICROBATCH[spans["kind"]] & (spans["microbatch"] == 0)
-    for each in (is_action, is_open, is_action & is_open & (spans["microbatch"] != NONE)):
-        chosen[np.flatnonzero(each)[:1]] = True
-    others = np.flatnonzero(spans["kind"] != STEP_CODE)
-    chosen[others[spans["chunk"][others].argmax()]] = True
-    return [_records(process, np.flatnonzero(chosen))]
+    found: list[Records] = []
+    is_known = np.zeros(3, np.bool_)
+    most_chunk = -np.inf
+    for spans in process.contents.blocks():
+        is_action = IS_ACTION[spans["kind"]]
+        is_open = are_placed(spans) & (spans["stage"] == NONE)
+        chosen = IS_FIRST_MICROBATCH[spans["kind"]] & (spans["microbatch"] == 0)
+        for place, each in enumerate(
+            (is_action, is_open, is_action & is_open & (spans["microbatch"] != NONE))
+        ):
+            if not is_known[place]:
+                chosen[np.flatnonzero(each)[:1]] = True
+                is_known[place] = each.any()
+        others = np.flatnonzero(spans["kind"] != STEP_CODE)
+        if len(others) and (chunk := int(spans["chunk"][others].max())) > most_chunk:
+            most_chunk = chunk
+            chosen[others[spans["chunk"][others].argmax()]] = True
+        found.append(_records(process, spans, np.flatnonzero(chosen)))
+    return found
 
 
-def _records(process: Process, rows: npt.NDArray[np.intp]) -> Records:
+def _records(process: Process, spans: Columns, rows: npt.NDArray[np.intp]) -> Records:
     """Return some records of a process, on its own clock."""
-    arrays = {name: column[rows] for name, column in process.contents.spans.arrays.items()}
-    own = Columns(arrays, len(rows))
+    own = Columns({name: column[rows] for name, column in spans.arrays.items()}, len(rows))
     return Records(own, np.arange(len(rows)), process.rank, process.contents.names, 0)

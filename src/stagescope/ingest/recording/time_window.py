@@ -7,18 +7,20 @@ process was recording.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagescope.ingest.plausible_times import LARGEST_PART, MAX_NS, Interval, plausible_interval
+from stagescope.ingest.plausible_times import LARGEST_PART, MAX_NS, Interval, Moments, plausible_interval
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from stagescope.ingest.recording.frames import Columns, Contents
+    from stagescope.ingest.recording.columns import Columns
+    from stagescope.ingest.recording.frames import Contents
 
 EARLY_NS = 60 * 10**9
 """Device clocks are converted with errors far below this."""
@@ -38,23 +40,14 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
 
     A wait outside of it becomes unknown, and the span is kept.
     """
-    spans = contents.spans
     anchors = _consistent(contents.anchors[_are_sane(contents.anchors, ("monotonic_ns", "realtime_ns"))])
-    moments = [
-        spans["start_ns"], spans["end_ns"], anchors["monotonic_ns"], contents.device_anchors["monotonic_ns"],
-        contents.raw_anchors["monotonic_ns"], contents.counters["time_ns"],
-    ]  # fmt: skip
-    interval = plausible_interval(*moments)
+    interval = _interval(contents, anchors)
     own = anchors[interval.contains(anchors["monotonic_ns"])]
     window = _window(contents, own["monotonic_ns"], interval)
-    is_inside = _are_inside(window, spans)
-    if (~is_inside).sum() > max(1, LARGEST_PART * len(spans)):  # then the anchors are wrong
-        window, is_inside = interval, _are_inside(interval, spans)
-    # A send may be waited for after its span, and after the last span that was stored so far.
-    waits = Interval(window.first_ns - EARLY_NS, window.last_ns + LATE_NS)
-    is_awaited = np.ones(len(spans), np.bool_)
-    for name in WAIT_TIMES:
-        is_awaited &= waits.contains(spans[name]) | (spans[name] == NONE)
+    outside, unawaited = _lost(contents, window)
+    if outside > max(1, LARGEST_PART * contents.span_count):  # then the anchors are wrong
+        window = interval
+        outside, unawaited = _lost(contents, window)
     tables = {
         "anchors": own if len(own) else anchors,  # without any, the wall clock would be unknown
         "device_anchors": _within(contents.device_anchors, window, "monotonic_ns", ("device_ns", "error_ns")),
@@ -62,22 +55,21 @@ def within_recording(contents: Contents, source: str, rank: int) -> tuple[Conten
         "counters": _within(contents.counters, window, "time_ns"),
     }
     lost = {
-        "spans": int((~is_inside).sum()),
-        "waits": int((is_inside & ~is_awaited).sum()),
+        "spans": outside,
+        "waits": unawaited,
         "readings of clocks and counters": sum(
             len(getattr(contents, name)) - len(table) for name, table in tables.items()
         ),
     }
     if not any(lost.values()):
         return contents, []
-    awaited = {name: np.where(is_awaited, spans[name], NONE) for name in WAIT_TIMES}
-    kept = replace(spans, arrays={**spans.arrays, **awaited}).where(is_inside)
+    kept = contents.with_changed_spans(partial(_within_window, window), contents.span_count - outside)
     notes = [
         Diagnostic("error", f"{what} {DROPPED}", source, rank, count=count, code="timestamps.implausible")
         for what, count in lost.items()
         if count
     ]
-    return replace(contents, spans=kept, **tables), notes  # type: ignore[arg-type]  # arrays of those fields
+    return replace(kept, **tables), notes  # type: ignore[arg-type]  # arrays of those fields
 
 
 def _consistent(anchors: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
@@ -87,8 +79,49 @@ def _consistent(anchors: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     return consistent
 
 
+def _interval(contents: Contents, anchors: npt.NDArray[np.void]) -> Interval:
+    """Return when most of the content of a recording is from."""
+    moments = Moments()
+    for spans in contents.blocks():
+        moments.add(spans["start_ns"])
+        moments.add(spans["end_ns"])
+    for others, name in (
+        (anchors, "monotonic_ns"), (contents.device_anchors, "monotonic_ns"),
+        (contents.raw_anchors, "monotonic_ns"), (contents.counters, "time_ns"),
+    ):  # fmt: skip
+        moments.add(others[name])
+    return moments.plausible_interval()
+
+
+def _lost(contents: Contents, window: Interval) -> tuple[int, int]:
+    """Return how many spans are outside of a window, and how many of the others have such a wait."""
+    outside = unawaited = 0
+    for spans in contents.blocks():
+        is_inside = _are_inside(window, spans)
+        outside += len(spans) - int(is_inside.sum())
+        unawaited += int((is_inside & ~_are_awaited(window, spans)).sum())
+    return outside, unawaited
+
+
+def _within_window(window: Interval, spans: Columns) -> Columns:
+    """Return the spans in a window, without waits outside of it."""
+    is_awaited = _are_awaited(window, spans)
+    awaited = {name: np.where(is_awaited, spans[name], NONE) for name in WAIT_TIMES}
+    return replace(spans, arrays={**spans.arrays, **awaited}).where(_are_inside(window, spans))
+
+
 def _are_inside(window: Interval, spans: Columns) -> npt.NDArray[np.bool_]:
     return window.contains(spans["start_ns"]) & window.contains(spans["end_ns"])
+
+
+def _are_awaited(window: Interval, spans: Columns) -> npt.NDArray[np.bool_]:
+    """Return whether the wait of each span is plausible, or there is none."""
+    # A send may be waited for after its span, and after the last span that was stored so far.
+    waits = Interval(window.first_ns - EARLY_NS, window.last_ns + LATE_NS)
+    is_awaited = np.ones(len(spans), np.bool_)
+    for name in WAIT_TIMES:
+        is_awaited &= waits.contains(spans[name]) | (spans[name] == NONE)
+    return is_awaited
 
 
 def _window(contents: Contents, anchors_ns: npt.NDArray[np.int64], interval: Interval) -> Interval:
