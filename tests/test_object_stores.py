@@ -17,7 +17,7 @@ import pytest
 import stagescope as ss
 from places import DATA
 from s3_server import BUCKET, SECRET, client, s3_server, upload
-from stagescope.api import view_run
+from stagescope.api import save_page, view_run
 from stagescope.cli import main
 from stagescope.storage import mirror as mirrors
 from stagescope.storage import object_store
@@ -220,6 +220,16 @@ def test_the_page_shows_a_large_stored_run(s3, tmp_path, monkeypatch):
     view = view_run(f"s3://{BUCKET}/large.stagescope")
     assert view.meta["span_count"] == 378
     assert {"verdict", "ledger", "rank_heat"} <= view.sections.keys()
+
+
+def test_the_page_beside_a_stored_run_is_not_fetched(s3, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "levels"))
+    ss.store(RECORDINGS, out=tmp_path / "run.stagescope")
+    save_page(tmp_path / "run.stagescope")
+    upload(s3, tmp_path / "run.stagescope", "prepared.stagescope")
+    assert printed(capsys, "report", f"s3://{BUCKET}/prepared.stagescope")
+    assert view_run(f"s3://{BUCKET}/prepared.stagescope").meta["span_count"] == 378
+    assert "page.json" not in fetched(tmp_path)
 
 
 def one_sentence(capsys, *words):

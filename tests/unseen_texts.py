@@ -95,6 +95,7 @@ PLACES = {
     "ingest/rocprof/wording.py:clock_of": "the name of a clock, which is data",
     "ingest/xplane/xspace.py:(ENVIRONMENT, DEVICE)": "names in files of XLA",
     "ingest/xplane/xspace.py:OPERATIONS": "a name in files of XLA",
+    "model/stored_run.py:PAGE_FORMAT": "what a file of stagescope begins with",
     "model/stored_run.py:RESULTS_FORMAT": "what a file of stagescope begins with",
     "record/coverage.py:refused": "the version of a framework, in the place of a name",
     "record/frameworks/paddle_static.py:_source": "the name of a source, which is data",

@@ -12,6 +12,8 @@ import pytest
 from places import DATA
 from stagescope.api import view_run
 from stagescope.cli import main
+from stagescope.model.stored_run import PAGE_INDEX
+from stagescope.vocabulary.sizes import size_text
 
 RECORDINGS = DATA / "recordings" / "v1"
 
@@ -47,14 +49,28 @@ def test_commands_print_the_same_for_a_stored_run(words, run, capsys):
 def test_the_page_can_be_prepared_with_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("STAGESCOPE_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "run"
-    assert main(["store", str(RECORDINGS), "-o", str(run), "--page"]) == 0
-    assert f"prepared the page of 378 spans: `stagescope open {run}` shows it" in capsys.readouterr().out
-    prepared = {path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*") if path.is_file()}
-    assert prepared
+    store = ["store", str(RECORDINGS), "-o", str(run), "--page"]
+    assert main(store) == 0
+    size = size_text(sum(file.stat().st_size for file in run.glob("page/*/*") if file.name != PAGE_INDEX))
+    what = f"of 378 spans ({size} in {run / 'page'}): `stagescope open {run}` shows it"
+    assert f"prepared the page {what}" in capsys.readouterr().out
+    prepared = {path: path.stat().st_ino for path in (run / "page").rglob("*")}
+    assert main(store) == 0
+    assert f"kept the prepared page {what}" in capsys.readouterr().out
     view_run(run)  # as `stagescope open` does
-    assert prepared == {
-        path: path.stat().st_ino for path in (tmp_path / "cache").rglob("*") if path.is_file()
-    }
+    assert prepared == {path: path.stat().st_ino for path in (run / "page").rglob("*")}
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_page_of_a_run_with_recorded_clocks_is_prepared_for_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("STAGESCOPE_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    assert main(["store", str(RECORDINGS), "-o", str(run), "--page", "--no-align"]) == 0
+    assert f"`stagescope open {run} --no-align` shows it" in capsys.readouterr().out
+    view_run(run, align=False)
+    assert not (tmp_path / "cache").exists()
+    view_run(run)
+    assert (tmp_path / "cache" / "levels").is_dir()
 
 
 def test_a_stored_run_is_compared_and_exported(run, tmp_path, capsys):

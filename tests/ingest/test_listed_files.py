@@ -39,7 +39,10 @@ def test_the_spans_of_a_stored_run_wait_until_they_are_used():
     assert read("stored-run.json", "lock", "ranks.parquet", span, "analysis/report.json") == [
         "stored-run.json", "ranks.parquet", "analysis/report.json",
     ]  # fmt: skip
-    assert read("r.sscope", "run/stored-run.json", "run/ranks.parquet", f"run/{span}") == [
+    page = [f"page/4f-7c/{name}" for name in ("page.json", "spans", "idle.parquet")]
+    assert read("stored-run.json", "ranks.parquet", *page) == ["stored-run.json", "ranks.parquet"]
+    below = [f"run/{name}" for name in page]
+    assert read("r.sscope", "run/stored-run.json", "run/ranks.parquet", f"run/{span}", *below) == [
         "r.sscope", "run/stored-run.json",
     ]  # fmt: skip
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from stagescope.api.receiving import TraceReceiver
     from stagescope.api.run_cache import Shown, cached_input
-    from stagescope.api.run_views import files_state, view_run
+    from stagescope.api.run_views import files_state, save_page, view_run
     from stagescope.api.running import (
         Answers,
         HangReport,
@@ -82,7 +82,7 @@ _MODULES = {
     ),
     "stagescope.api.receiving": ("TraceReceiver",),
     "stagescope.api.run_cache": ("Shown", "cached_input"),
-    "stagescope.api.run_views": ("files_state", "view_run"),
+    "stagescope.api.run_views": ("files_state", "save_page", "view_run"),
     "stagescope.api.running": (
         "Answers", "HangReport", "control", "find_hang", "hang_json", "hang_rows", "hang_sentences",
     ),
@@ -152,6 +152,7 @@ __all__ = [
     "read_paddle_logs",
     "report_json",
     "report_of_stored_run",
+    "save_page",
     "save_report",
     "simulate",
     "sorted_diagnostics",

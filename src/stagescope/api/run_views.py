@@ -1,4 +1,4 @@
-"""Runs as the local server shows them: tiles on disk, made unless the cache directory has them."""
+"""Runs as the local server shows them: tiles on disk, made unless a stored run or the cache directory has them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from stagescope.api.code_checksums import checksum_of_code
 from stagescope.api.large_runs import find_large_run
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.api.run_cache import Input, Shown, cached_input
-from stagescope.api.stored_runs import stated
+from stagescope.api.saved_pages import find_saved_page, keep_page, require_as_stored
+from stagescope.api.stored_runs import stated, stored_run_of
 from stagescope.ingest.reader import ReadOptions
+from stagescope.ingest.stored_run import read_manifest
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.tiles.cache import (
     cache_folder,
@@ -28,7 +30,7 @@ from stagescope.viewer.tiles.run import open_run
 from stagescope.viewer.tiles.sources import save_timeline
 from stagescope.viewer.tiles.stored import save_large_run
 from stagescope.viewer.tiles.table import find_large, save_table
-from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.errors import OutputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
@@ -37,9 +39,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from stagescope.api.saved_pages import SavedPage
+    from stagescope.exporters.layers import AnalysisLayers
     from stagescope.ingest import Inputs
     from stagescope.model import Timeline
     from stagescope.viewer.tiles.run import RunView
+    from stagescope.viewer.tiles.stored import LargeRun
 
     Progress = Callable[[int, int], object]
 
@@ -102,6 +107,12 @@ class RunFiles:
         return json.dumps([program, facts, self.align, sorted(self.limits.items())], default=str)
 
     @cached_property
+    def large_run(self) -> tuple[LargeRun, AnalysisLayers] | None:
+        """A stored run that is shown a file at a time, analyzed if need be. Raises InputError if it is damaged."""
+        is_plain = self.options == ReadOptions() and self.align
+        return find_large_run(self.inputs) if is_plain else None
+
+    @cached_property
     def timeline(self) -> Timeline:
         """The run, read as `read` does."""
         source = Input(self.paths, self.facts)
@@ -119,9 +130,11 @@ def view_run(
     on_notice: Callable[[str], object] | None = None,
     **facts: Unpack[RunFacts],
 ) -> RunView:
-    """Return a run as the local server shows it: tiles on disk, made now unless they are in the cache.
+    """Return a run as the local server shows it: tiles on disk, made now unless they are there already.
 
-    The cache is in the user's cache directory and valid while the files are unchanged (viewer/tiles/cache.py).
+    Those of a stored run are in its directory if `save_page` has put them there for this version and these keywords,
+    and are used while neither the run nor its sources have changed. All others are in the user's cache directory, and
+    valid while the files are unchanged (viewer/tiles/cache.py).
     `on_progress` is called as by `read`, `on_tiles` with the number of spans done and of all spans. With `on_notice`,
     which is called with sentences for people, large runs are read through the cache of stored runs. Raises as `read`
     does, and OutputError if the cache cannot be written.
@@ -133,10 +146,43 @@ def view_files(run: RunFiles) -> RunView:
     """Return what `view_run` does."""
     try:
         with limits_in_force(run.limits):
+            directory = stored_run_of(run.inputs)
+            saved = None if directory is None else find_saved_page(directory, run.way)
+            if saved is not None:
+                return saved
             key = content_key(run.files, run.way)
             return keep_whole(key, lambda folder: _fill(folder, run), open_run)
     except OSError as reason:
         raise OutputError.cannot_write(cache_folder(), reason) from reason
+
+
+def save_page(
+    directory: str | os.PathLike[str], *, align: bool = True, on_tiles: Progress | None = None
+) -> SavedPage:
+    """Save the page of a stored run beside it, unless it is there already, and return where it is and its size.
+
+    `view_run` and `open` use it, also from another machine and without permission to write. A large run that was not
+    analyzed is analyzed first. The page replaces that of another version; one that was not finished is removed and
+    made again. `on_tiles` is called with the number of spans done and of all spans.
+
+    Raises InputError and UsageError as `read` does, and InputError if files of the run are damaged or its sources have
+    changed; OutputError if another process is writing the run, or the page cannot be written; CommandError if the
+    libraries of the extra ``store`` are missing.
+    """
+    place = Path(directory)
+    run = RunFiles([place], {}, align, Calls(on_tiles=on_tiles))
+    name = place.resolve().name  # others reach the page under other paths
+    with limits_in_force(run.limits):
+        manifest = read_manifest(place)
+        if manifest.aligned and not align:  # before the page that is there is removed
+            raise UsageError.stored_aligned(place)
+        large = run.large_run  # which is analyzed before the lock is held, because that takes it
+
+        def make(folder: Path) -> None:
+            require_as_stored(place, run.timeline if large is None else large[0].timeline)
+            _fill(folder, run, name)
+
+        return keep_page(place, run.way, manifest, make)
 
 
 def view_compared(after: RunFiles, before: RunFiles) -> RunView:
@@ -167,16 +213,16 @@ def state_of(*runs: RunFiles) -> str:
     return fingerprint_files(file for run in runs for file in run.files)
 
 
-def _fill(folder: Path, run: RunFiles) -> None:
-    """Fill the folder of a run; what is too large for a Timeline is read in parts."""
+def _fill(folder: Path, run: RunFiles, name: str | None = None) -> None:
+    """Fill the folder of a run; what is too large for a Timeline is read in parts. `name` is that of a LargeRun."""
     is_plain = run.options == ReadOptions()
     is_one_table = len(run.files) == 1 and [each.name for each in run.inputs.files] == ["parquet"]
     large = find_large(run.files[0]) if is_plain and is_one_table else None
     if large is not None:
         save_table(large, folder, run.calls.on_tiles)
         return
-    stored = find_large_run(run.inputs) if is_plain and run.align else None
-    if stored is not None:
-        save_large_run(stored[0], folder, stored[1], run.calls.on_tiles)
+    if run.large_run is not None:
+        large_run, extras = run.large_run
+        save_large_run(large_run._replace(name=name), folder, extras, run.calls.on_tiles)
         return
     save_timeline(run.timeline, folder, gather_extras(run.timeline), run.calls.on_tiles)

@@ -99,7 +99,7 @@ def save_report(
     place = Path(directory)
     with locked(place):
         manifest = read_manifest(place)
-        found = _results(place, manifest)
+        found = saved_results(place, manifest)
         if found is not None and _is_kept(place, found, manifest):
             return SavedReport(is_new=False, steps=found.steps)
         with _report_of_ranges(place, manifest, (workers, cluster, on_notice), on_progress) as analyzed:
@@ -176,7 +176,7 @@ def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Re
     """
     with limits_in_force(checked_limits(facts.get("limits"))):
         found = _stored_with(paths, facts)
-        results = None if found is None else _results(*found)
+        results = None if found is None else saved_results(*found)
         return None if found is None or results is None else _restored(*found, results)
 
 
@@ -237,7 +237,7 @@ def _unanalyzed(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> Pat
     return found[0] if open_lazily(*found, None, None) is not None else None
 
 
-def _results(directory: Path, manifest: Manifest) -> Results | None:
+def saved_results(directory: Path, manifest: Manifest) -> Results | None:
     """Return the results of analysis of a stored run with aligned clocks; None without any that can be used."""
     if not manifest.aligned:
         return None

@@ -66,7 +66,7 @@ def command(
     Ctrl-C ends the server. If PATH is a directory of recordings that a training is writing, the page follows it: its
     last steps, what each rank does, trends and alarms. With --whole, --compare, or options about how PATH is read, all
     of it is read, and read again when the files change. The tiles that make large runs fast are kept in the cache
-    directory.
+    directory, unless a stored run has them beside it (store --page).
     """
     from stagescope import api
 

@@ -76,8 +76,8 @@ MANY_SPANS = 200_000
 @click.option(
     "--page/--no-page",
     default=False,
-    help="Also prepare its page, so that `stagescope open` shows it at once, or leave that to the first "
-    "`open`, which is the default.",
+    help="Also prepare its page in DIR/page, so that `stagescope open DIR` shows it at once to everyone, or leave "
+    "that to the first `open` of each user, which is the default.",
 )
 @align_option
 @reading_options
@@ -129,12 +129,17 @@ def command(
 
 
 def _prepare_page(stored: Stored, *, align: bool) -> None:
-    """Make the tiles that `stagescope open` shows, in the cache of this machine."""
+    """Save the tiles that `stagescope open` shows beside the run."""
     from stagescope import api
 
     with ExitStack() as shown:
-        view = api.view_run(stored.path, align=align, on_tiles=TileBar(shown).show)
-    echo(f"prepared the page of {view.meta['span_count']} spans: `stagescope open {stored.path}` shows it")
+        page = api.save_page(stored.path, align=align, on_tiles=TileBar(shown).show)
+    words = f"{stored.path}{'' if align else ' --no-align'}"
+    begin = "prepared the page" if page.is_new else "kept the prepared page"
+    echo(
+        f"{begin} of {page.span_count} spans ({size_text(page.size_bytes)} in {page.path}): "
+        f"`stagescope open {words}` shows it"
+    )
 
 
 def _notice(text: str) -> None:

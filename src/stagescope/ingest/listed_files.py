@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from stagescope.model.stored_run import JOURNAL, LOCK, MANIFEST, PARTITIONED
+from stagescope.model.stored_run import JOURNAL, LOCK, MANIFEST, PAGES, PARTITIONED
 from stagescope.record.format import KERNEL_FOLDER, SUFFIX
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ def names_to_read(names: Iterable[str], readers: Sequence[Reader]) -> list[str]:
     """Return those of the files below a directory that reading it would open.
 
     Of a stored run at the top, these are the files that every command reads, without spans, which are fetched when
-    they are used. Of one further below it is the manifest, and nothing of the kernel traces beside recordings, as in a
-    directory of this machine.
+    they are used, and without its page, which is several times as large as its spans. Of one further below it is the
+    manifest, and nothing of the kernel traces beside recordings, as in a directory of this machine.
     """
     every = list(names)
     if MANIFEST in every or JOURNAL in every:
-        tables = tuple(f"{table.name}/" for table in PARTITIONED)
-        return [name for name in every if name != LOCK and not name.startswith(tables)]
+        large = (*(f"{table.name}/" for table in PARTITIONED), f"{PAGES}/")
+        return [name for name in every if name != LOCK and not name.startswith(large)]
     stored = {_folder(name) for name in every if _is_mark(name)}
     recorded = {_folder(name) for name in every if name.endswith(SUFFIX)}
     patterns = tuple(dict.fromkeys(pattern for reader in readers for pattern in reader.patterns))

@@ -6,6 +6,7 @@
         spans/pipeline=0/step_range=0/part.parquet       also steps, counters and kernels
         unfinished.jsonl                                 only while it is being written
         analysis/report.json, analysis/losses.parquet    the results of analysis, if they were computed
+        page/4f2a...-7c1e.../page.json, ...              the tiles of the page, if they were prepared
 
 A partition has the rows of one pipeline in a range of steps, sorted as the table declares. The pipeline is the smallest
 rank of it; -1 is for ranks without one, and for rows without a step. docs/scale.md describes the format for other
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
 
 FORMAT = "stagescope stored run"
 RESULTS_FORMAT = "stagescope analysis"
+PAGE_FORMAT = "stagescope page"
 VERSION = 1
 SUFFIX = ".stagescope"
 MANIFEST, JOURNAL, LOCK = "stored-run.json", "unfinished.jsonl", "lock"
 RESULTS, RESULTS_INDEX = "analysis", "report.json"
+PAGES, PAGE_INDEX = "page", "page.json"
 CHECKSUM_BYTES = 16
 """Of the BLAKE2b checksums of parts and results; sources have a CRC-32."""
+PAGE_DIGITS = 24
+"""Of both parts of the name of a prepared page, as in the cache of pages: hexadecimal digits of checksums."""
 NONE = -1
 """The pipeline of ranks without one, and the range of rows without a step."""
 
@@ -101,6 +106,33 @@ class Results:
 
 
 @dataclass(frozen=True)
+class PageFile:
+    """A file of a prepared page. The checksum is that of its beginning and end (ingest/stored_run/pages.py)."""
+
+    size_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """The tiles of the page of a stored run.
+
+    `run` is the checksum of the manifest, and `made_by` states everything else on which they depend, such as the
+    version that made them and whether clocks were aligned: those of another run, or made otherwise, are not used.
+    """
+
+    format: str
+    run: str
+    made_by: str
+    files: dict[str, PageFile]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all files besides the index."""
+        return sum(file.size_bytes for file in self.files.values())
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a stored run consists of.
 
@@ -128,6 +160,12 @@ class Manifest:
     def span_count(self) -> int:
         """Number of spans."""
         return sum(part.rows for part in self.parts if part.table == SPANS.name)
+
+
+def page_name(run: str, made_by: str) -> str:
+    """Return the name of the directory of a page: the first half identifies the run, the second how it was made."""
+    way = blake2b(made_by.encode(errors="surrogatepass"), digest_size=PAGE_DIGITS // 2).hexdigest()
+    return f"{run[:PAGE_DIGITS]}-{way}"
 
 
 def manifest_text(facts: dict[str, Any]) -> str:

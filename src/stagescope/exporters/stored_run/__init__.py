@@ -1,6 +1,7 @@
 """Store a Timeline as a directory of Parquet files (model/stored_run.py)."""
 
 from stagescope.exporters.stored_run.locking import locked
+from stagescope.exporters.stored_run.pages import write_page
 from stagescope.exporters.stored_run.results import write_results, write_table
 from stagescope.exporters.stored_run.writer import Store, Stored, WriteOptions, storing, write_stored_run
 
@@ -10,6 +11,7 @@ __all__ = [
     "WriteOptions",
     "locked",
     "storing",
+    "write_page",
     "write_results",
     "write_stored_run",
     "write_table",

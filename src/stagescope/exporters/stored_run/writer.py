@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stagescope.execution import InThisProcess
 from stagescope.exporters.new_files import UNFINISHED
 from stagescope.exporters.stored_run.journal import Journal, is_intact
+from stagescope.exporters.stored_run.pages import remove_pages
 from stagescope.exporters.stored_run.partition_files import (
     UNENCODED,
     complete_file,
@@ -17,7 +18,7 @@ from stagescope.exporters.stored_run.partition_files import (
     write_partition,
 )
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, divide
-from stagescope.model.stored_run import MANIFEST, Part, manifest_text
+from stagescope.model.stored_run import MANIFEST, Part, manifest_checksum, manifest_text
 from stagescope.model.tables import TABLES
 from stagescope.vocabulary.errors import OutputError
 
@@ -103,11 +104,15 @@ class Store:
             self.on_written(part)
 
     def finish(self, manifest: Manifest, parts: list[Part], diagnostics: pl.DataFrame) -> Stored:
-        """Write the manifest with these parts, remove everything else, and return what was stored. Raises OSError."""
+        """Write the manifest with these parts, remove everything else, and return what was stored.
+
+        The page of the same run stays. Raises OSError.
+        """
         shutil.rmtree(self.directory / UNENCODED, ignore_errors=True)
         _remove_others(self.directory, parts)
         complete = replace(manifest, parts=tuple(parts))
-        _write_manifest(complete, self.directory)
+        run = _write_manifest(complete, self.directory)
+        remove_pages(self.directory, run)
         self.journal.remove()
         return Stored(self.directory, complete, self.written, len(parts) - self.written, diagnostics)
 
@@ -149,9 +154,12 @@ class _Partitions:
                 yield unwritten(partition, self.directory, by_file=self.by_file)
 
 
-def _write_manifest(manifest: Manifest, directory: Path) -> None:
+def _write_manifest(manifest: Manifest, directory: Path) -> str:
+    """Write the manifest, and return its checksum. Raises OSError."""
+    facts = asdict(manifest)
     with complete_file(directory / MANIFEST) as unfinished:
-        unfinished.write_text(manifest_text(asdict(manifest)), encoding="utf-8")
+        unfinished.write_text(manifest_text(facts), encoding="utf-8")
+    return manifest_checksum(facts)
 
 
 def _remove_others(directory: Path, parts: list[Part]) -> None:

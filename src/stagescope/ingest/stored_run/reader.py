@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from stagescope.vocabulary.steps import StepRange
 
 
-DAMAGED = "store.damaged"
+DAMAGED, SOURCE_CHANGED = "store.damaged", "store.source_changed"
 
 
 class StoredRun(NamedTuple):
@@ -110,9 +110,7 @@ def open_lazily(
     None if a file is missing or has another size, if one of the tables that are always read is damaged, or if sources
     have changed: then only reading everything states what is wrong. Reading raises InputError for damage.
     """
-    if not all(size_of(directory / part.path) == part.size_bytes for part in manifest.parts):
-        return None
-    if _changed_sources(directory, manifest):
+    if not is_as_stored(directory, manifest):
         return None
     known: dict[str, object] = {"alignment": alignment}
     damage = diagnostics_table([note for note in notes if note.code == DAMAGED])
@@ -126,6 +124,12 @@ def open_lazily(
         return None
     whole = cache(lambda: _undamaged(directory, steps))
     return lazily(Timeline, known, {table.name: partial(_table, whole, table.name) for table in PARTITIONED})
+
+
+def is_as_stored(directory: Path, manifest: Manifest) -> bool:
+    """Return whether all files of a stored run have the sizes that they had, and no source has changed since."""
+    sizes = (size_of(directory / part.path) == part.size_bytes for part in manifest.parts)
+    return all(sizes) and not _changed_sources(directory, manifest)
 
 
 def _table(whole: Callable[[], Timeline], name: str) -> pl.DataFrame:
@@ -256,7 +260,7 @@ def _changed_sources(directory: Path, manifest: Manifest) -> list[Diagnostic]:
         return []
     others = f" and {len(changed) - 1} others" if len(changed) > 1 else ""
     text = f"{changed[0]}{others} changed after the run was stored: store it again to use what is new"
-    return [Diagnostic("warning", text, str(directory), count=len(changed), code="store.source_changed")]
+    return [Diagnostic("warning", text, str(directory), count=len(changed), code=SOURCE_CHANGED)]
 
 
 def _has_changed(source: Source) -> bool:

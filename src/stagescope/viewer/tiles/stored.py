@@ -56,13 +56,15 @@ KERNELS_OMITTED = "its {count:,} kernels are not shown"
 class LargeRun(NamedTuple):
     """A large stored run. `timeline` has its ranks, clocks and diagnostics, and no spans.
 
-    `unaligned` are ranks of pipelines whose machines are not on one clock: they have no windows.
+    `unaligned` are ranks of pipelines whose machines are not on one clock: they have no windows. `name` is what
+    sentences about the run call it; by default its directory.
     """
 
     directory: Path
     manifest: Manifest
     timeline: Timeline
     unaligned: tuple[int, ...] = ()
+    name: str | None = None
 
 
 def is_large(manifest: Manifest) -> bool:
@@ -144,8 +146,8 @@ def _of_ranks(directory: Path, parts: Sequence[Part], ranks: Sequence[int]) -> p
 
 def _omitted(run: LargeRun, lengths: pl.DataFrame) -> Iterator[Diagnostic]:
     first = int(lengths["step"][0]) if lengths.height else 0
-    count, source = run.manifest.span_count, str(run.directory)
-    text = OMITTED.format(count=count, directory=run.directory, first=first, after=first + 1)
+    count, source = run.manifest.span_count, run.name or str(run.directory)
+    text = OMITTED.format(count=count, directory=source, first=first, after=first + 1)
     yield Diagnostic("info", text, source, code="viewer.layers_omitted")
     kernels = sum(part.rows for part in run.manifest.parts if part.table == KERNELS.name)
     if kernels:
