@@ -40,7 +40,7 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import manifest_checksum
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
-from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force, require
+from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force, require_if_stated
 from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
@@ -221,10 +221,8 @@ def _stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tu
     if directory is None or "steps" in stated(facts):
         return None
     manifest = read_manifest(directory)
-    limits = checked_limits(facts.get("limits"))
-    if "spans" in limits:  # by default, a report that needs no spans has no limit on them
-        with limits_in_force(limits):
-            require("spans", manifest.span_count, directory)
+    with limits_in_force(checked_limits(facts.get("limits"))):
+        require_if_stated("spans", manifest.span_count, directory)
     is_same = all(manifest.facts.get(name) == value for name, value in stated(facts).items())
     return (directory, manifest) if is_same else None
 

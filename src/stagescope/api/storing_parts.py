@@ -56,7 +56,7 @@ from stagescope.model.stored_run import PARTITIONED, Source
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS
-from stagescope.vocabulary.limits import require
+from stagescope.vocabulary.limits import require, require_if_stated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -281,7 +281,7 @@ def _check_limits(observations: Iterable[Observation], tables: Timeline) -> None
     counts = pl.concat(each.counts for each in observations).filter(pl.col("table") == SPANS.name)
     names = pl.concat([each.names for each in observations]).unique()
     longest = max((len(name) for name in names.drop_nulls()), default=0)
-    require("spans", sum(counts["n"]), source)
+    require_if_stated("spans", sum(counts["n"]), source)
     require("ranks", tables.ranks.height, source)
     require("steps", counts["step"].n_unique(), source)
     require("names", len(names), source)

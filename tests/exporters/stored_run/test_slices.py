@@ -14,6 +14,7 @@ from stagescope.api import part_slices, read, run_division, store, storing_parts
 from stagescope.clocks import thinning
 from stagescope.ingest import memory_need
 from stagescope.ingest.recording import long_spans, survey
+from stagescope.vocabulary import limits
 from stagescope.vocabulary.errors import InputError
 
 SHAPE = Shape(pipelines=2, stages=4, microbatches=4, steps=12)
@@ -109,6 +110,17 @@ def test_a_run_whose_spans_have_to_be_in_memory_together_is_refused_if_it_is_lar
     with pytest.raises(InputError, match=r"the run has about [\d,]+ spans, which need at least"):
         store(recordings, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_spans_of_a_run_that_is_stored_in_parts_have_no_limit_unless_one_is_stated(
+    recordings, monkeypatch, tmp_path
+):
+    monkeypatch.setitem(limits.BY_NAME, "spans", limits.BY_NAME["spans"]._replace(default=100))
+    with pytest.raises(InputError, match="the number of spans"):
+        store(recordings, out=tmp_path / "limited", limits={"spans": 100})
+    with pytest.raises(InputError, match="the number of spans"):
+        read(recordings)
+    assert store(recordings, out=tmp_path / "run").manifest.span_count > 100
 
 
 def test_slices_together_keep_as_many_observations_of_clocks_as_a_part(recordings, monkeypatch, tmp_path):

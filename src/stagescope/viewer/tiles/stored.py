@@ -28,7 +28,7 @@ from stagescope.viewer.tiles.build import Extent, build_levels
 from stagescope.viewer.tiles.row_parts import Rows, row_chunks
 from stagescope.viewer.tiles.run import BLOB_TYPE, JSON_TYPE, Section, json_bytes, save_run
 from stagescope.viewer.tiles.stored_survey import span_files, survey_run
-from stagescope.vocabulary.limits import require
+from stagescope.vocabulary.limits import require_if_stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ def save_large_run(
     `extras` has the steps and objects of its report, as far as there is one. Raises InputError if a file is missing,
     changed or damaged, and OSError when the system refuses.
     """
-    require("spans", run.manifest.span_count, run.directory)
+    require_if_stated("spans", run.manifest.span_count, run.directory)
     files = span_files(run.manifest)
     found = survey_run(run.directory, files)
     rows = _rows(run, found)
