@@ -22,7 +22,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
 FORMAT_VERSION = 2
 SUFFIX = ".sscope"
@@ -156,28 +156,39 @@ def scan_blocks(blocks: Iterable[bytes]) -> Iterator[Frame | Gap]:
     """
     following = iter(blocks)
     data, begin = next(following, b""), 0
-    gap, truncated = -1, False  # the offset of damage without a frame after it so far, -1 without any
+    gap: Gap | None = None
     while data:
         block = next(following, b"")
-        view, position = memoryview(data), 0
-        while position < len(view):
-            frame = _frame_at(view, position, begin)
-            if frame is not None:
-                if gap >= 0:
-                    yield Gap(gap, frame.offset - gap, truncated=False)
-                gap = -1
-                yield frame
-                position += HEAD.size + len(frame.payload)
-            elif block and _may_be_truncated(view, position):
-                break  # it may go on in the next block
-            else:
-                if gap < 0:
-                    gap, truncated = begin + position, _may_be_truncated(view, position)
-                position = _next_magic(data, position + 1)
+        position, gap = yield from _scan_block(data, begin, gap, is_last=not block)
         begin += position
         data = data[position:] + block if block else b""
-    if gap >= 0:
-        yield Gap(gap, begin - gap, truncated)
+    if gap is not None:
+        yield gap._replace(size_bytes=begin - gap.offset)
+
+
+def _scan_block(
+    data: bytes, begin: int, gap: Gap | None, *, is_last: bool
+) -> Generator[Frame | Gap, None, tuple[int, Gap | None]]:
+    """Yield the frames and ended gaps of a block at the offset `begin`; return where it goes on in the next block.
+
+    Also returns the gap that has no end yet.
+    """
+    view, position = memoryview(data), 0
+    while position < len(view):
+        frame = _frame_at(view, position, begin)
+        if frame is not None:
+            if gap is not None:
+                yield Gap(gap.offset, frame.offset - gap.offset, truncated=False)
+            gap = None
+            yield frame
+            position += HEAD.size + len(frame.payload)
+            continue
+        is_begun = _may_be_truncated(view, position)
+        if is_begun and not is_last:
+            break
+        gap = gap or Gap(begin + position, 0, is_begun)
+        position = _next_magic(data, position + 1)
+    return position, gap
 
 
 def _frame_at(view: memoryview, position: int, begin: int) -> Frame | None:
