@@ -7,6 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import stagescope
+from stagescope.analysis.idle import ledger as ledger_module
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.prediction.outside_savings import measure_iterations
 from stagescope.model.lazy import InParts, with_later
@@ -51,7 +52,9 @@ def test_what_candidates_need_of_the_iterations(known):
     assert_frame_equal(found.members, at_once.members, check_row_order=False)
 
 
-def test_origins_and_members_of_a_ledger(known):
+@pytest.mark.parametrize("rows", [10, 1_000_000], ids=["often", "once"])
+def test_origins_and_members_of_a_ledger(known, rows, monkeypatch):
+    monkeypatch.setattr(ledger_module, "ROWS_AT_ONCE", rows)
     ledger = replace(known.ledger)
     in_parts = {
         name: InParts(never, lambda name=name: iter(divided(getattr(ledger, name))))

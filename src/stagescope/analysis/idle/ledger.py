@@ -135,6 +135,8 @@ IDLE_LEDGER = Table(
 )  # fmt: skip
 
 
+ROWS_AT_ONCE = 1_000_000
+"""Of origins, before they are summed: a range of few steps of a large run has nearly as many as the sum over all."""
 PEERS = 3
 """The place of the costs of peers among the costs of the replays."""
 
@@ -167,8 +169,12 @@ class Ledger:
         """The table ORIGINS summed over all steps: without step. Of a large run, it is read from files for it, once."""
         keys = [name for name in ORIGINS.names if name not in ("step", "added_ns")]
         added = pl.sum("added_ns")
-        parts = [rows.group_by(keys).agg(added) for rows in parts_of(self, "origins")]
-        return pl.concat(parts).group_by(keys).agg(added).sort(keys)
+        some: list[pl.DataFrame] = []
+        for rows in parts_of(self, "origins"):
+            some.append(rows.select(*keys, "added_ns"))
+            if sum(each.height for each in some) > max(ROWS_AT_ONCE, 2 * some[0].height):
+                some = [pl.concat(some).group_by(keys).agg(added)]
+        return pl.concat(some).group_by(keys).agg(added).sort(keys)
 
 
 def build_ledger(
