@@ -45,7 +45,7 @@ if __name__ == "__main__":
     print(json.dumps({
         "wall": wall,
         "cpu": sum(each.ru_utime + each.ru_stime for each in usages),
-        "peak": max(each.ru_maxrss for each in usages) / 1e6,
+        "peak": max(each.ru_maxrss for each in usages) * (1 if sys.platform == "darwin" else 1024) / 1e9,
     }))
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -18,7 +17,7 @@ from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
-from stagescope.analysis.iteration.outside_times import inside_windows
+from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
@@ -33,7 +32,7 @@ from stagescope.analysis.statistics.stage_costs import measure_stage_costs
 from stagescope.analysis.statistics.step_trend import explain_step_trends, find_outlier_windows
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, compare_subjects
 from stagescope.analysis.step_results import ChosenSteps, StepResults, measure_steps
-from stagescope.model.lazy import with_known, with_later
+from stagescope.model.lazy import InParts, parts_of, with_known, with_later
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
@@ -180,9 +179,9 @@ def _measure_lost_time(
     ledger, chained = intermediates.ledger, intermediates.chained_losses
     size = intermediates.accumulation.size_among(steps)
     windows = intermediates.windows.bubbles.filter(chosen)
-    ranks = ledger.ranks.filter(chosen)
-    idle, inside = share_idle(windows, ranks), inside_windows(ranks)
-    del ranks  # before another table with a row per rank and step
+    idle = share_idle(windows, ledger.ranks.filter(chosen))
+    parts = (_chosen(intermediates, "iterations", chosen).parts(), _chosen(ledger, "ranks", chosen).parts())
+    outside = outside_windows(zip(*parts, strict=True))  # before another table with a row per rank and step
     iterations = intermediates.iterations.filter(chosen)
     losses = measure_losses(iterations, ledger.losses, ledger.orders, chained, ledger.steps).with_columns(
         cs.ends_with("ns") * size
@@ -193,7 +192,7 @@ def _measure_lost_time(
         losses,
         None if intermediates.actions.is_contradictory else unite_lost_steps(lost_time, size),
         find_outside_culprits(
-            iterations, inside, intermediates.timeline.spans, intermediates.between_steps.parts, own_work
+            iterations, outside, intermediates.timeline.spans, intermediates.between_steps.parts, own_work
         ),
         size,
     )
@@ -205,10 +204,8 @@ def _with_tables(
     """Return an explanation with the tables that have a row per rank and step, each made when it is used."""
     ledger = explained.ledger
     names = ("steps", "ranks", "origins")
-    of_ledger = {name: partial(_chosen, ledger, name, chosen) for name in names}
-    of_steps = {
-        name: partial(_chosen, intermediates, name, chosen) for name in ("iterations", "critical_path")
-    }
+    of_ledger = {name: _chosen(ledger, name, chosen) for name in names}
+    of_steps = {name: _chosen(intermediates, name, chosen) for name in ("iterations", "critical_path")}
     phases, overlap = results.phases, results.overlap
     return with_later(
         with_known(explained, ledger=with_later(ledger, of_ledger)),
@@ -216,10 +213,12 @@ def _with_tables(
     )
 
 
-def _chosen(instance: Intermediates | Ledger, name: str, chosen: pl.Expr) -> pl.DataFrame:
-    """Return some rows of a table."""
-    rows: pl.DataFrame = getattr(instance, name)
-    return rows.filter(chosen)
+def _chosen(instance: Intermediates | Ledger, name: str, chosen: pl.Expr) -> InParts:
+    """Return what loads some rows of a table."""
+    return InParts(
+        lambda: getattr(instance, name).filter(chosen),
+        lambda: (rows.filter(chosen) for rows in parts_of(instance, name)),
+    )
 
 
 def _with_improvements(
@@ -231,12 +230,13 @@ def _with_improvements(
 ) -> Explanation:
     """Return an explanation with its improvements; `spans` are those of its steps."""
     actions, ideal, size = intermediates.actions, explained.ideal, explained.steps_per_iteration
+    parts = zip(parts_of(explained, "iterations"), parts_of(intermediates.ledger, "ranks"), strict=True)
     evidence = Evidence(
         explained.stragglers.table,
         explained.outliers,
         explained.late_ranks.with_columns(pl.col("lost_ns") / size),
         intermediates.ledger,
-        measure_iterations(explained.iterations, intermediates.ledger.ranks, intermediates.late_starts),
+        measure_iterations(parts, intermediates.late_starts),
         spans,
         unrecorded_place(explained, last_pipelines(explained)),
         layers,

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    import polars as pl
 
 Kind = TypeVar("Kind")
 
 LATER = "_later"
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Loads a table that is larger than what is computed from it: as a whole, or its parts one after the other."""
+
+    whole: Callable[[], pl.DataFrame]
+    parts: Callable[[], Iterator[pl.DataFrame]]
+
+    def __call__(self) -> pl.DataFrame:
+        """Return the table."""
+        return self.whole()
 
 
 class _Unkept:
@@ -79,6 +94,18 @@ def with_later(instance: Kind, later: Mapping[str, Callable[[], object]]) -> Kin
     earlier = facts.pop(LATER, {})
     known = {name: value for name, value in facts.items() if name not in later}
     return lazily(type(instance), known, {**earlier, **later}, is_kept=False)
+
+
+def parts_of(instance: object, name: str) -> Iterator[pl.DataFrame]:
+    """Yield the parts of a table in a field that was given as InParts; any other table as a whole.
+
+    All tables of a run in ranges of steps have the same parts.
+    """
+    load = instance.__dict__.get(LATER, {}).get(name)
+    if isinstance(load, InParts) and name not in instance.__dict__:
+        yield from load.parts()
+    else:
+        yield getattr(instance, name)
 
 
 def _loaded(name: str) -> cached_property[object]:

@@ -222,7 +222,7 @@ def _inside(sums: _Sums) -> pl.DataFrame:
         sums.origins.filter(pl.col("cause") != UNEQUAL)
         .join(victims, on="pipeline")
         .select(
-            pl.col("cause").cast(pl.String),
+            "cause",
             "victim_rank",
             idle_ns="added_ns",
             **_culprit("pipeline", "rank", "peer"),

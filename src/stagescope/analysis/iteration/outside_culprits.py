@@ -6,7 +6,6 @@ import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING, OTHER, REDUCTION, name_activities
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
-from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.iteration.shared_reductions import list_reductions
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
@@ -14,20 +13,20 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 def find_outside_culprits(
     iterations: pl.DataFrame,
-    inside: pl.DataFrame,
+    outside: pl.DataFrame,
     spans: pl.DataFrame,
     between: pl.DataFrame,
     own_work: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `iterations` and `inside`, from inside_windows, are of the same steps, and `own_work` is from measure_own_work for
-    them. The column `is_between` marks what was before the last collective between two steps.
+    `outside` is from outside_windows and `own_work` from measure_own_work, both for the steps of `iterations`. The
+    column `is_between` marks what was before the last collective between two steps.
     """
     if iterations.is_empty():
         return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
     met = _before_collectives(iterations, between)
-    outside = _without_met(outside_windows(iterations, inside), met)
+    outside = _without_met(outside, met)
     itself, first = outside.select(victim_rank="rank", culprit_rank="rank"), _first_ranks(iterations, spans)
     own, waited = _own_and_waited(outside, own_work)
     parts = [

@@ -11,22 +11,27 @@ from stagescope.model.coverage import covered_ns
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stagescope.analysis.iteration.activities import ActivityUnions
 
 BEYOND = (REDUCTION, LOADING, OTHER)
 """Causes that have culprits inside and outside of the windows."""
 
 
-def inside_windows(ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return what find_outside_culprits needs of the table IDLE_LEDGER: step, rank, BEYOND, and all causes together."""
-    columns = [f"{name}_ns" for name in BEYOND]
-    return ranks.select("step", "rank", *columns, attributed_ns=pl.sum_horizontal(CAUSE_COLUMNS[:-1]))
+def outside_windows(parts: Iterable[tuple[pl.DataFrame, pl.DataFrame]]) -> pl.DataFrame:
+    """Return per rank (pipeline, rank) the time of BEYOND and unattributed time outside of its windows, summed.
+
+    `parts` are rows of the tables ITERATIONS and IDLE_LEDGER for the same steps, one range of steps after the other.
+    """
+    sums = pl.concat([_outside_of(*each) for each in parts])
+    return sums.group_by("pipeline", "rank").agg(pl.col("unattributed", *BEYOND).sum())
 
 
-def outside_windows(iterations: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank (pipeline, rank) the time of BEYOND and unattributed time outside of its windows, summed."""
+def _outside_of(iterations: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     keys = ["step", "rank"]
     beyond = [f"{name}_ns" for name in BEYOND]
+    inside = ranks.select(*keys, *beyond, attributed_ns=pl.sum_horizontal(CAUSE_COLUMNS[:-1]))
     # Only these columns: there is a row per rank and step.
     times = iterations.select("pipeline", *keys, "window_ns", "busy_ns", "unattributed_ns", *beyond)
     both = times.join(inside, on=keys, how="left", suffix="_inside")

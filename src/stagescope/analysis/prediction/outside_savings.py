@@ -14,6 +14,8 @@ from stagescope.analysis.lost_time import reach_beyond_windows
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -55,24 +57,49 @@ class OutsideSaving(NamedTuple):
 NOTHING_OUTSIDE = OutsideSaving()
 
 
-def measure_iterations(
-    iterations: pl.DataFrame, ranks: pl.DataFrame, late_starts: pl.DataFrame
-) -> MeasuredIterations:
-    """Return what candidates need of the table ITERATIONS of the steps in the totals.
+class _Part(NamedTuple):
+    """What some steps add to MeasuredIterations: whether anything but the windows was recorded, and tables."""
 
-    `ranks` is the table IDLE_LEDGER, `late_starts` is from find_late_starts.
+    reaches_beyond: bool
+    lasting: pl.DataFrame
+    outside: pl.DataFrame
+    pipelines: pl.DataFrame
+    members: pl.DataFrame
+
+
+def measure_iterations(
+    parts: Iterable[tuple[pl.DataFrame, pl.DataFrame]], late_starts: pl.DataFrame
+) -> MeasuredIterations:
+    """Return what candidates need of the iterations of the steps in the totals.
+
+    `parts` are rows of the tables ITERATIONS and IDLE_LEDGER for the same steps, the tables of all steps or those of
+    one range after the other. `late_starts` is from find_late_starts.
     """
+    found = [_of_part(*each) for each in parts]
+    lasting, outside, pipelines, members = (
+        pl.concat(each) for each in zip(*(each[1:] for each in found), strict=True)
+    )
+    reaches_beyond = any(each.reaches_beyond for each in found)
+    return MeasuredIterations(
+        float(lasting["iteration_ns"].mean()) if reaches_beyond else None,
+        outside,
+        members.unique(),
+        late_starts.join(pipelines, on=["step", "pipeline"], maintain_order="left"),
+    )
+
+
+def _of_part(iterations: pl.DataFrame, ranks: pl.DataFrame) -> _Part:
     keys = ["step", "rank"]
-    last, inside = (each.select(*keys, *CAUSE_COLUMNS) for each in (iterations.filter("is_last"), ranks))
+    last = iterations.filter("is_last").select(*keys, *CAUSE_COLUMNS)
+    inside = ranks.select(*keys, *CAUSE_COLUMNS).join(last, on=keys, how="semi")
     both = last.join(inside, on=keys, how="left", suffix="_inside", maintain_order="left")
     outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]
-    mean_ns = iterations["iteration_ns"].mean() if reach_beyond_windows(iterations) else None
-    pipelines = iterations.select("step", "pipeline", "is_last").unique()
-    return MeasuredIterations(
-        None if mean_ns is None else float(mean_ns),  # type: ignore[arg-type]  # a column of numbers
+    return _Part(
+        reach_beyond_windows(iterations),
+        iterations.select("iteration_ns"),
         both.select("step", *outside),
+        iterations.select("step", "pipeline", "is_last").unique(),
         ranks.select("rank", "pipeline").unique(),
-        late_starts.join(pipelines, on=["step", "pipeline"], maintain_order="left"),
     )
 
 

@@ -174,7 +174,7 @@ def _joined(
         {name: partial(_field, later["actions"], name) for name in OF_ACTIONS},
         is_kept=False,
     )
-    tables = {name: long[f"ledger_{name}"].rows for name in LONG_PARTS}
+    tables = {name: long[f"ledger_{name}"].in_parts for name in LONG_PARTS}
     ledger = lazily(
         Ledger,
         {name: long[f"ledger_{name}"].rows() for name in OF_LEDGER if name not in LONG_PARTS}
@@ -203,7 +203,7 @@ def _joined(
     names = (*OF_REFERENCE, *(["step_chain"] if is_chained else []))
     return with_later(
         known,
-        {name: long[name].rows for name in OF_RUN if name not in KEPT}
+        {name: long[name].in_parts for name in OF_RUN if name not in KEPT}
         | {name: later[name] for name in names},
     )
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.model.lazy import InParts
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -49,6 +51,11 @@ class LongTable:
     def parts(self) -> Iterator[pl.DataFrame]:
         """Yield the rows of each range of steps."""
         yield from (self.change(scan().collect()) for scan in self.scans)
+
+    @property
+    def in_parts(self) -> InParts:
+        """What loads the rows, or one part of them after the other."""
+        return InParts(self.rows, self.parts)
 
     def rows(self) -> pl.DataFrame:
         """Return all rows, sorted."""
