@@ -56,8 +56,8 @@ LIMITS: tuple[Limit, ...] = (
     Limit("query", 60, SECONDS, "the time of one query",
           "Of a database or of stagescope sql: a view in a database, and a recursive query, can be infinite."),
     Limit("spans", 200_000_000, COUNT, "the number of spans",
-          "A span takes about 100 bytes of memory in a Timeline. What is stored, analyzed and shown in parts has no limit "
-          "unless you state one."),
+          "A span takes about 100 bytes of memory in a Timeline. What is stored, analyzed and shown in parts has no "
+          "limit unless you state one."),
     Limit("ranks", 131_072, COUNT, "the number of ranks",
           "More than the largest known trainings; a rank takes about 0.1 ms and 4 kB to analyze, and rows in tables."),
     Limit("steps", 10_000_000, COUNT, "the number of steps",

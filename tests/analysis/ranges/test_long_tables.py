@@ -35,6 +35,15 @@ def test_pieces_one_after_the_other_are_all_rows_sorted(order):
     assert_frame_equal(pl.concat(pieces), long.rows())
 
 
+@pytest.mark.usefixtures("small_pieces")
+def test_a_pipeline_with_many_rows_is_divided_by_ranges():
+    parts = [part(range(first, first + 4), pipelines=[0, 4]) for first in (0, 4, 8)]
+    long = table(("pipeline", "step"), *parts)
+    pieces = list(long.pieces())
+    assert [rows.height for rows in pieces] == [4] * 6
+    assert_frame_equal(pl.concat(pieces), long.rows())
+
+
 def test_parts_are_the_rows_of_each_range():
     parts = [part([0, 1]), part([]), part([4])]
     changed = table(("pipeline", "step"), *parts).changed(lambda rows: rows.filter(pl.col("pipeline") == 4))

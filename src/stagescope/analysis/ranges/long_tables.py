@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Change = Callable[[pl.DataFrame], pl.DataFrame]
 
 ROWS_AT_ONCE = 1_000_000
-"""Of a piece, unless a single pipeline has more."""
+"""Of a piece; those of a pipeline that has more are divided by ranges of steps."""
 
 
 def _unchanged(rows: pl.DataFrame) -> pl.DataFrame:
@@ -68,22 +68,26 @@ class LongTable:
             yield from self.parts()
             return
         counts = [scan().group_by("pipeline").len().sort("pipeline").collect() for scan in self.scans]
-        for first, last in _divided(counts):
-            parts = [
+        for first, last, count in _divided(counts):
+            parts = (
                 self.change(_of_pipelines(scan(), rows, first, last))
                 for scan, rows in zip(self.scans, counts, strict=True)
-            ]
-            yield pl.concat(parts).sort(self._keys, maintain_order=True)
+            )
+            is_long = first == last and count > ROWS_AT_ONCE
+            if is_long and self._keys == self.order[:1]:  # ranges one after the other are sorted
+                yield from parts
+            else:
+                yield pl.concat(parts).sort(self._keys, maintain_order=True)
 
 
-def _divided(counts: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last pipeline of each piece, given the rows of each pipeline (len) in all parts."""
+def _divided(counts: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int, int]]:
+    """Yield the first and the last pipeline of each piece, and its rows, given those of each pipeline in all parts."""
     every = pl.concat(counts).group_by("pipeline").agg(pl.sum("len")).sort("pipeline")
     piece = (pl.col("len").cum_sum() - 1) // ROWS_AT_ONCE
     ends = every.group_by(piece.alias("piece"), maintain_order=True).agg(
-        first=pl.col("pipeline").first(), last=pl.col("pipeline").last()
+        pl.col("pipeline").first().alias("first"), pl.col("pipeline").last().alias("last"), pl.sum("len")
     )
-    yield from ends.select("first", "last").iter_rows() if ends.height else [(0, 0)]
+    yield from ends.select("first", "last", "len").iter_rows() if ends.height else [(0, 0, 0)]
 
 
 def _of_pipelines(rows: pl.LazyFrame, counts: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
