@@ -6,6 +6,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import stagescope
+from stagescope.analysis.iteration import culprits
 from stagescope.analysis.iteration.culprits import CULPRITS, CausesOfSteps, find_culprits
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
@@ -153,3 +154,10 @@ def test_culprits_of_steps_in_parts_are_those_of_all_steps():
     divided = find_culprits(parts, members, found.outside_culprits, found.steps_per_iteration)
     assert divided.height > 0
     assert_frame_equal(divided, report.culprits)
+
+
+def test_culprits_of_some_victims_after_the_other_are_those_of_all(monkeypatch):
+    at_once = report_of("15 ms of data loading before each step").culprits
+    monkeypatch.setattr(culprits, "VICTIMS_AT_ONCE", 3)
+    assert at_once["victim_rank"].n_unique() > 3
+    assert_frame_equal(report_of("15 ms of data loading before each step").culprits, at_once)
