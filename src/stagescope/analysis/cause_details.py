@@ -109,9 +109,8 @@ def _several_changing(explanation: Explanation, origins: pl.DataFrame) -> str | 
     named = added.filter(is_part).join(changing, on="rank", how="left")
     if not 1 < named.height <= MOST_LISTED or named["finding"].has_nulls():
         return None
-    return (
-        changing_ranks_text(named) if named["added_ns"].sum() >= DOMINANT * added["added_ns"].sum() else None
-    )
+    is_most = float(named["added_ns"].sum()) >= DOMINANT * float(added["added_ns"].sum())
+    return changing_ranks_text(named) if is_most else None
 
 
 def _links(explanation: Explanation, pipelines: Collection[int]) -> str | None:

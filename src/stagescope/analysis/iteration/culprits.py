@@ -16,6 +16,8 @@ Outside of them (outside_culprits.py) the culprit is
 * of data loading, the rank that loads: the victim itself, or else the one of its pipeline, or of the run, that loads
   longest; of gradient reduction, the rank that reduces gradients after all replicas have joined it, likewise, and none
   if all ranks do for about as long;
+* of the optimizer, as far as it takes longer than in the median over the ranks, the rank that optimizes longest,
+  likewise;
 * of other work, the rank itself, as long as it does some; else the rank that begins the next step of the pipeline;
 * of what ranks did before the last collective between two steps, the rank that came last to it; the collectives
   themselves have no culprit;
