@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from some_steps import generate
+
 from stagescope.ingest.recording.columns import SPAN_DTYPE
 from stagescope.ingest.recording.frames import ANCHOR_DTYPE
 from stagescope.record import format as fmt

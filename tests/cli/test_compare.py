@@ -3,11 +3,13 @@
 import base64
 import json
 import re
+import shutil
 
 import polars as pl
 import pytest
 
 from column_blobs import read_blob
+from places import DATA
 from planted_runs import Shape, random_times, run
 from stagescope.cli import main
 
@@ -98,3 +100,19 @@ def test_the_page_states_that_the_runs_have_nothing_in_common(runs, tmp_path, ca
 def test_a_missing_run_is_an_error(runs, capsys):
     assert main(["compare", runs[0], "nowhere"]) == 1
     assert capsys.readouterr().err == "stagescope: no such file or directory: nowhere\n"
+
+
+@pytest.mark.parametrize(("order", "name"), [((0, 1), "second"), ((1, 0), "first")])
+def test_missing_data_are_reported_with_the_run_that_lacks_them(tmp_path, capsys, order, name):
+    whole = DATA / "recordings" / "v1"
+    partial = tmp_path / "partial"
+    partial.mkdir()
+    for path in whole.glob("*.sscope"):
+        if not path.name.startswith("rank00002"):
+            shutil.copy(path, partial)
+    assert main(["compare", *(str((whole, partial)[each]) for each in order)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"stagescope: {name} run: partial data: no recording of rank 2")
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert errors
+    assert all(line.startswith(f"error: {name} run: ") for line in errors)

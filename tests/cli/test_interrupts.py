@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from stagescope import api
+from stagescope.cli import main
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process sends itself SIGINT")
 
 PROGRAM = """
@@ -126,3 +129,23 @@ def test_an_interrupt_while_commands_are_imported_prints_no_traceback():
         [sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stagescope: interrupted\n")
+
+
+@pytest.mark.parametrize(("command", "case"), [("watch", ("Watcher", 0)), ("receive", ("TraceReceiver", 1))])
+def test_commands_that_end_with_ctrl_c_do_so_while_they_start(monkeypatch, tmp_path, capsys, command, case):
+    """The exit code is that of a later Ctrl-C; nothing is received in this time, which is 1."""
+    started, code = case
+    original = getattr(api, started)
+
+    def interrupted(*args, **keywords):
+        signal.raise_signal(signal.SIGINT)
+        return original(*args, **keywords)
+
+    monkeypatch.setattr(api, started, interrupted)
+    options = (
+        ["-o", str(tmp_path), "--port", "0"] if command == "receive" else [str(tmp_path), "--metrics", "0"]
+    )
+    assert main([command, *options]) == code
+    printed = capsys.readouterr().err
+    assert "interrupted" not in printed
+    assert "metrics at" not in printed  # nothing was opened any more

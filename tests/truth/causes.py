@@ -148,6 +148,20 @@ def late_rank(plan: Plan, place: Place, extra_ns: int, activity: str = "") -> Pl
     return replace(plan, late_ns=late_ns, records_late=activity)
 
 
+def slow_optimizer(plan: Plan, place: Place, extra_ns: int) -> Plan:
+    """Let the optimizer step of a rank take longer."""
+    optimizing_ns = np.zeros((plan.shape.ranks, plan.shape.replicas), np.int64)
+    optimizing_ns[place] = extra_ns
+    return replace(plan, optimizing_ns=optimizing_ns)
+
+
+def pausing_rank(plan: Plan, place: Place, extra_ns: int, activity: str = "") -> Plan:
+    """Let a rank do something between its optimizer step and the next step; `activity` is what is recorded of that."""
+    pausing_ns = np.zeros((plan.shape.ranks, plan.shape.replicas), np.int64)
+    pausing_ns[place] = extra_ns
+    return replace(plan, pausing_ns=pausing_ns, records_pause=activity)
+
+
 def randomly_late(plan: Plan, mean_ns: int, seed: int = 0) -> Plan:
     """Let all ranks come to the norm of the gradients at random times."""
     shape = plan.shape

@@ -376,6 +376,6 @@ class _Steps:
         late_ns = 0 if self.plan.late_ns is None else self.plan.late_ns[step]
         times["came"][:] = times["reduced"] + late_ns
         times["normed"][:] = times["came"].max() if end.barrier else times["came"]
-        times["optimized"][:] = times["normed"] + end.optimizer_ns
-        times["over"][:] = times["optimized"] + end.between_ns
+        times["optimized"][:] = times["normed"] + end.optimizer_ns + self.plan.optimizing_ns
+        times["over"][:] = times["optimized"] + end.between_ns + self.plan.pausing_ns
         return times["over"].copy()

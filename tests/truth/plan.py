@@ -128,6 +128,8 @@ class Plan:
     `late_ns` (step x pipeline rank x replica) is what a rank does between its reduction and the norm of the gradients;
     it is in the span table if `records_late` is its name. Gradients are accumulated over `accumulated` steps: only the
     last of them has a reduction, a norm and an optimizer step. The pipeline rank `loader` loads at the start of a step.
+    `optimizing_ns` (pipeline rank x replica) is what the optimizer of a rank takes more, `pausing_ns` likewise what it
+    does after that, which is in the span table if `records_pause` is its name.
     """
 
     shape: Shape
@@ -146,6 +148,9 @@ class Plan:
     records_late: str = ""
     accumulated: int = 1
     loader: int = 0
+    optimizing_ns: np.ndarray | int = 0
+    pausing_ns: np.ndarray | int = 0
+    records_pause: str = ""
 
     def with_network(self, **changes) -> Plan:
         return replace(self, network=replace(self.network, **changes))

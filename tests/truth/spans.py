@@ -126,7 +126,7 @@ def _ends(run: Run) -> pl.DataFrame:
     plan, ranks = run.plan, list(range(run.plan.shape.ranks))
     optimizer = {
         "rank": ranks, "lane": "compute", "kind": "optimizer",
-        "start_ns": run.optimized - plan.end.optimizer_ns + ORIGIN_NS, "end_ns": run.optimized + ORIGIN_NS,
+        "start_ns": run.normed + ORIGIN_NS, "end_ns": run.optimized + ORIGIN_NS,
     }  # fmt: skip
     entered = run.synced if plan.end.sync_first else run.entered
     reduction = {
@@ -136,6 +136,13 @@ def _ends(run: Run) -> pl.DataFrame:
     frames = [_table(run, optimizer, len(ranks))] if plan.end.optimizer_ns else []
     if (plan.shape.replicas > 1 and not plan.inner) or plan.end.reduce_ns:
         frames.append(_table(run, reduction, len(ranks)))
+    if plan.records_pause:
+        pause = {
+            "rank": ranks, "lane": "host", "kind": "other", "name": plan.records_pause,
+            "start_ns": run.optimized + ORIGIN_NS, "end_ns": run.over - plan.end.between_ns + ORIGIN_NS,
+        }  # fmt: skip
+        done = _table(run, pause, len(ranks))
+        frames.append(done.filter(pl.col("end_ns") > pl.col("start_ns")))
     return _of_last_steps(run, pl.concat([*frames, _table(run, optimizer, len(ranks)).clear()]))
 
 

@@ -118,8 +118,21 @@ def changing_rank_text(row: Mapping[str, object]) -> str:
     last, first = (1 + float(str(row[f"{name}_fraction"])) for name in ("excess", "first"))
     if row["finding"] == "intermittent":
         slower = comparative_text("slower", last, decimals=1)
+        first_step, _, last_step = str(row["slow_steps"]).partition("-")
+        if last_step.isdecimal():
+            return f"rank {row['rank']} is {slower} in steps {first_step} to {last_step}"
         return f"rank {row['rank']} is {slower} in {row['slow_count']} of {row['steps']} steps"
     return f"rank {row['rank']} drifts from {change_text(first)} to {change_text(last)}"
+
+
+def changing_ranks_text(rows: pl.DataFrame) -> str:
+    """Return rows of CHANGING_RANKS in a few words, in the order of their steps."""
+    ordered = sorted(rows.iter_rows(named=True), key=lambda row: (_first_step(row), row["rank"]))
+    return ", ".join(map(changing_rank_text, ordered))
+
+
+def _first_step(row: Mapping[str, object]) -> int:
+    return int(str(row["slow_steps"] or 0).replace(",", "-").split("-")[0])
 
 
 def slow_replica_sentence(replica: SlowReplica) -> str:

@@ -204,9 +204,19 @@ def _other_stragglers(explanation: Explanation) -> list[dict[str, Any]]:
     grouped = slow_ranks(explanation).filter(pl.col("pipeline").is_in(replicas))["rank"].to_list()
     changing = explanation.stragglers.changing.select("rank", changing_ns="extra_ns_per_step")
     claimed = explanation.stragglers.table.filter("is_claimed")
-    explained = pl.col("extra_ns_per_step") <= EXPLAINED_RATIO * pl.col("changing_ns")
+    of_stage = (
+        explanation.stage_costs.select("rank", "stage")
+        .drop_nulls()
+        .unique()
+        .join(changing, on="rank", how="left")
+        .group_by("stage")
+        .agg(stage_ns=pl.col("changing_ns").fill_null(0.0).mean())
+    )
+    cost_ns = pl.coalesce("changing_ns", pl.when(pl.col("subject") == "stage").then("stage_ns"))
+    explained = pl.col("extra_ns_per_step") <= EXPLAINED_RATIO * cost_ns
     of_one = pl.col("subject").is_in(["rank", "stage"]) & (pl.col("finding") != "noisy")
-    kept = claimed.join(changing, on="rank", how="left", maintain_order="left").filter(
+    known = claimed.join(changing, on="rank", how="left", maintain_order="left")
+    kept = known.join(of_stage, on="stage", how="left", maintain_order="left").filter(
         ~((pl.col("subject") == "rank") & pl.col("rank").is_in(grouped)),
         ~(of_one & explained).fill_null(value=False),
     )

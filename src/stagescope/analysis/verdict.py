@@ -8,7 +8,8 @@ import polars as pl
 
 from stagescope.analysis.cause_details import QUIET, cause_detail
 from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
-from stagescope.analysis.findings import find_findings
+from stagescope.analysis.finding_sentences import changing_ranks_text
+from stagescope.analysis.findings import EXPLAINED_RATIO, find_findings
 from stagescope.analysis.iteration.last_pipeline import (
     last_pipelines,
     last_pipelines_text,
@@ -40,6 +41,9 @@ QUIET_FRACTION = 0.015
 
 MOST_DETAILS = 4
 """Causes of a sentence that have details in parentheses; more are hard to read."""
+
+MOST_CHANGING = 3
+"""Ranks that are slow in some steps only, in one detail."""
 
 MOST_FINDINGS = 5
 SECONDARY_RATIO = 4.0
@@ -184,16 +188,36 @@ def _cause_texts(explanation: Explanation, pipelines: Collection[int]) -> Callab
 
 
 def _slowest_stage(explanation: Explanation) -> str | None:
-    """Return which stage costs most and how much more than the mean of the others; None below 2 %."""
+    """Return which stage costs most and how much more than the mean of the others; None below 2 %.
+
+    Without replicas, a rank that is slow in some steps looks like a stage that takes longer, and is named instead.
+    """
     work = explanation.stage_work.drop_nulls("work_to_others")
     if work.is_empty():
         return None
     slowest = work.row(work["work_to_others"].arg_max() or 0, named=True)
-    if slowest["work_to_others"] - 1 < IMBALANCE_FRACTION:
-        return None
+    changing = _changing_ranks(explanation, slowest)
+    if changing is not None or slowest["work_to_others"] - 1 < IMBALANCE_FRACTION:
+        return changing
     return (
         f"stage {slowest['stage']} takes {comparative_text('longer', slowest['work_to_others'], decimals=1)}"
     )
+
+
+def _changing_ranks(explanation: Explanation, slowest: Mapping[str, Any]) -> str | None:
+    """Return which ranks without replicas are slow in some steps, if that is why the slowest stage takes longer.
+
+    None if that stage takes longer than the slow steps of its ranks explain.
+    """
+    changing = explanation.stragglers.changing.filter(~pl.col("has_peers"), finding="intermittent")
+    if not 0 < changing.height <= MOST_CHANGING:
+        return None
+    of_stage = explanation.stage_costs.filter(stage=slowest["stage"])["rank"].unique()
+    mean = pl.col("excess_fraction") * pl.col("slow_count") / pl.col("steps")
+    explained = changing.filter(pl.col("rank").is_in(of_stage.implode())).select(mean.max()).item()
+    more = slowest["work_to_others"] - 1
+    is_explained = more < IMBALANCE_FRACTION or more <= EXPLAINED_RATIO * (explained or 0.0)
+    return changing_ranks_text(changing) if is_explained else None
 
 
 def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from stagescope.analysis import build_explained_report, build_report, errors_first, to_json
 from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines, unaligned_ranks
 from stagescope.analysis.graph.actions import find_actions
@@ -15,9 +17,12 @@ from stagescope.analysis.prediction.changes import (
     Slower,
     combinations_of,
 )
+from stagescope.analysis.prediction.slow_devices import find_slow_devices
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.analysis.statistics.comparison_json import comparison_json
+from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
+from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, find_stragglers
 from stagescope.api.reading import clock_json, clock_report
 from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.errors import UsageError
@@ -112,9 +117,18 @@ def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]
     ['all stages equal', 'all stages equal; transfers take no time']
     """
     combinations = combinations_of(changes)
-    actions = find_actions(keep_aligned_pipelines(timeline))
-    steps = build_report(timeline).bubble.steps
-    predicted = predict_steps(actions, combinations, steps)
+    aligned = keep_aligned_pipelines(timeline)
+    actions = find_actions(aligned)
+    report = build_report(timeline)
+    steps = report.bubble.steps
+    devices = []
+    if any(isinstance(change, OtherSchedule) for combination in combinations for change in combination):
+        counted = aligned.with_spans(aligned.spans.filter(pl.col("step").is_in(steps)))
+        windows_ns = report.steps.filter("in_totals")["window_ns"]
+        least_ns = LEAST_COST_FRACTION * int(windows_ns.sum()) / max(len(windows_ns), 1)
+        found = find_stragglers(counted, limits=DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
+        devices = find_slow_devices(found, actions)
+    predicted = predict_steps(actions, combinations, steps, devices=devices)
     return predicted._replace(diagnostics=(*actions.diagnostics, *predicted.diagnostics))
 
 

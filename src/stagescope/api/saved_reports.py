@@ -38,9 +38,17 @@ from stagescope.ingest.stored_run import (
 from stagescope.model import empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import manifest_checksum
+from stagescope.model.tables import RANKS
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.errors import CommandError, InputError, OutputError, UsageError
-from stagescope.vocabulary.limits import changed_limits, checked_limits, limits_in_force, require_if_stated
+from stagescope.vocabulary.limits import (
+    BY_NAME,
+    changed_limits,
+    checked_limits,
+    limits_in_force,
+    require,
+    require_if_stated,
+)
 from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
@@ -64,6 +72,8 @@ STORING_BYTES = 1_500_000_000
 """Memory that a process may take, so that larger runs are analyzed in ranges of steps."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
+LIMITS_OF_SPANS = ("steps", "stages", "microbatches", "microbatch-number", "names", "name-length")
+"""Limits that only the spans of a run can exceed: if a caller lowers one, they are read."""
 CODE = ("analysis", "model", "schedules", "vocabulary")
 """Parts whose code determines the results of analysis."""
 
@@ -169,8 +179,8 @@ def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Re
     It equals what `analyze` returns for the run, or for the steps that were analyzed: its tables are loaded when they
     are used, and those that were not saved are computed from the spans, which are read then. None for anything that has
     to be analyzed: other input than one stored run, other facts than those with which it was stored, a run that was not
-    analyzed, or by another version of stagescope, one with missing files, and one whose sources have changed. `paths`
-    and `facts` are those of `read`.
+    analyzed, or by another version of stagescope, one with missing files, one whose sources have changed, and limits on
+    what only spans show that are lower than by default. `paths` and `facts` are those of `read`.
 
     Raises InputError and UsageError as `read` does.
     """
@@ -221,8 +231,12 @@ def _stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tu
     if directory is None or "steps" in stated(facts):
         return None
     manifest = read_manifest(directory)
-    with limits_in_force(checked_limits(facts.get("limits"))):
+    limits = checked_limits(facts.get("limits"))
+    with limits_in_force(limits):
         require_if_stated("spans", manifest.span_count, directory)
+        require("ranks", sum(part.rows for part in manifest.parts if part.table == RANKS.name), directory)
+    if any(0 < limits.get(name, 0) < BY_NAME[name].default for name in LIMITS_OF_SPANS):
+        return None
     is_same = all(manifest.facts.get(name) == value for name, value in stated(facts).items())
     return (directory, manifest) if is_same else None
 

@@ -72,11 +72,16 @@ def command(
     micro-batches, comes first.
     """
     from stagescope import api
+    from stagescope.analysis.statistics.differences import RUNS
 
     skipped = parse_skipped(skip_steps) if skip_steps else None
-    timelines = [read_paths([path], facts, align=align) for path in (before, after)]
+    timelines = [
+        read_paths([path], facts, align=align, run=run)
+        for run, path in zip(RUNS, (before, after), strict=True)
+    ]
     comparison = api.compare(timelines[0], timelines[1], skip_steps=skipped)
-    code = max(exit_code(timeline, warn_errors(timeline)) for timeline in timelines)
+    errors = [warn_errors(timeline, run) for run, timeline in zip(RUNS, timelines, strict=True)]
+    code = max(map(exit_code, timelines, errors))
     if html_path is not None:
         api.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
     if json_path == STANDARD_OUTPUT:

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 class ending:  # noqa: N801 - a context manager
-    """Set an event on Ctrl-C and on SIGTERM while the block runs, in the main thread."""
+    """Set an event on Ctrl-C and on SIGTERM while the block runs, in the main thread.
+
+    A library that is loaded in the block, such as Polars, may put its own handler in front, after which the system goes
+    on with a wait instead of ending it. A command that loads some therefore enters it again to wait.
+    """
 
     def __init__(self, ended: threading.Event) -> None:
         self._ended = ended

@@ -15,7 +15,7 @@ from stagescope.cli.reading import exit_code, reading_options, warn_partial
 from stagescope.cli.show import supports_unicode
 from stagescope.cli.written import written_text
 from stagescope.vocabulary.counts import counted
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import steps_text
 
 if TYPE_CHECKING:
     from stagescope.analysis import Report
@@ -88,10 +88,10 @@ def _summary(timeline: Timeline) -> str:
     from stagescope.vocabulary.ratios import percent_text
 
     report: Report = api.analyze(timeline)
-    steps = compact_ranges(report.steps["step"])
+    steps = steps_text(report.steps["step"])
     bubble = report.bubble
     # `timeline.ranks` has the ranks whose logs could not be read, too.
     ranks = counted(timeline.spans["rank"].n_unique(), "rank")
     if bubble.fraction is None:
         return f"{ranks}, bubble unknown, because {bubble.unknown_because}"
-    return f"steps {steps}, {ranks}, bubble {percent_text(bubble.fraction)} of the window"
+    return f"{steps}, {ranks}, bubble {percent_text(bubble.fraction)} of the window"

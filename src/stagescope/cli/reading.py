@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import wraps
 from itertools import accumulate
 from pathlib import Path
@@ -133,18 +134,22 @@ def skip_steps_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_paths(
-    paths: Sequence[str | os.PathLike[str]], facts: RunFacts | None = None, *, align: bool = True
+    paths: Sequence[str | os.PathLike[str]],
+    facts: RunFacts | None = None,
+    *,
+    align: bool = True,
+    run: str | None = None,
 ) -> Timeline:
     """Return the Timeline of `paths`, with a warning on standard error if data are missing.
 
-    On a terminal, a bar shows the progress of many or large files.
+    On a terminal, a bar shows the progress of many or large files. `run` is how the warning names one of several runs.
     """
     from stagescope import api
 
     paths, facts = cached_paths(paths, facts or {}, align=align)
     with ExitStack() as shown:
         timeline = api.read(*paths, **facts, align=align, on_progress=FileBar(shown, paths).show)
-    warn_partial(timeline)
+    warn_partial(timeline, run)
     return timeline
 
 
@@ -260,29 +265,36 @@ def _are_large(paths: Sequence[str | os.PathLike[str]]) -> bool:
     return any(total >= LARGE_BYTES for total in accumulate(sizes))
 
 
-def warn_errors(timeline: Timeline) -> list[Diagnostic]:
+def warn_errors(timeline: Timeline, run: str | None = None) -> list[Diagnostic]:
     """Return the errors that analysis finds in a timeline, for `exit_code`, and print them on standard error.
 
     This is for commands that print no diagnostics: the errors of which `warn_partial` printed the number are printed
-    as well.
+    as well. `run` is that of `read_paths`.
     """
     from stagescope import api
     from stagescope.cli.diagnostics import diagnostic_lines
 
     known = [each for each in api.sorted_diagnostics(timeline) if each.severity == "error"]
     found = api.find_errors(timeline)
-    for line in diagnostic_lines([*known[1:], *found]):
+    shown = [replace(each, message=_of_run(each.message, run)) for each in (*known[1:], *found)]
+    for line in diagnostic_lines(shown):
         echo_data(line, err=True)
     if found and not known:
         echo(PARTIAL_RESULTS, err=True)
     return found
 
 
-def warn_partial(timeline: Read) -> None:
-    """Print a warning on standard error if data are missing from `timeline`."""
+def _of_run(message: str, run: str | None) -> str:
+    """Return a message with the run that it is about, as the diagnostics of a comparison name it."""
+    return f"{run} run: {message}" if run else message
+
+
+def warn_partial(timeline: Read, run: str | None = None) -> None:
+    """Print a warning on standard error if data are missing from `timeline`; `run` is that of `read_paths`."""
     if not timeline.is_partial:
         return
     errors = timeline.diagnostics.filter(timeline.diagnostics["severity"] == "error")
     more = f" (and {errors.height - 1} more, see below)" if errors.height > 1 else ""
-    echo(f"stagescope: partial data: {errors['message'][0]}{more}", err=True)
+    text = _of_run(f"partial data: {errors['message'][0]}{more}", run)
+    echo(f"stagescope: {text}", err=True)
     echo(PARTIAL_RESULTS, err=True)

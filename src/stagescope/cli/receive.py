@@ -53,16 +53,19 @@ def command(output: Path, host: str, port: int, most: str, seconds: float | None
     The spans are written to a new file in DIR, as JSON lines, which the other commands read. Ctrl-C ends it; the file
     is complete at any time. Only this machine can send.
     """
-    from stagescope import api
-    from stagescope.vocabulary.sizes import parse_size_bytes
-
     ended = threading.Event()
-    receiver = api.TraceReceiver(
-        output, host=host, port=port, most_bytes=parse_size_bytes(most), on_new=_print_process
-    )
-    with ending(ended), receiver:
-        echo(f"receiving traces at {receiver.endpoint} (set OTEL_EXPORTER_OTLP_ENDPOINT to it); Ctrl-C ends")
-        ended.wait(seconds)
+    with ending(ended):  # from here on: loading the libraries takes a second or more
+        from stagescope import api
+        from stagescope.vocabulary.sizes import parse_size_bytes
+
+        receiver = api.TraceReceiver(
+            output, host=host, port=port, most_bytes=parse_size_bytes(most), on_new=_print_process
+        )
+        with ending(ended), receiver:
+            echo(
+                f"receiving traces at {receiver.endpoint} (set OTEL_EXPORTER_OTLP_ENDPOINT to it); Ctrl-C ends"
+            )
+            ended.wait(seconds)
     counts = receiver.counts
     if counts.span_count:
         echo(f"received {counts.span_count:,} spans of {len(counts.spans)} processes: {receiver.path}")

@@ -101,14 +101,7 @@ EXIT_ALARM = 3
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON lines: one object for each step, alarm and hang."
 )
-def command(
-    directories: Sequence[Path],
-    alerts: Sequence[str],
-    on_alarm: str | None,
-    webhook: str | None,
-    seconds: float | None,
-    **options: Any,
-) -> int:
+def command(directories: Sequence[Path], **options: Any) -> int:
     """Watch a training while it runs: its steps, where their time goes, what each rank does, and alarms.
 
     DIR is the directory of its recordings. An alarm is raised if the iteration, a cause of lost time, the actions of a
@@ -120,28 +113,38 @@ def command(
     during --restart-grace, unless the launcher has ended or has no restart left. The exit code is 3 if there was an
     alarm, and 0 otherwise.
     """
+    ended = threading.Event()
+    with ending(ended):  # from here on: loading the libraries takes a second or more
+        notifier, raised = _watch(directories, ended, **options)
+    notifier.wait()
+    return EXIT_ALARM if raised else 0
+
+
+def _watch(directories: Sequence[Path], ended: threading.Event, **options: Any) -> tuple[Notifier, bool]:
+    """Watch until the command ends; return what still sends alarms, and whether there was one."""
     from stagescope import api
     from stagescope.api.notifications import Notifier, check_url, parse_command
 
-    words = parse_command(on_alarm) if on_alarm is not None else []
-    url = check_url(webhook) if webhook is not None else None
+    words = parse_command(options["on_alarm"]) if options["on_alarm"] is not None else []
+    url = check_url(options["webhook"]) if options["webhook"] is not None else None
     if options["otlp"] is not None:
         check_url(options["otlp"], "--otlp")
     elif options["otlp_spans"]:
         raise UsageError.only_with("--otlp-spans", "--otlp")
     watcher = api.Watcher(
         *directories,
-        alerts=alerts,
+        alerts=options["alerts"],
         least_change=options["least_change"],
         quiet_after_s=options["after"],
         restart_grace_s=options["restart_grace"],
     )
     notifier = Notifier(words, url, lambda text: echo(text, err=True))
-    ended = threading.Event()
-    until_s = time.monotonic() + seconds if seconds is not None else float("inf")
+    raised = waits = False
+    if ended.is_set():  # before anything was opened
+        return notifier, raised
+    until_s = time.monotonic() + options["seconds"] if options["seconds"] is not None else float("inf")
     with ending(ended), ExitStack() as stack:
         takers = [_output(stack, watcher, as_json=options["as_json"]), *_outlets(stack, **options)]
-        raised = waits = False
         while not ended.is_set():
             update = _update(watcher, directories)
             if update is not None:
@@ -158,8 +161,7 @@ def command(
                 break
             if update is None or not update.has_more:
                 ended.wait(min(options["interval"], remaining_s))
-    notifier.wait()
-    return EXIT_ALARM if raised else 0
+    return notifier, raised
 
 
 def _update(watcher: Watcher, directories: Sequence[Path]) -> Update | None:

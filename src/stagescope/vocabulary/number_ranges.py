@@ -43,3 +43,13 @@ def ranks_text(ranks: Iterable[int], most: int | None = MOST_RANGES) -> str:
     if " and " not in listed and listed.count(",") == 1:
         listed = listed.replace(", ", " and ")
     return f"{'rank' if len(different) == 1 else 'ranks'} {listed}"
+
+
+def steps_text(steps: Iterable[int], most: int | None = MOST_RANGES) -> str:
+    """Return steps as compact ranges, with the noun; see compact_ranges.
+
+    >>> steps_text([11]), steps_text([10, 11, 12])
+    ('step 11', 'steps 10-12')
+    """
+    different = set(steps)
+    return f"{'step' if len(different) == 1 else 'steps'} {compact_ranges(different, most)}"

@@ -141,19 +141,26 @@ def test_a_run_without_actions_has_no_culprits():
     assert report.culprits.is_empty()
 
 
+def causes_of(report, steps=()):
+    """Return what find_culprits needs of some steps, or all."""
+    found, ledger = report.explanation, report.intermediates.ledger
+    of_steps = pl.col("step").is_in(list(steps)) if steps else pl.lit(value=True)
+    tables = (found.iterations, ledger.steps, ledger.ranks, ledger.origins)
+    return CausesOfSteps(*(rows.filter(of_steps) for rows in tables))
+
+
+def culprits_of(report, parts):
+    found = report.explanation
+    members = found.iterations.select("pipeline", "rank").unique()
+    return find_culprits(parts, members, found.outside_culprits, found.steps_per_iteration)
+
+
 def test_culprits_of_steps_in_parts_are_those_of_all_steps():
     report = report_of("one rank 20 % slower in 3 of 10 steps")
-    found, ledger = report.explanation, report.intermediates.ledger
-    steps = found.iterations["step"].unique().sort().to_list()
-    parts = []
-    for part in (steps[:1], steps[1:4], steps[4:]):
-        of_steps = pl.col("step").is_in(part)
-        tables = (found.iterations, ledger.steps, ledger.ranks, ledger.origins)
-        parts.append(CausesOfSteps(*(rows.filter(of_steps) for rows in tables)))
-    members = found.iterations.select("pipeline", "rank").unique()
-    divided = find_culprits(parts, members, found.outside_culprits, found.steps_per_iteration)
+    steps = report.explanation.iterations["step"].unique().sort().to_list()
+    divided = culprits_of(report, [causes_of(report, part) for part in (steps[:1], steps[1:4], steps[4:])])
     assert divided.height > 0
-    assert_frame_equal(divided, report.culprits)
+    assert_frame_equal(divided, report.culprits, check_exact=True)
 
 
 def test_culprits_of_some_victims_after_the_other_are_those_of_all(monkeypatch):
@@ -161,3 +168,19 @@ def test_culprits_of_some_victims_after_the_other_are_those_of_all(monkeypatch):
     monkeypatch.setattr(culprits, "VICTIMS_AT_ONCE", 3)
     assert at_once["victim_rank"].n_unique() > 3
     assert_frame_equal(report_of("15 ms of data loading before each step").culprits, at_once)
+
+
+def test_culprits_do_not_depend_on_the_order_in_which_numbers_are_added():
+    report = report_of("one rank 20 % slower in 3 of 10 steps")
+    causes = causes_of(report)
+    # Tenths are no sums of powers of two. With the others, their sums are a little above or below half a picosecond.
+    rows = causes.origins.height
+    tenths = pl.Series(np.random.default_rng(2).permutation(np.resize([0.1, 0.2, 0.3, -0.6], rows)))
+    added_ns = tenths + pl.when(pl.int_range(rows) % 7 == 0).then(1e6 + 0.0045).otherwise(0.0)
+    causes = causes._replace(origins=causes.origins.with_columns(added_ns=added_ns))
+    expected = culprits_of(report, [causes])
+    for seed in range(10):
+        origins = causes.origins.sample(fraction=1.0, shuffle=True, seed=seed)
+        assert_frame_equal(
+            culprits_of(report, [causes._replace(origins=origins)]), expected, check_exact=True
+        )

@@ -238,6 +238,18 @@ def test_the_first_report_obeys_the_limits_of_the_caller(run, monkeypatch):
     assert main(["report", str(run), "--limit", "spans=1000"]) == 0
 
 
+@pytest.mark.parametrize("limit", ["ranks=2", "spans=10", "stages=1", "names=1"])
+def test_a_saved_report_obeys_the_limits_of_the_caller(run, capsys, limit):
+    name = {"names": "different names of spans"}.get(limit.split("=")[0], limit.split("=")[0])
+    assert load_report(run) is not None
+    assert main(["report", str(run), "--limit", limit]) == 1
+    assert f"the number of {name} is " in capsys.readouterr().err
+
+
+def test_a_raised_limit_needs_no_spans(run):
+    assert load_report(run, limits={"ranks": 200_000, "stages": 20_000, "names": 0}) is not None
+
+
 def test_storing_analyzes_unless_it_is_asked_not_to(tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["store", str(RECORDINGS), "-o", str(run), "--no-analysis"]) == 0

@@ -16,6 +16,8 @@ Outside of them (outside_culprits.py) the culprit is
 * of data loading, the rank that loads: the victim itself, or else the one of its pipeline, or of the run, that loads
   longest; of gradient reduction, the rank that reduces gradients after all replicas have joined it, likewise, and none
   if all ranks do for about as long;
+* of the optimizer, as far as it takes longer than in the median over the ranks, the rank that optimizes longest,
+  likewise;
 * of other work, the rank itself, as long as it does some; else the rank that begins the next step of the pipeline;
 * of what ranks did before the last collective between two steps, the rank that came last to it; the collectives
   themselves have no culprit;
@@ -23,6 +25,9 @@ Outside of them (outside_culprits.py) the culprit is
   for its first action. Without any record of what happens between steps, no one is named.
 
 What has no culprit, such as the schedule bubble, has a row without one, so the parts sum to the idle time.
+
+Sums of floating-point numbers depend on their order, and parallel sums have another one in every call. So all sums are
+those of whole picoseconds.
 """
 
 from __future__ import annotations
@@ -69,6 +74,8 @@ VICTIMS_AT_ONCE = 2_000
 SHORTEST_NS = 0.5
 """Shorter parts are rounding errors of sums of integers."""
 
+PS_PER_NS = 1000
+
 WAIT, UNEQUAL = "data_parallel_wait", "stage_imbalance"
 
 
@@ -84,9 +91,9 @@ class CausesOfSteps(NamedTuple):
 class _Sums(NamedTuple):
     """Sums over steps, of which those of other steps may be added (_added).
 
-    `origins` has added_ns per pipeline, cause, rank and peer, `own` the own work per pipeline and rank, `later` by how
-    much ranks made the last pipeline later than the others, per pipeline and rank, `waits` the data-parallel wait of
-    every rank for the last pipeline, and `causes` all causes of every rank.
+    `origins` has added_ps per pipeline, cause, rank and peer, `own` the own work per pipeline and rank, `later` by how
+    much ranks made the last pipeline later than the others (later_ps), per pipeline and rank, `waits` the data-parallel
+    wait of every rank for the last pipeline, and `causes` all causes of every rank.
     """
 
     origins: pl.DataFrame
@@ -174,10 +181,14 @@ def _named(sums: _Sums, outside: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time of some victims over all steps by its culprits."""
     inside = [_inside(sums), _by_themselves(sums.own), _unequal_stages(sums), _waits(sums)]
     named = pl.concat([*map(declared, inside), outside.select(CULPRITS.names)])
+    named = named.with_columns(idle_ps=_in_ps("idle_ns")).drop("idle_ns")
     every = pl.concat([named, _without_culprit(sums.causes, named)])
-    # Parallel sums of floating-point numbers depend on their order. They are rounded before they are divided, because
-    # sixteenths of a nanosecond are in the middle between two thousandths.
-    return every.group_by(KEYS).agg(pl.sum("idle_ns").round(3))
+    return every.group_by(KEYS).agg(idle_ns=pl.sum("idle_ps") / PS_PER_NS)
+
+
+def _in_ps(name: str) -> pl.Expr:
+    """Return a column in ns as whole picoseconds: sums of them overflow after 100 days."""
+    return (pl.col(name) * PS_PER_NS).round().cast(pl.Int64)
 
 
 def _sums_of(part: CausesOfSteps, places: pl.DataFrame) -> _Sums:
@@ -188,12 +199,18 @@ def _sums_of(part: CausesOfSteps, places: pl.DataFrame) -> _Sums:
     last = iterations.filter("is_last").select("step", culprit_pipeline="pipeline").unique("step")
     waits = iterations.join(last, on="step").group_by("culprit_pipeline", victim_rank="rank")
     return _Sums(
-        origins.lazy().group_by(KEYS_OF["origins"]).agg(pl.sum("added_ns")).collect(engine="streaming"),
+        _summed_in_ps(origins, KEYS_OF["origins"]),
         _own_work(part.steps.filter(chosen), part.ranks.filter(chosen)),
         _later(last, origins, places),
         waits.agg(idle_ns=pl.sum(f"{WAIT}_ns")),
         iterations.group_by("pipeline", "rank").agg(pl.col(CAUSE_COLUMNS).sum()),
     )
+
+
+def _summed_in_ps(origins: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
+    """Return the sums of added_ns (added_ps) over some keys."""
+    added_ps = _in_ps("added_ns").sum().alias("added_ps")
+    return origins.lazy().group_by(keys).agg(added_ps).collect(engine="streaming")
 
 
 def _added(one: _Sums, other: _Sums) -> _Sums:
@@ -216,28 +233,23 @@ def _later(last: pl.DataFrame, origins: pl.DataFrame, places: pl.DataFrame) -> p
     `last` has the last pipeline of each step. Ranks of different pipelines are compared by their place in the pipeline.
     """
     others = max(places["pipeline"].n_unique() - 1, 1)
-    added = (
-        origins.lazy()
-        .group_by("step", "pipeline", "rank")
-        .agg(pl.sum("added_ns"))
-        .collect(engine="streaming")
-        .join(places, on=["pipeline", "rank"])
-    )
-    mean_ns = (pl.col("added_ns").sum().over("step", "place") - pl.col("added_ns")) / others
+    added = _summed_in_ps(origins, ("step", "pipeline", "rank")).join(places, on=["pipeline", "rank"])
+    others_ps = pl.col("added_ps").sum().over("step", "place") - pl.col("added_ps")
+    mean_ps = (others_ps / others).round().cast(pl.Int64)
     return (
-        added.with_columns(later_ns=pl.col("added_ns") - mean_ns)
+        added.with_columns(later_ps=pl.col("added_ps") - mean_ps)
         .join(last, left_on=["step", "pipeline"], right_on=["step", "culprit_pipeline"])
         .group_by("pipeline", "rank")
-        .agg(pl.sum("later_ns"))
+        .agg(pl.sum("later_ps"))
     )
 
 
 def _delaying_ranks(later: pl.DataFrame) -> pl.DataFrame:
     """Return the rank (culprit_rank) that does at least half of what makes a pipeline (culprit_pipeline) the last."""
     return (
-        later.filter(pl.col("later_ns") > 0)
-        .filter(pl.col("later_ns") >= DOMINANT * pl.col("later_ns").sum().over("pipeline"))
-        .sort("later_ns", "rank", descending=[True, False])
+        later.filter(pl.col("later_ps") > 0)
+        .filter(pl.col("later_ps") >= DOMINANT * pl.col("later_ps").sum().over("pipeline"))
+        .sort("later_ps", "rank", descending=[True, False])
         .unique("pipeline", keep="first")
         .select(culprit_pipeline="pipeline", culprit_rank="rank")
     )
@@ -252,7 +264,7 @@ def _inside(sums: _Sums) -> pl.DataFrame:
         .select(
             "cause",
             "victim_rank",
-            idle_ns="added_ns",
+            idle_ns=pl.col("added_ps") / PS_PER_NS,
             **_culprit("pipeline", "rank", "peer"),
         )
     )
@@ -277,11 +289,11 @@ def _by_themselves(own: pl.DataFrame) -> pl.DataFrame:
 def _unequal_stages(sums: _Sums) -> pl.DataFrame:
     """Return the stage imbalance of every rank, divided among the ranks with more work than the mean."""
     added = (
-        sums.origins.filter(pl.col("cause") == UNEQUAL).group_by("pipeline", "rank").agg(pl.sum("added_ns"))
+        sums.origins.filter(pl.col("cause") == UNEQUAL).group_by("pipeline", "rank").agg(pl.sum("added_ps"))
     )
-    whole_ns = added.group_by("pipeline").agg(whole_ns=pl.sum("added_ns"))
-    shares = added.filter(pl.col("added_ns") > 0).with_columns(
-        share=pl.col("added_ns") / pl.col("added_ns").sum().over("pipeline")
+    whole_ns = added.group_by("pipeline").agg(whole_ns=pl.sum("added_ps") / PS_PER_NS)
+    shares = added.filter(pl.col("added_ps") > 0).with_columns(
+        share=pl.col("added_ps") / pl.col("added_ps").sum().over("pipeline")
     )
     missing_ns = pl.col(UNEQUAL).clip(lower_bound=0)
     victims = sums.own.join(whole_ns, on="pipeline").select(
@@ -320,12 +332,12 @@ def _without_culprit(causes: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         .unpivot(index="victim_rank", variable_name="cause", value_name="total_ns")
         .with_columns(pl.col("cause").cast(CauseType))
     )
-    known = found.group_by("victim_rank", "cause").agg(pl.sum("idle_ns"))
+    known = found.group_by("victim_rank", "cause").agg(pl.sum("idle_ps"))
     return totals.join(known, on=["victim_rank", "cause"], how="left").select(
         "cause",
         culprit_pipeline=pl.lit(None, pl.Int32),
         culprit_rank=pl.lit(None, pl.Int32),
         culprit_peer=pl.lit(None, pl.Int32),
         victim_rank="victim_rank",
-        idle_ns=pl.col("total_ns") - pl.col("idle_ns").fill_null(0),
+        idle_ps=_in_ps("total_ns") - pl.col("idle_ps").fill_null(0),
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from stagescope.analysis.iteration.activities import LOADING, OTHER, REDUCTION, name_activities
+from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION, name_activities
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
 from stagescope.analysis.iteration.shared_reductions import list_reductions
 from stagescope.model.coverage import covered_ns, unite
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+
+KINDS = {OPTIMIZER: "optimizer", LOADING: "other"}
+"""The kind of the spans that show an activity."""
 
 
 def find_outside_culprits(
@@ -31,6 +34,7 @@ def find_outside_culprits(
     own, waited = _own_and_waited(outside, own_work)
     parts = [
         *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
+        _by(_longer_optimizers(outside, iterations, spans), OPTIMIZER, _actors(iterations, spans, OPTIMIZER)),
         _by(own, OTHER, itself),
         _by(waited, OTHER, first),
         _by(outside, "unattributed", first),
@@ -82,15 +86,17 @@ def _own_and_waited(outside: pl.DataFrame, own_work: pl.DataFrame) -> tuple[pl.D
 
 
 def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
-    """Return per rank (victim_rank) the rank whose activity it waits for; no rank for reductions as long on all."""
-    acting = list_reductions(spans) if activity == REDUCTION else spans.filter(pl.col("kind") == "other")
-    active = unite(name_activities(acting).filter(pl.col("activity") == activity))
-    bounds = iterations.select("step", "rank", "pipeline", window_start_ns="start_ns", window_end_ns="end_ns")
+    """Return per rank (victim_rank) the rank whose activity it waits for.
+
+    No rank for reductions and optimizer steps that take about as long on all.
+    """
+    active = _active(spans, activity)
+    bounds = _bounds(iterations)
     enough = pl.col("active_ns") >= DOMINANT * pl.max("active_ns")
     lasting = _lasting(bounds, active)
+    if activity in (REDUCTION, OPTIMIZER) and lasting.select(enough.all()).item():
+        return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
     if activity == REDUCTION:
-        if lasting.select(enough.all()).item():
-            return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
         # One inside of the window has its origin there.
         lasting = _lasting(_after_windows(bounds, spans), active)
     order = lasting.sort("active_ns", "rank", descending=[True, False])
@@ -110,6 +116,23 @@ def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.
             victim_rank="rank",
         )
     )
+
+
+def _longer_optimizers(outside: pl.DataFrame, iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return `outside` with the time of optimizer steps beyond the median of the ranks, which has no culprit."""
+    usual_ns = _lasting(_bounds(iterations), _active(spans, OPTIMIZER))["active_ns"].median()
+    return outside.with_columns((pl.col(OPTIMIZER) - pl.lit(usual_ns)).clip(lower_bound=0))
+
+
+def _bounds(iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return the iterations of every rank as covered_ns expects them, with their pipelines."""
+    return iterations.select("step", "rank", "pipeline", window_start_ns="start_ns", window_end_ns="end_ns")
+
+
+def _active(spans: pl.DataFrame, activity: str) -> pl.DataFrame:
+    """Return the union of the spans of an activity, per rank."""
+    acting = list_reductions(spans) if activity == REDUCTION else spans.filter(kind=KINDS[activity])
+    return unite(name_activities(acting).filter(pl.col("activity") == activity))
 
 
 def _lasting(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.iteration.activities import LOADING, OTHER, REDUCTION
+from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION
 from stagescope.model.coverage import covered_ns
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.iteration.activities import ActivityUnions
 
-BEYOND = (REDUCTION, LOADING, OTHER)
+BEYOND = (OPTIMIZER, REDUCTION, LOADING, OTHER)
 """Causes that have culprits inside and outside of the windows."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.analysis.prediction.mean_costs import PAIR, fit_costs
+from stagescope.analysis.prediction.slow_devices import moving_conditions
 from stagescope.schedules.action_index import index_actions
 from stagescope.schedules.catalog import find_schedule, order
 from stagescope.schedules.simulator import simulate
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.analysis.prediction.mean_costs import MeanCosts
+    from stagescope.analysis.prediction.slow_devices import SlowDevice
     from stagescope.schedules.action import Order
 
 
@@ -49,12 +51,16 @@ def simulate_saving(measured: Order, before: MeanCosts, after: MeanCosts, name: 
 
 
 def simulate_mean_saving(
-    measured: Sequence[MeasuredOrder], before: MeanCosts, after: MeanCosts, name: str
+    measured: Sequence[MeasuredOrder],
+    before: MeanCosts,
+    after: MeanCosts,
+    name: str,
+    devices: Sequence[SlowDevice] = (),
 ) -> Saving:
     """Return the same for the mean of steps that differ in size.
 
     An evaluation between steps that train has the forwards of the schedule. If no step has backwards, they may be
-    missing.
+    missing. `devices` are those whose stages the schedule may move.
     """
     trains = any(_has_backwards(run) for run, _ in measured)
     same_ns, other_ns, conditions = 0.0, 0.0, list[str]()
@@ -74,6 +80,7 @@ def simulate_mean_saving(
         conditions += [*same[1], *changed[1]]
         if _is_shared(other) and not _is_shared(run):
             conditions.append(TWICE)
+        conditions += moving_conditions(devices, run, other)
     note = f"simulated {other_ns / 1e6:.4g} ms, compared with {same_ns / 1e6:.4g} ms for the measured order"
     return Saving(same_ns - other_ns, note, " and ".join(dict.fromkeys(conditions)))
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.step_groups import StepGroups
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.mean_costs import MeanCosts
+    from stagescope.analysis.prediction.slow_devices import SlowDevice
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.schedules.action import Order
 
@@ -100,12 +101,14 @@ def predict_steps(
     combinations: Sequence[Combination],
     steps: Collection[int] | None = None,
     basis: ReplayBasis | None = None,
+    devices: Sequence[SlowDevice] = (),
 ) -> WhatIf:
     """Return the predicted mean step time for each combination of changes, over `steps` or all steps.
 
-    `basis` is what find_replay_basis returns for these actions; None: it is computed here. A prediction that cannot be
-    made is null, with the reason in `note`. Raises ScheduleError for an unknown schedule, and for one that does not
-    support the measured numbers of ranks and micro-batches.
+    `basis` is what find_replay_basis returns for these actions; None: it is computed here. `devices` are slow ones,
+    which conditions of other schedules name. A prediction that cannot be made is null, with the reason in `note`.
+    Raises ScheduleError for an unknown schedule, and for one that does not support the measured numbers of ranks and
+    micro-batches.
     """
     basis = basis or find_replay_basis(actions)
     measured = measure_replays(actions, basis, steps)
@@ -118,7 +121,7 @@ def predict_steps(
         if unknown:
             saving = Saving(None, unknown)
         elif schedules:
-            saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns)
+            saving = measured.simulated_saving(schedules[-1], duration_ns, lag_ns, devices)
         else:
             saving = Saving(measured.base_ns - measured.replayed_ns(duration_ns, lag_ns), "")
         if actions.is_contradictory or (saving.saved_ns or 0) >= step_ns > 0:
@@ -197,13 +200,15 @@ class Measured:
                 lag_ns = self.basis.unblocked(self.basis.free_ns)
         return duration_ns, lag_ns
 
-    def simulated_saving(self, name: str, duration_ns: Floats, lag_ns: Floats | Integers) -> Saving:
+    def simulated_saving(
+        self, name: str, duration_ns: Floats, lag_ns: Floats | Integers, devices: Sequence[SlowDevice] = ()
+    ) -> Saving:
         """Return what a schedule with changed costs saves compared with the measured order."""
         if not self.counted.any():
             return Saving(None, "no step is counted")
         as_measured = duration_ns is self.duration_ns and lag_ns is self.lag_ns
         after = self.mean_costs if as_measured else self._mean_costs(duration_ns, lag_ns)
-        return simulate_mean_saving(self.orders, self.mean_costs, after, name)
+        return simulate_mean_saving(self.orders, self.mean_costs, after, name, devices)
 
     @property
     def order(self) -> Order:

@@ -7,6 +7,10 @@ a slow device, but a stage does not change.
 A rank is intermittent if its steps vary more than those of other ranks (F-test, over the variance that the steps of
 most ranks have) and two levels describe them better than a line. It drifts if the line through its steps has a slope
 that the noise of the run does not explain. What is worth naming is what it costs, see stragglers.py.
+
+Ranks that clearly shift from one level to another (step_levels.py), such as a straggler that moves from one rank to
+another, are no part of the noise. Without replicas a shift of a rank is relative to all others, which says who shifted
+only if at least half of the ranks did not.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ import polars as pl
 from scipy.special import fdtrc  # type: ignore[import-untyped]
 
 from stagescope.analysis.statistics.estimates import estimate_means, rejections
-from stagescope.analysis.statistics.noise import DRIFT_DEGREES, estimate_changes
+from stagescope.analysis.statistics.noise import DRIFT_DEGREES, estimate_changes, fit_noise
+from stagescope.analysis.statistics.step_levels import explains, fit_levels, has_shift
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.number_ranges import compact_ranges
 
@@ -40,7 +45,14 @@ FEWEST_SLOW_STEPS = 2
 """One slow step is an outlier, or jitter."""
 
 MOST_SLOW_FRACTION = 0.5
-"""A rank that is slow in most steps is slow."""
+MOST_SHIFTED_FRACTION = 0.9
+"""A rank that is slow in most steps is slow. From a clear shift on, it may be slow in more steps."""
+
+FEWEST_WITHOUT_PEERS = 4
+"""Of fewer ranks, a shift of one looks like an opposite shift of the others."""
+
+SLOW_SHARE = 1 / 3
+"""The least share of a rise by which a rank is slower than its peers: those of a slow rank are not faster than it."""
 
 LEAST_CHANGE = 0.01
 LEAST_FAST_SHARE = 0.5
@@ -111,6 +123,19 @@ class _Change(NamedTuple):
     mean: float
 
 
+class _Rank(NamedTuple):
+    """How much slower a rank is than its peers, by sample: usually, in its fastest actions, and its levels.
+
+    `has_shift`: its levels differ, and explain it.
+    """
+
+    values: Floats
+    fast: Floats
+    levels: Floats
+    has_shift: bool
+    has_peers: bool
+
+
 def find_changing_ranks(
     excess: PeerExcess, noise: Noise, sampling: Sampling, criteria: Criteria, *, has_peers: bool
 ) -> pl.DataFrame:
@@ -122,13 +147,17 @@ def find_changing_ranks(
     series = excess.shift
     if sampling.parts > 1 or not len(series) or series.shape[1] < FEWEST_STEPS:
         return CHANGING_RANKS.empty()
+    levels = _clear_levels(series, criteria.rate, has_peers=has_peers)
+    if has_shift(levels).any():
+        noise = fit_noise(series - levels, noise.series)
     p_values = np.stack([_slope_p_values(series, noise), _variance_p_values(excess, noise)])
     claimed = rejections(p_values.ravel(), criteria.rate).reshape(2, -1)
     own_ns = excess.facts["busy_ns"].to_numpy() / max(len(sampling.steps), 1)
     rows = []
     for index in np.flatnonzero(claimed.any(axis=0)):
         has_slope = bool(claimed[0, index])
-        found = _describe(series[index], excess.fast[index], has_slope=has_slope, has_peers=has_peers)
+        rank = _rank(series[index], excess.fast[index], levels[index], has_peers=has_peers)
+        found = _describe(rank, has_slope=has_slope)
         if found is not None:
             rows.append(
                 (
@@ -140,6 +169,22 @@ def find_changing_ranks(
                 )
             )
     return _as_table(rows, criteria.least_cost_ns)
+
+
+def _clear_levels(series: Floats, rate: float, *, has_peers: bool) -> Floats:
+    """Return the levels of every rank, with one value for ranks of which no shift is clear."""
+    levels = fit_levels(series, rate)
+    known = np.isfinite(levels).any(axis=1)
+    is_relative = known.sum() < FEWEST_WITHOUT_PEERS or has_shift(levels).sum() > known.sum() / 2
+    if not has_peers and is_relative:
+        return np.broadcast_to(_means(series)[:, None], series.shape)
+    return levels
+
+
+def _means(series: Floats) -> Floats:
+    count = np.isfinite(series).sum(axis=1)
+    means: Floats = np.nansum(series, axis=1) / np.maximum(count, 1)
+    return means
 
 
 def _as_table(rows: list[tuple[object, ...]], least_cost_ns: float) -> pl.DataFrame:
@@ -187,19 +232,27 @@ def _variance_p_values(excess: PeerExcess, noise: Noise) -> Floats:
     return p_values
 
 
-def _describe(values: Floats, fast: Floats, *, has_slope: bool, has_peers: bool) -> _Change | None:
-    """Return how a series changes: in two levels or on a line, whichever leaves smaller squares.
+def _rank(values: Floats, fast: Floats, levels: Floats, *, has_peers: bool) -> _Rank:
+    known = np.isfinite(values) & np.isfinite(fast)
+    values, fast, levels = values[known], fast[known], levels[known]
+    has_shift = bool(np.ptp(levels) > 0) and explains(values, levels)
+    return _Rank(values, fast, levels, has_shift, has_peers)
+
+
+def _describe(rank: _Rank, *, has_slope: bool) -> _Change | None:
+    """Return how a rank changes: in two levels or on a line, whichever leaves smaller squares.
 
     None if the rank is not slower than its peers, or not in its fastest actions as well: then something disturbs it.
     """
-    known = np.flatnonzero(np.isfinite(values) & np.isfinite(fast))
-    values, fast = values[known], fast[known]
-    order = np.argsort(-values, kind="stable")
-    slow, squares = _split(values[order])
+    values, fast, has_peers = rank.values, rank.fast, rank.has_peers
+    order = np.argsort(-(rank.levels if rank.has_shift else values), kind="stable")
+    slow = _split((rank.levels if rank.has_shift else values)[order])
+    parts = (order[:slow], order[slow:])
+    squares = sum(((values[part] - values[part].mean()) ** 2).sum() for part in parts)
     place = np.arange(len(values), dtype=float)
     slope, start = np.polyfit(place, values, 1)
     if squares <= ((values - start - slope * place) ** 2).sum():
-        return _in_two_levels(values, fast, (order[:slow], order[slow:]), has_peers=has_peers)
+        return _in_two_levels(rank, *parts)
     end = start + slope * place[-1]
     fast_change = np.polyfit(place, fast, 1)[0] * place[-1]
     rise = end - start
@@ -212,27 +265,26 @@ def _describe(values: Floats, fast: Floats, *, has_slope: bool, has_peers: bool)
     return _Change((), len(values), 0.0, rise, rise / 2)
 
 
-def _split(ordered: Floats) -> tuple[int, float]:
-    """Return how many of the values, the largest first, form the upper of two levels, and the squares that remain."""
+def _split(ordered: Floats) -> int:
+    """Return how many of the values, the largest first, form the upper of two levels that leave the least squares."""
     count = len(ordered)
     above = np.arange(1, count)
     sums = np.cumsum(ordered)
     between = sums[:-1] ** 2 / above + (sums[-1] - sums[:-1]) ** 2 / (count - above)
-    best = int(np.argmax(between))
-    return best + 1, float((ordered**2).sum() - between[best])
+    return int(np.argmax(between)) + 1
 
 
-def _in_two_levels(
-    values: Floats, fast: Floats, parts: tuple[NDArray[np.int64], NDArray[np.int64]], *, has_peers: bool
-) -> _Change | None:
-    slow, usual = parts
+def _in_two_levels(rank: _Rank, slow: NDArray[np.int64], usual: NDArray[np.int64]) -> _Change | None:
+    values, fast = rank.values, rank.fast
     high, low = float(values[slow].mean()), float(values[usual].mean())
     rise = high - low
-    is_slow = high >= rise / 2 if has_peers else True
-    is_some = FEWEST_SLOW_STEPS <= len(slow) <= MOST_SLOW_FRACTION * len(values)
+    is_slow = high >= rise * SLOW_SHARE if rank.has_peers else True
+    most = MOST_SHIFTED_FRACTION if rank.has_shift else MOST_SLOW_FRACTION
+    is_some = FEWEST_SLOW_STEPS <= len(slow) <= most * len(values)
     fast_rise = fast[slow].mean() - fast[usual].mean()
     if not (is_some and is_slow) or rise < LEAST_CHANGE or fast_rise / rise < LEAST_FAST_SHARE:
         return None
-    mean = rise * len(slow) / len(values)
-    first, last = (low, high) if has_peers else (0.0, rise)
+    # Relative to peers that are slow themselves in the other steps, the rise is more than what this rank adds.
+    mean = (min(rise, high) if rank.has_peers else rise) * len(slow) / len(values)
+    first, last = (low, high) if rank.has_peers else (0.0, rise)
     return _Change(tuple(sorted(int(each) for each in slow)), len(values), first, last, mean)

@@ -71,7 +71,7 @@ class Noise(NamedTuple):
     def mean_variance(self, count: Floats) -> Floats:
         """Return the variance of the mean of so many samples."""
         count = np.maximum(count, 2.0)  # one sample shows no variance, and has no degrees of freedom
-        own = _mean_share(count)
+        own = mean_share(count)
         white, drift = 1 / count, own / (1 - own)
         found: Floats = self.variance * ((1 - self.drift_share) * white + self.drift_share * drift)
         return found
@@ -79,7 +79,7 @@ class Noise(NamedTuple):
     def change_variance(self, count: Floats) -> Floats:
         """Return the variance of the change over so many samples, on the line through them (least squares)."""
         white = 12 * (count - 1) / (count * (count + 1))
-        drift = _change_share(count) / (1 - _mean_share(count))
+        drift = _change_share(count) / (1 - mean_share(count))
         found: Floats = self.variance * ((1 - self.drift_share) * white + self.drift_share * drift)
         return found
 
@@ -111,7 +111,7 @@ def fit_noise(series: Floats, independent: float) -> Noise:
     ratio = float(np.median(likeness[typical])) if typical.any() else 1.0
     # The standard error of von Neumann's ratio of white noise, and of a median.
     error = 1.25 * np.sqrt((usual - 2) / (usual**2 - 1) / max(independent, 1.0))
-    own = float(_mean_share(np.array([usual]))[0])
+    own = float(mean_share(np.array([usual]))[0])
     visible = 1 - (1 - MEMORY) / (1 - own)
     share = (
         (1 - ratio + SURE_DEVIATIONS * error) / visible if visible > 0 and usual >= FEWEST_SAMPLES else 1.0
@@ -267,7 +267,7 @@ def _row_medians(values: Floats) -> Floats:
     return found
 
 
-def _mean_share(count: Floats) -> Floats:
+def mean_share(count: Floats) -> Floats:
     """Return the variance of the mean of so many samples of drift, relative to that of one sample."""
     found = (1 + 2 * MEMORY / (1 - MEMORY) * (1 - (1 - MEMORY**count) / (count * (1 - MEMORY)))) / count
     return np.asarray(found, dtype=np.float64)

@@ -1,0 +1,69 @@
+"""The rank whose optimizer step, or whatever it does after that, holds up the others is named with what it costs."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from stagescope.analysis import build_explained_report
+from truth.causes import Place, pausing_rank, slow_optimizer
+from truth.engine import simulate
+from truth.plan import MS, Costs, Shape, make_plan
+from truth.spans import timeline_of
+
+EXTRA_NS = 40 * MS
+
+
+def base_plan(replicas, *, barrier=False):
+    return make_plan(Shape(replicas=replicas), Costs(), 0).with_end(barrier=barrier, records_norm=barrier)
+
+
+def caused_ns(report, cause):
+    """Return by culprit the idle time of the ranks of the first pipeline, per rank."""
+    rows = report.culprits.filter(pl.col("victim_rank") < Shape().ranks, cause=cause)
+    summed = rows.group_by("culprit_rank").agg(pl.sum("idle_ns") / Shape().ranks)
+    return dict(summed.rows())
+
+
+@pytest.mark.parametrize("rank", [0, 2, 3])
+def test_rank_with_a_long_optimizer_step_is_named_with_what_it_costs(rank):
+    base = base_plan(1, barrier=True)
+    run = simulate(slow_optimizer(base, Place(rank), EXTRA_NS))
+    report = build_explained_report(timeline_of(run))
+    found = caused_ns(report, "optimizer")
+    assert found[rank] == pytest.approx(run.iteration_ns - simulate(base).iteration_ns, rel=0.01)
+    assert found[None] == pytest.approx(base.end.optimizer_ns, rel=0.01)
+    assert f" optimizer (rank {rank}, " in report.verdict.why
+
+
+def test_rank_is_named_among_replicas():
+    report = build_explained_report(timeline_of(simulate(slow_optimizer(base_plan(2), Place(0), EXTRA_NS))))
+    assert "optimizer (rank 0, " in report.verdict.why
+    assert "optimizer (rank 0, 43.00 ms)" in report.verdict.slowest
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_optimizer_steps_that_take_as_long_on_all_ranks_have_no_culprit(replicas):
+    plan = base_plan(replicas).with_end(optimizer_ns=EXTRA_NS)
+    report = build_explained_report(timeline_of(simulate(plan)))
+    assert set(caused_ns(report, "optimizer")) == {None}
+    assert " optimizer (40." in report.verdict.why
+
+
+def test_optimizer_step_that_nobody_waits_for_costs_nothing():
+    run = simulate(slow_optimizer(base_plan(1), Place(2), EXTRA_NS))
+    assert run.iteration_ns == simulate(base_plan(1)).iteration_ns
+    found = caused_ns(build_explained_report(timeline_of(run)), "optimizer")
+    assert found.get(2, 0.0) < MS / 10
+
+
+@pytest.mark.parametrize("activity", ["checkpoint", "evaluation"])
+def test_rank_that_does_something_else_before_the_next_step_is_named_with_that(activity):
+    base = base_plan(1)
+    run = simulate(pausing_rank(base, Place(0), EXTRA_NS, activity))
+    report = build_explained_report(timeline_of(run))
+    assert f"other work (rank 0: {activity})" in report.verdict.why
+    cost_ns = run.iteration_ns - simulate(base).iteration_ns
+    assert caused_ns(report, "other_work")[0] == pytest.approx(
+        cost_ns, rel=0.11
+    )  # the last step has no next one
