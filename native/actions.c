@@ -186,6 +186,8 @@ PyObject *call_outside_runs(PyObject *object, PyObject *const *args, size_t narg
 {
     const Wrapper *self = (Wrapper *)object;
     PyObject *recorder = self->refs[RECORDER];
+    __builtin_prefetch((char *)recorder + slots.is_in_run);
+    __builtin_prefetch((char *)recorder + slots.enabled);
     int is_seen = get_slot(self->refs[GUARD], slots.is_off) == Py_False &&
                   get_slot(recorder, slots.is_in_run) == Py_False && get_slot(recorder, slots.enabled) == Py_True;
     return pass_to(is_seen ? self->general : self->original, args, nargsf, names);

@@ -1,7 +1,7 @@
 /* Arguments by name.
 
-   All calls from one call site pass the same tuple of keyword names, so the positions found for it are cached. The
-   cache keeps the tuple alive, so that no other tuple can have its address. */
+   All calls from one call site pass the same tuple of keyword names, or the same names where it unpacks a dict, so the
+   positions found for it are cached. The cache keeps the tuple alive, so that no other tuple can have its address. */
 
 #include "plain.h"
 
@@ -18,13 +18,28 @@ int intern(PyObject **names, int count, const char *const *texts)
 
 static int8_t place_of(PyObject *names, PyObject *wanted)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names) && i < INT8_MAX; i++) {
+    Py_ssize_t count = PyTuple_GET_SIZE(names) < INT8_MAX ? PyTuple_GET_SIZE(names) : INT8_MAX;
+    for (Py_ssize_t i = 0; i < count; i++) { /* usually the same string */
+        if (PyTuple_GET_ITEM(names, i) == wanted)
+            return (int8_t)i;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
-        if (name == wanted || (PyUnicode_GET_LENGTH(name) == PyUnicode_GET_LENGTH(wanted) &&
-                               PyUnicode_Compare(name, wanted) == 0))
+        if (PyUnicode_GET_LENGTH(name) == PyUnicode_GET_LENGTH(wanted) && PyUnicode_Compare(name, wanted) == 0)
             return (int8_t)i;
     }
     return NONE;
+}
+
+static int has_same_items(PyObject *names, PyObject *others)
+{
+    if (others == NULL || PyTuple_GET_SIZE(others) != PyTuple_GET_SIZE(names))
+        return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        if (PyTuple_GET_ITEM(names, i) != PyTuple_GET_ITEM(others, i))
+            return 0;
+    }
+    return 1;
 }
 
 /* Return where the wanted keywords of a call are. */
@@ -35,6 +50,10 @@ CallSite site_of(Wrapper *self, PyObject *names, PyObject *const *wanted, int co
         return site;
     for (int i = 0; i < MOST_SITES; i++) {
         if (self->sites[i].names == names)
+            return self->sites[i];
+    }
+    for (int i = 0; i < MOST_SITES; i++) {
+        if (has_same_items(names, self->sites[i].names))
             return self->sites[i];
     }
     for (int i = 0; i < count; i++)

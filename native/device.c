@@ -47,7 +47,7 @@ DeviceRecords *device_of(PyObject *recorder)
     return found != NULL && Py_IS_TYPE(found, &DeviceRecords_Type) ? (DeviceRecords *)found : NULL;
 }
 
-void fetch_device(PyObject *recorder)
+void fetch_device_records(PyObject *recorder)
 {
     const DeviceRecords *self = device_of(recorder);
     if (self == NULL)
@@ -112,7 +112,7 @@ static int is_late_done(DeviceRecords *self)
     return 0;
 }
 
-int64_t moment_of(PyObject *recorder, int is_begin)
+int64_t mark_moment(PyObject *recorder, int is_begin)
 {
     DeviceRecords *self = device_of(recorder);
     if (self == NULL)
@@ -135,14 +135,14 @@ int64_t moment_of(PyObject *recorder, int is_begin)
     return FIRST_CODE - (self->serial * MARKS_OF_CODE + number);
 }
 
-void keep_moment(PyObject *recorder, int64_t moment)
+void keep_mark(PyObject *recorder, int64_t moment)
 {
     Mark *mark = mark_of(device_of(recorder), moment);
     if (mark != NULL)
         mark->uses++;
 }
 
-void forget_moment(PyObject *recorder, int64_t moment)
+void forget_mark(PyObject *recorder, int64_t moment)
 {
     DeviceRecords *self = device_of(recorder);
     free_mark(self, mark_of(self, moment));
@@ -173,7 +173,7 @@ PyObject *moment_object(PyObject *recorder, int64_t moment)
 
 /* Records. */
 
-Record *new_record(Ring *ring, PyObject *recorder, uint8_t kind)
+Record *new_device_record(Ring *ring, PyObject *recorder, uint8_t kind)
 {
     DeviceRecords *self = device_of(recorder);
     if (self == NULL)

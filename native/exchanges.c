@@ -47,12 +47,13 @@ static int add_tensor(const Wrapper *self, Exchange *exchange, int direction, Py
     if (peer == NULL || !PyLong_CheckExact(peer) || !is_int32(peer, &message->peer))
         return -1;
     if (!is_receive) {
-        if (find_place(self->refs[PLACES], tensor, &maker) == NULL)
+        if (find_place((Places *)self->refs[PLACES], tensor, &maker) == NULL)
             return -1;
         message->stage = maker.stage;
         message->microbatch = maker.microbatch;
         transfer.chunk = maker.chunk;
     }
+    /* Before the transfer is issued: from then on, another thread writes to the same lines of the caches. */
     PyObject *size = PyObject_GetAttr(tensor, nbytes);
     message->bytes = size != NULL && PyLong_CheckExact(size) ? PyLong_AsLongLong(size) : NONE;
     Py_XDECREF(size);
@@ -80,7 +81,7 @@ static int find_handles(const Wrapper *self, Exchange *exchange, PyObject *handl
         PyObject *handle = is_single ? PyList_GET_ITEM(handles, 0)
                            : is_list ? PyList_GET_ITEM(handles, i)
                                      : PyDict_GetItemWithError(handles, names_of_handles[exchange->directions[i]]);
-        if (handle == NULL || PySet_Contains(self->refs[CLASSES], (PyObject *)Py_TYPE(handle)) != 1)
+        if (handle == NULL || is_in_classes(self->refs[CLASSES], handle, &transfers->known_class) != 1)
             return -1;
         for (int before = 0; !is_single && before < i; before++) {
             if (exchange->handles[before] == handle)
@@ -125,7 +126,8 @@ static int follow(const Wrapper *self, Exchange *exchange, PyObject *handles, in
 }
 
 /* Let Python follow the transfers of a call. Return NULL with an exception, or the result. */
-static PyObject *see(const Wrapper *self, PyObject *const *args, PyObject *names, PyObject *result, int64_t start_ns)
+static UNUSUAL PyObject *see(const Wrapper *self, PyObject *const *args, PyObject *names, PyObject *result,
+                             int64_t start_ns)
 {
     PyObject *given = keywords_of(args, names), *start = PyLong_FromLongLong(start_ns), *done = NULL;
     if (given != NULL && start != NULL)
@@ -156,7 +158,6 @@ PyObject *call_exchange(PyObject *object, PyObject *const *args, size_t nargsf, 
     fetch_transfers(transfers);
     fetch(transfers->ring, self->refs[RECORDER]);
     __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
-    __builtin_prefetch(self->refs[CLASSES]);
     __builtin_prefetch(self->refs[PLACES]);
     if (PyVectorcall_NARGS(nargsf) > 0 ||
         !is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers))

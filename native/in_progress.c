@@ -30,7 +30,7 @@ static int enter(PyObject *action, const Message *message, int64_t start_ns)
         if (message != NULL)
             call->message = *message;
         call->start_ns = start_ns;
-        call->thread = PyThread_get_thread_ident();
+        call->thread = this_thread();
         call->order = ++last_order;
         return place;
     }

@@ -34,18 +34,6 @@ int is_usual(PyObject *recorder, PyObject *guard, PyObject *runs, const Transfer
            get_slot(recorder, slots.action) == Py_None && is_open(transfers->ring, recorder);
 }
 
-/* Return the place of the action that made an object, a borrowed reference, and its numbers; NULL if it is unknown. */
-PyObject *find_place(PyObject *places, PyObject *made, Action *found)
-{
-    PyObject *place = kept_place((Places *)places, made);
-    if (place == NULL || !PyTuple_Check(place) || PyTuple_GET_SIZE(place) != 3 ||
-        !is_int32(PyTuple_GET_ITEM(place, 0), &found->stage) ||
-        !is_int32(PyTuple_GET_ITEM(place, 1), &found->microbatch) ||
-        !is_int32(PyTuple_GET_ITEM(place, 2), &found->chunk) || found->chunk != (int16_t)found->chunk)
-        return NULL;
-    return place;
-}
-
 /* The arrival of the tensor that an action takes. */
 
 /* Return whether its messages can be recorded here, if there are any: their waits have ended. */
@@ -90,19 +78,20 @@ static int settle(Transfers *transfers, PyObject *taken, const Action *found)
 /* Actions. */
 
 /* Keep what an action has made. Return NULL with an exception, or the result. */
-static PyObject *keep_result(const Wrapper *self, PyObject *result, PyObject *made, PyObject *action, PyObject *place)
+static PyObject *keep_result(const Wrapper *self, PyObject *result, PyObject *made, const Action *found,
+                             PyObject *place)
 {
     PyObject *done;
     if (made != NULL && !is_container(made)) {
-        if (made == Py_None || keep_place((Places *)self->refs[PLACES], made, place) == 0)
+        if (made == Py_None || keep_place((Places *)self->refs[PLACES], made, place, found) == 0)
             return result;
         if (is_of_training()) {
             Py_DECREF(result);
             return NULL;
         }
     }
-    done = PyObject_CallFunctionObjArgs(self->refs[AFTER], action, result, NULL);
-    if (done == NULL && give_to_guard(self, action) < 0)
+    done = PyObject_CallFunctionObjArgs(self->refs[AFTER], found->action, result, NULL);
+    if (done == NULL && give_to_guard(self, found->action) < 0)
         Py_CLEAR(result);
     Py_XDECREF(done);
     return result;
@@ -121,11 +110,14 @@ static int note_kind(const Wrapper *self)
 
 static PyObject *action_of(const Wrapper *self, PyObject *place)
 {
-    PyObject *kind = PyLong_FromSsize_t(self->numbers[KIND]);
-    PyObject *action = kind == NULL ? NULL
-                                    : PyTuple_Pack(4, kind, PyTuple_GET_ITEM(place, 0), PyTuple_GET_ITEM(place, 1),
-                                                   PyTuple_GET_ITEM(place, 2));
-    Py_XDECREF(kind);
+    PyObject *action = PyTuple_New(4);
+    if (action == NULL)
+        return NULL;
+    PyTuple_SET_ITEM(action, 0, PyLong_FromSsize_t(self->numbers[KIND]));
+    for (Py_ssize_t i = 0; i < 3; i++)
+        PyTuple_SET_ITEM(action, i + 1, Py_NewRef(PyTuple_GET_ITEM(place, i)));
+    if (PyTuple_GET_ITEM(action, 0) == NULL)
+        Py_CLEAR(action);
     return action;
 }
 
@@ -148,6 +140,7 @@ static Transfers *usual_transfers(const Wrapper *self)
     __builtin_prefetch(self->refs[WAITING]);
     __builtin_prefetch(self->refs[ARRIVALS]);
     __builtin_prefetch(self->refs[KINDS]);
+    __builtin_prefetch(self->refs[PLACES]);
     return is_usual(self->refs[RECORDER], self->refs[GUARD], self->refs[RUNS], transfers) ? transfers : NULL;
 }
 
@@ -162,11 +155,14 @@ static PyObject *place_of_forward(const Wrapper *self, PyObject *number, PyObjec
         found->chunk >= transfers->chunks)
         return NULL;
     found->stage = found->chunk * transfers->ranks + transfers->rank;
-    PyObject *stage = PyLong_FromLong(found->stage), *own = PyLong_FromLong(found->chunk), *place = NULL;
-    if (stage != NULL && own != NULL)
-        place = PyTuple_Pack(3, stage, number, own);
-    Py_XDECREF(stage);
-    Py_XDECREF(own);
+    PyObject *place = PyTuple_New(3);
+    if (place == NULL)
+        return NULL;
+    PyTuple_SET_ITEM(place, 0, PyLong_FromLong(found->stage));
+    PyTuple_SET_ITEM(place, 1, Py_NewRef(number));
+    PyTuple_SET_ITEM(place, 2, chunk == NULL ? PyLong_FromLong(found->chunk) : Py_NewRef(chunk));
+    if (PyTuple_GET_ITEM(place, 0) == NULL || PyTuple_GET_ITEM(place, 2) == NULL)
+        Py_CLEAR(place);
     return place;
 }
 
@@ -183,7 +179,7 @@ static PyObject *forward_at(const Wrapper *self, PyObject *const *args, size_t n
     PyObject *made = result; /* older versions do not return a tuple */
     if (PyTuple_Check(result))
         made = PyTuple_GET_SIZE(result) > 0 ? PyTuple_GET_ITEM(result, 0) : NULL;
-    return keep_result(self, result, single(made), found->action, place);
+    return keep_result(self, result, single(made), found, place);
 }
 
 /* Call `forward_step`, as `timed_wrapper` does with the `Timed` of megatron_actions.py. */
@@ -242,7 +238,7 @@ PyObject *call_backward(PyObject *object, PyObject *const *args, size_t nargsf, 
     Action found = {.kind = (int32_t)self->numbers[KIND]};
     PyObject *place = NULL;
     if (made != NULL && is_settled_here(self, taken))
-        place = find_place(self->refs[PLACES], made, &found);
+        place = find_place((Places *)self->refs[PLACES], made, &found);
     Py_XINCREF(place);
     found.action = place == NULL ? NULL : action_of(self, place);
     PyObject *result;
@@ -254,7 +250,7 @@ PyObject *call_backward(PyObject *object, PyObject *const *args, size_t nargsf, 
     } else {
         result = run_action(self, args, nargsf, names, &found, start);
         if (result != NULL)
-            result = keep_result(self, result, single(result), found.action, place);
+            result = keep_result(self, result, single(result), &found, place);
     }
     Py_XDECREF(place);
     Py_XDECREF(found.action);

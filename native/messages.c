@@ -120,6 +120,18 @@ PyObject *call_creation(PyObject *object, PyObject *const *args, size_t nargsf, 
 
 enum { I_RECORDER, I_GUARD, I_PENDING, I_CREATED, I_CLASSES, I_ISSUED };
 
+/* Return whether the waits for a handle are observed, -1 with an exception. Its class is usually the one before. */
+int is_in_classes(PyObject *classes, PyObject *handle, PyObject **known_class)
+{
+    PyObject *class = (PyObject *)Py_TYPE(handle);
+    if (class == *known_class)
+        return 1;
+    int is_known = PySet_Contains(classes, class);
+    if (is_known == 1)
+        Py_XSETREF(*known_class, Py_NewRef(class));
+    return is_known;
+}
+
 /* Note the handle of an operation. Return -1 if that is left to Python, maybe with an exception. The handle of an
    earlier message that was never waited for may have had the same address. */
 static int note_handle(const Wrapper *self, PyObject *operation, PyObject *handle, const Message *issue)
@@ -128,7 +140,7 @@ static int note_handle(const Wrapper *self, PyObject *operation, PyObject *handl
     Message *created = find_created(pending, operation);
     if (created == NULL || !is_reference_to(created->reference, operation))
         return PyDict_GET_SIZE(self->refs[I_CREATED]) == 0 ? 0 : -1; /* taken by an inner call, or none of a stage */
-    if (PySet_Contains(self->refs[I_CLASSES], (PyObject *)Py_TYPE(handle)) <= 0)
+    if (is_in_classes(self->refs[I_CLASSES], handle, &pending->known_class) <= 0)
         return -1;
     PyObject *reference = PyWeakref_NewRef(handle, NULL);
     created = find_created(pending, operation); /* again: garbage that was collected meanwhile may have had messages */

@@ -2,7 +2,7 @@
 
 #include "plain.h"
 
-#define INTERFACE 4
+#define INTERFACE 5
 
 static const struct {
     const char *name;

@@ -219,6 +219,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(pending->recorder);
     Py_VISIT(pending->take_over);
     Py_VISIT(pending->last_receive);
+    Py_VISIT(pending->known_class);
     return 0;
 }
 
@@ -228,6 +229,7 @@ static int clear(PyObject *object)
     forget(pending);
     Py_CLEAR(pending->take_over);
     Py_CLEAR(pending->last_receive);
+    Py_CLEAR(pending->known_class);
     return 0;
 }
 
@@ -291,6 +293,7 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     {"receives", T_LONGLONG, offsetof(Pending, receives), 0, "How many receives were waited for."},
     {"take_over", T_OBJECT, offsetof(Pending, take_over), 0, "Called before anything is done with messages in Python."},
+    {"known_class", T_OBJECT, offsetof(Pending, known_class), 0, "A class of handles whose waits are observed."},
     {NULL},
 };
 

@@ -7,10 +7,17 @@
 
 #define FIRST_SIZE 64
 
-/* `reference` is the object itself if it has no weak references, and NULL in an empty place. */
+/* `reference` is the object itself if it has no weak references, and NULL in an empty place. The stage, micro-batch and
+   chunk of a `value` that is a place are beside it, NO_PLACE as its stage if it is none. */
 typedef struct {
     PyObject *object, *reference, *value;
+    int32_t microbatch;
+    int16_t stage, chunk;
 } Entry;
+
+#define NO_PLACE INT16_MIN
+
+_Static_assert(sizeof(Entry) == 32, "two in a line of the caches");
 
 struct Places {
     PyObject_HEAD
@@ -30,14 +37,6 @@ static Entry *entry_of(Entry *entries, size_t size, const PyObject *object)
     while (entries[place & (size - 1)].reference != NULL && entries[place & (size - 1)].object != object)
         place++;
     return &entries[place & (size - 1)];
-}
-
-/* Ask for the memory of the entry of an object. */
-void fetch_place(const Places *self, const PyObject *object)
-{
-    size_t place = ((uintptr_t)object >> 4) * 0x9E3779B97F4A7C15u >> 32;
-    if (self->size > 0)
-        __builtin_prefetch(&self->entries[place & (self->size - 1)], 1);
 }
 
 static void drop_entries(Entry *entries, size_t size)
@@ -71,7 +70,7 @@ static int move_entries(Places *self)
         if (before[place].reference == NULL || !is_alive(&before[place]))
             continue;
         *entry_of(entries, size, before[place].object) = before[place];
-        before[place] = (Entry){NULL, NULL, NULL};
+        before[place] = (Entry){0};
         count++;
     }
     self->entries = entries;
@@ -81,8 +80,8 @@ static int move_entries(Places *self)
     return 0;
 }
 
-/* Keep a value for an object. Return -1 with an exception. */
-int keep_place(Places *self, PyObject *object, PyObject *value)
+/* Keep a value for an object, and its numbers if it is a place. Return -1 with an exception. */
+int keep_place(Places *self, PyObject *object, PyObject *value, const Action *numbers)
 {
     PyObject *reference = PyWeakref_NewRef(object, NULL);
     if (reference == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
@@ -94,18 +93,47 @@ int keep_place(Places *self, PyObject *object, PyObject *value)
         return -1;
     }
     Entry *entry = entry_of(self->entries, self->size, object), before = *entry;
-    *entry = (Entry){object, reference, Py_NewRef(value)};
+    *entry = (Entry){object, reference, Py_NewRef(value), .stage = NO_PLACE};
+    if (numbers != NULL && numbers->stage == (int16_t)numbers->stage && numbers->stage != NO_PLACE &&
+        numbers->chunk == (int16_t)numbers->chunk) {
+        entry->stage = (int16_t)numbers->stage;
+        entry->microbatch = numbers->microbatch;
+        entry->chunk = (int16_t)numbers->chunk;
+    }
     self->count += before.reference == NULL;
     Py_XDECREF(before.reference);
     Py_XDECREF(before.value);
     return 0;
 }
 
-/* Return the value of an object, a borrowed reference, or NULL. */
-PyObject *kept_place(const Places *self, PyObject *object)
+/* Return the entry of an object, or NULL. */
+static const Entry *find_entry(const Places *self, PyObject *object)
 {
     const Entry *entry = self->size == 0 ? NULL : entry_of(self->entries, self->size, object);
-    return entry != NULL && entry->reference != NULL && is_alive(entry) ? entry->value : NULL;
+    return entry != NULL && entry->reference != NULL && is_alive(entry) ? entry : NULL;
+}
+
+/* Read the numbers of a place. Return whether the value is one. */
+static int read_place(PyObject *value, Action *found)
+{
+    return PyTuple_Check(value) && PyTuple_GET_SIZE(value) == 3 &&
+           is_int32(PyTuple_GET_ITEM(value, 0), &found->stage) &&
+           is_int32(PyTuple_GET_ITEM(value, 1), &found->microbatch) &&
+           is_int32(PyTuple_GET_ITEM(value, 2), &found->chunk) && found->chunk == (int16_t)found->chunk;
+}
+
+/* Return the place of the action that made an object, a borrowed reference, and its numbers; NULL if it is unknown. */
+PyObject *find_place(const Places *self, PyObject *made, Action *found)
+{
+    const Entry *entry = find_entry(self, made);
+    if (entry == NULL)
+        return NULL;
+    if (entry->stage == NO_PLACE)
+        return read_place(entry->value, found) ? entry->value : NULL;
+    found->stage = entry->stage;
+    found->microbatch = entry->microbatch;
+    found->chunk = entry->chunk;
+    return entry->value;
 }
 
 static PyObject *keep(PyObject *self, PyObject *args)
@@ -113,7 +141,7 @@ static PyObject *keep(PyObject *self, PyObject *args)
     PyObject *owner, *value;
     if (!PyArg_ParseTuple(args, "OO:keep", &owner, &value))
         return NULL;
-    if (owner != Py_None && keep_place((Places *)self, owner, value) < 0)
+    if (owner != Py_None && keep_place((Places *)self, owner, value, NULL) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -123,8 +151,8 @@ static PyObject *find(PyObject *self, PyObject *args)
     PyObject *owner, *otherwise = Py_None;
     if (!PyArg_ParseTuple(args, "O|O:find", &owner, &otherwise))
         return NULL;
-    PyObject *found = kept_place((Places *)self, owner);
-    return Py_NewRef(found == NULL ? otherwise : found);
+    const Entry *found = find_entry((Places *)self, owner);
+    return Py_NewRef(found == NULL ? otherwise : found->value);
 }
 
 static int clear(PyObject *object)

@@ -11,7 +11,12 @@
 #include <Python.h>
 #include <structmember.h>
 
+#if PY_VERSION_HEX < 0x030b0000
+#include <longintrepr.h>
+#endif
+
 #include <math.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -20,6 +25,9 @@
 #define MOST_WANTED 6
 #define MOST_SITES 2
 #define NONE (-1)
+
+/* Of functions for calls that are unusual, so that the others are next to each other in memory. */
+#define UNUSUAL __attribute__((cold, noinline))
 
 /* The keyword names of the calls from one call site, and the position of each wanted keyword, NONE if it is missing. */
 typedef struct {
@@ -78,14 +86,44 @@ typedef struct {
 extern Slots slots;
 
 PyObject *use_slots(PyObject *module, PyObject *args);
-void set_slot(PyObject *object, Py_ssize_t offset, PyObject *value);
-int is_int32(PyObject *object, int32_t *value);
+int is_other_int32(PyObject *object, int32_t *value);
 int64_t now_ns(void);
 
 /* Return a borrowed reference, NULL if the attribute is not set. */
 static inline PyObject *get_slot(PyObject *object, Py_ssize_t offset)
 {
     return *(PyObject **)((char *)object + offset);
+}
+
+static inline void set_slot(PyObject *object, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **place = (PyObject **)((char *)object + offset), *before = *place;
+    *place = Py_NewRef(value);
+    Py_XDECREF(before);
+}
+
+/* Return whether an object is an int of 32 bits, without an exception. */
+static inline int is_int32(PyObject *object, int32_t *value)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    if (PyLong_CheckExact(object) && PyUnstable_Long_IsCompact((PyLongObject *)object)) {
+        Py_ssize_t found = PyUnstable_Long_CompactValue((PyLongObject *)object);
+        *value = (int32_t)found;
+        return found == *value;
+    }
+#else
+    if (PyLong_CheckExact(object) && (size_t)(Py_SIZE(object) + 1) <= 2) { /* at most one digit */
+        *value = Py_SIZE(object) == 0 ? 0 : (int32_t)(Py_SIZE(object) * ((PyLongObject *)object)->ob_digit[0]);
+        return 1;
+    }
+#endif
+    return is_other_int32(object, value);
+}
+
+/* Return what threading.get_ident does. */
+static inline unsigned long this_thread(void)
+{
+    return (unsigned long)pthread_self();
 }
 
 /* ring.c: records that wait for the writer. */
@@ -125,13 +163,47 @@ int find_elapsed(const Event *start, const Event *end, int64_t *elapsed_ns);
    returns a record of an open ring, whose times are moments, NULL if there is none. */
 #define UNMARKED INT64_MIN
 
-int64_t moment_of(PyObject *recorder, int is_begin);
-void keep_moment(PyObject *recorder, int64_t moment);
-void forget_moment(PyObject *recorder, int64_t moment);
+int64_t mark_moment(PyObject *recorder, int is_begin);
+void keep_mark(PyObject *recorder, int64_t moment);
+void forget_mark(PyObject *recorder, int64_t moment);
 PyObject *moment_object(PyObject *recorder, int64_t moment);
-Record *new_record(Ring *ring, PyObject *recorder, uint8_t kind);
+Record *new_device_record(Ring *ring, PyObject *recorder, uint8_t kind);
 DeviceRecords *device_of(PyObject *recorder);
-void fetch_device(PyObject *recorder);
+void fetch_device_records(PyObject *recorder);
+
+static inline int has_device(PyObject *recorder)
+{
+    PyObject *found = get_slot(recorder, slots.device_records);
+    return found != NULL && found != Py_None;
+}
+
+static inline int64_t moment_of(PyObject *recorder, int is_begin)
+{
+    return has_device(recorder) ? mark_moment(recorder, is_begin) : now_ns();
+}
+
+static inline void keep_moment(PyObject *recorder, int64_t moment)
+{
+    if (moment < NONE)
+        keep_mark(recorder, moment);
+}
+
+static inline void forget_moment(PyObject *recorder, int64_t moment)
+{
+    if (moment < NONE)
+        forget_mark(recorder, moment);
+}
+
+static inline Record *new_record(Ring *ring, PyObject *recorder, uint8_t kind)
+{
+    return has_device(recorder) ? new_device_record(ring, recorder, kind) : next_record(ring, kind);
+}
+
+static inline void fetch_device(PyObject *recorder)
+{
+    if (has_device(recorder))
+        fetch_device_records(recorder);
+}
 
 /* in_progress.c: calls in progress, which the writer thread reads for `stagescope hang`. */
 int enter_action(PyObject *action, int64_t start_ns);
@@ -143,8 +215,8 @@ PyObject *in_progress(PyObject *module, PyObject *thread);
    handler of the training has raised it, to which it belongs; if not, it is cleared. `unless_raised` returns the result
    of a call, unless what was `done` afterwards has raised: NULL. It takes both references. */
 PyObject *take_error(void);
-int is_of_training(void);
-PyObject *unless_raised(PyObject *result, PyObject *done);
+UNUSUAL int is_of_training(void);
+UNUSUAL PyObject *unless_raised(PyObject *result, PyObject *done);
 
 /* The vectorcalls of wrappers; see actions.c and messages.c. */
 PyObject *call_action(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
@@ -183,10 +255,12 @@ PyObject *argument(PyObject *const *args, Py_ssize_t count, int8_t at, Py_ssize_
    belongs to the training. `abandon_call` ends a call that has failed. */
 PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names, const Action *found,
                      int64_t start);
-int give_to_guard(const Wrapper *self, PyObject *action);
-void abandon_call(const Wrapper *self, PyObject *action);
+UNUSUAL int give_to_guard(const Wrapper *self, PyObject *action);
+UNUSUAL void abandon_call(const Wrapper *self, PyObject *action);
 
-/* messages.c: the dict of the keywords of a call. */
+/* messages.c: `is_in_classes` keeps the class of a handle whose waits are observed, `keywords_of` returns the dict of
+   the keywords of a call. */
+int is_in_classes(PyObject *classes, PyObject *handle, PyObject **known_class);
 PyObject *keywords_of(PyObject *const *values, PyObject *names);
 
 /* Ask for the memory of a wrapper, all at once; see `fetch`. */
@@ -224,7 +298,7 @@ typedef struct {
     Message issued_receives[MOST_RECEIVES], issued_sends[MOST_SENDS];
     long long receives;
     int64_t last_receive_ns;
-    PyObject *last_receive, *recorder, *take_over;
+    PyObject *last_receive, *recorder, *take_over, *known_class;
     Ring *ring;
     uint8_t is_receive[256], receive_of[256];
 } Pending;
@@ -239,12 +313,11 @@ int is_awaited(const Pending *pending, uint8_t action, int32_t stage, int32_t mi
 int is_reference_to(PyObject *reference, PyObject *object);
 PyObject *described(const Message *message);
 void let_take_over(PyObject *take_over, int count);
-void give_to_python(Pending *pending);
+UNUSUAL void give_to_python(Pending *pending);
 
-/* places.c: the places of the actions that made objects. `kept_place` returns a borrowed reference. */
-void fetch_place(const Places *self, const PyObject *object);
-int keep_place(Places *self, PyObject *object, PyObject *value);
-PyObject *kept_place(const Places *self, PyObject *object);
+/* places.c: the places of the actions that made objects. `find_place` returns a borrowed reference. */
+int keep_place(Places *self, PyObject *object, PyObject *value, const Action *numbers);
+PyObject *find_place(const Places *self, PyObject *made, Action *found);
 
 /* transfers.c: the messages of Megatron-core. `message.reference` is a weak reference to the handle, NULL as soon as
    the wait for it has ended. `tensor` is one to what a receive brings, NULL for a send, whose action is known. */
@@ -261,8 +334,8 @@ typedef struct {
     PyObject_HEAD
     int count, stage, chunk, chunks, rank, ranks;
     char is_on;
-    PyObject *recorder, *take_over;
     Ring *ring;
+    PyObject *recorder, *take_over, *known_class;
     PyObject *handles[MOST_TRANSFERS], *tensors[MOST_TRANSFERS];
     Transfer transfers[MOST_TRANSFERS];
 } Transfers;
@@ -275,12 +348,11 @@ int add_transfer(Transfers *self, PyObject *handle, PyObject *tensor, Transfer t
 Transfer remove_transfer(Transfers *self, Transfer *transfer, PyObject **tensor);
 void drop_transfer(Transfer transfer);
 int record_transfer(const Transfers *self, const Transfer *transfer);
-void give_transfers(Transfers *self);
+UNUSUAL void give_transfers(Transfers *self);
 
 /* megatron.c. `leave_to_python` leaves a call to the wrapper in Python, unless a signal handler has raised. */
 int is_usual(PyObject *recorder, PyObject *guard, PyObject *runs, const Transfers *transfers);
-PyObject *find_place(PyObject *places, PyObject *made, Action *found);
-PyObject *leave_to_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names);
+UNUSUAL PyObject *leave_to_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
 /* moves.c: the transfer of DeepSpeed's pipeline engine that is in progress. `is_known` states that all instructions of
    the engine are observed, `given` is a transfer that Python has taken over. Each has another `order`. What is moved

@@ -68,7 +68,7 @@ int is_open(Ring *ring, PyObject *recorder)
         return 0;
     if (thread != ring->thread && !read_thread(ring, thread))
         return 0;
-    return ring->thread_number == PyThread_get_thread_ident();
+    return ring->thread_number == this_thread();
 }
 
 /* Ask for the memory that recording needs, all at once: the training has evicted it from the caches. */

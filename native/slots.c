@@ -45,15 +45,8 @@ PyObject *use_slots(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-void set_slot(PyObject *object, Py_ssize_t offset, PyObject *value)
-{
-    PyObject **place = (PyObject **)((char *)object + offset), *before = *place;
-    *place = Py_NewRef(value);
-    Py_XDECREF(before);
-}
-
-/* Return whether an object is an int of 32 bits, without an exception. */
-int is_int32(PyObject *object, int32_t *value)
+/* The same as `is_int32` for ints of more than one digit, and other types. */
+int is_other_int32(PyObject *object, int32_t *value)
 {
     if (!PyLong_Check(object))
         return 0;

@@ -139,6 +139,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(((Transfers *)object)->recorder);
     Py_VISIT(((Transfers *)object)->take_over);
+    Py_VISIT(((Transfers *)object)->known_class);
     return 0;
 }
 
@@ -153,6 +154,7 @@ static int clear(PyObject *object)
         drop_transfer(transfer);
     }
     Py_CLEAR(self->take_over);
+    Py_CLEAR(self->known_class);
     return 0;
 }
 
@@ -199,6 +201,7 @@ static PyMemberDef members[] = {
     {"rank", T_INT, offsetof(Transfers, rank), 0, "The rank of this process in its pipeline."},
     {"ranks", T_INT, offsetof(Transfers, ranks), 0, "The ranks of its pipeline."},
     {"take_over", T_OBJECT, offsetof(Transfers, take_over), 0, "Called before Python does anything with messages."},
+    {"known_class", T_OBJECT, offsetof(Transfers, known_class), 0, "A class of handles whose waits are observed."},
     {NULL},
 };
 

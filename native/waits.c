@@ -43,7 +43,7 @@ static int record_message(Pending *pending, const Message *message, int64_t star
 }
 
 /* Let Python record a message; `end` is NONE if the wait has failed. Return -1 with an exception. */
-static int record_in_python(const Wrapper *self, const Message *message, int64_t start, int64_t end)
+static UNUSUAL int record_in_python(const Wrapper *self, const Message *message, int64_t start, int64_t end)
 {
     PyObject *recorder = ((Pending *)self->refs[PENDING])->recorder;
     keep_moment(recorder, start);
@@ -56,7 +56,7 @@ static int record_in_python(const Wrapper *self, const Message *message, int64_t
 }
 
 /* Let Python follow messages, the wait for which has failed with the exception that is set. */
-static void abandon(const Wrapper *self, const Message *messages, int count, int64_t start)
+static UNUSUAL void abandon(const Wrapper *self, const Message *messages, int count, int64_t start)
 {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -171,22 +171,34 @@ static int end_together(Transfers *transfers, Together *taken, int64_t start, in
     return is_left;
 }
 
+/* Let Python follow transfers, the wait for which has failed with the exception that is set. */
+static UNUSUAL void abandon_transfers(Transfers *transfers, Together *taken, int64_t start)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    end_together(transfers, taken, start, UNMARKED);
+    give_transfers(transfers);
+    PyErr_Restore(type, error, traceback);
+}
+
 /* Call the original. A receive is recorded when an action takes the tensor, a send now. */
 static PyObject *timed_transfers(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names,
                                  int64_t start)
 {
     Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
-    Together taken = {.has_receive = has_receive(transfers, args[0])};
+    Together taken;
+    taken.waits.count = 0;
+    taken.has_receive = has_receive(transfers, args[0]);
     take_together(transfers, args[0], start, &taken);
     PyObject *result = pass_to(self->original, args, nargsf, names);
     fetch(transfers->ring, transfers->recorder);
     leave_waits(&taken.waits);
-    int64_t end = result == NULL ? UNMARKED : moment_of_wait(transfers, taken.has_receive, 0);
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    if (end_together(transfers, &taken, start, end))
+    if (result == NULL) {
+        abandon_transfers(transfers, &taken, start);
+        return NULL;
+    }
+    if (end_together(transfers, &taken, start, moment_of_wait(transfers, taken.has_receive, 0)))
         give_transfers(transfers);
-    PyErr_Restore(type, error, traceback);
     return result;
 }
 
@@ -210,6 +222,9 @@ PyObject *call_wait(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
     const Wrapper *self = (Wrapper *)object;
     Pending *pending = (Pending *)self->refs[PENDING];
     Transfers *transfers = (Transfers *)self->refs[TRANSFERS];
+    __builtin_prefetch((char *)self->refs[GUARD] + slots.is_off);
+    __builtin_prefetch(&pending->sends_issued);
+    fetch_transfers(transfers);
     int is_of_handle = PyVectorcall_NARGS(nargsf) > 0, is_on = get_slot(self->refs[GUARD], slots.is_off) == Py_False;
     Message *found = is_of_handle ? find_issued(pending, args[0]) : NULL;
     Transfer *transfer = is_of_handle && found == NULL ? find_handle(transfers, args[0]) : NULL;

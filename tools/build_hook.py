@@ -26,7 +26,7 @@ except ImportError:  # run as a script
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "native"
 TARGET = "stagescope/record/_plain" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
-FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-fPIC", "-shared", "-s", "-fvisibility=hidden")
+FLAGS = ("-std=c11", "-O2", "-g0", "-Wall", "-fPIC", "-fno-plt", "-shared", "-s", "-fvisibility=hidden")
 LIMIT_S = 300
 MOST_CHARACTERS = 2000
 

@@ -519,6 +519,17 @@ def test_an_object_at_the_address_of_another_one_is_not_taken_for_it(messages, r
     assert recorded_messages(recorder) == []
 
 
+def test_classes_of_handles_are_looked_up_again_once_others_are_observed(messages, recorder):
+    works = messages.works
+    handles = messages.issue(Sender().operations(5))
+    assert works.pending.known_class is Handle
+    works.transfers.known_class = Handle
+    works.observe_classes(types.SimpleNamespace(observe=lambda *_: None), recorder.guards["messages"])
+    assert works.pending.known_class is works.transfers.known_class is None
+    assert messages.issue(Sender().operations(6)) != handles
+    assert works.pending.known_class is None, "its waits were not observed"
+
+
 def test_a_wait_that_fails_leaves_its_message_under_way(messages, recorder, monkeypatch):
     handle, _ = messages.issue(Sender().operations(5))
     wait = compiled.plain_wrapper(

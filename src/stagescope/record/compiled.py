@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 4
+INTERFACE = 5
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"
@@ -68,12 +68,14 @@ class Pending(Protocol):
     """The messages that are under way; see native/pending.c.
 
     `receives` and `last_receive` state how many receives were waited for, and the moment at which the last one ended.
-    `take_over` is called before something is left to Python, if there are any.
+    `take_over` is called before something is left to Python, if there are any. The waits for handles of a `known_class`
+    are observed.
     """
 
     receives: int
     last_receive: Any
     take_over: Callable[[], None]
+    known_class: type | None
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -95,6 +97,7 @@ class Transfers(Protocol):
     `is_on` states that a schedule is running whose messages are recorded; messages without an action have the `stage`
     and the `chunk`. The stages of the `chunks` of this rank follow from its `rank` among the `ranks` of the pipeline;
     there are 0 if they are unknown. `take_over` is called before something is left to Python, if there is any message.
+    The waits for handles of a `known_class` are observed.
     """
 
     is_on: bool
@@ -104,6 +107,7 @@ class Transfers(Protocol):
     rank: int
     ranks: int
     take_over: Callable[[], None]
+    known_class: type | None
 
     def __len__(self) -> int:
         """Return how many there are."""

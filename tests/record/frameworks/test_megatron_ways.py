@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 import types
 from contextlib import suppress
 
@@ -282,3 +284,42 @@ def test_both_ways_record_the_same_of_any_calls(recorded, seed, chunks, oddity, 
         kinds = {"step"}  # the times of actions of both ways become known at once, those of C first
     in_order = [[row for row in rows if row[0] in kinds] for rows in (in_python, in_c)]
     assert in_order[0] == in_order[1]  # messages that are left at the end of a run are in a set
+
+
+class Even(Schedule):
+    """A schedule whose actions take and send all tensors, which counts the blocks of memory that are in use."""
+
+    def __call__(self, recorder):
+        self.begin()
+        self.blocks = []
+        for number in range(600):
+            if number in {100, 599}:
+                recorder.flush()
+                gc.collect()
+                self.blocks.append(sys.getallocatedblocks())
+            self.exchange()
+            self.forward()
+            self.exchange(tensor_send_next=self.made[0])
+            self.backward()
+
+    def exchange(self, **sent):
+        names = ("tensor_send_prev", "tensor_recv_prev", "tensor_send_next", "tensor_recv_next")
+        if not self.received:
+            self.received.append(Tensor())
+            sent["tensor_recv_prev"] = self.received[0]
+        issue = self.random.choice([p2p_communication._p2p_ops, p2p_communication._batched_p2p_ops])
+        handles = issue(
+            **(dict.fromkeys(names) | sent), group=Group(1, 3), prev_pipeline_rank=4, next_pipeline_rank=6
+        )
+        self.handles += list(handles.values()) if isinstance(handles, dict) else handles
+        while self.handles:
+            self.wait()
+
+
+@pytest.mark.skipif(compiled.extension() is None, reason="the extension has not been built here")
+@pytest.mark.parametrize("is_coalesced", [False, True])
+def test_calls_in_c_keep_nothing(recorded, is_coalesced):
+    schedule = Even(3, 2, 0)
+    recorded(schedule, is_compiled=True, oddity=0, clock="host", is_coalesced=is_coalesced)
+    before, after = schedule.blocks
+    assert after < before + 250, "of 500 forwards and backwards, and more transfers"

@@ -60,6 +60,9 @@ class Works:
         self._guard = guard
         self._observe = lambda owner: patches.observe(owner, "wait", self.wait, guard)
         self.classes.clear()
+        for known in (self.pending, self.transfers):
+            if known is not None:
+                known.known_class = None
         return True
 
     def watch(
