@@ -1,4 +1,4 @@
-"""Recordings of a long training on a few ranks, for scale_speed.py and some_steps.py: the steps of a planted run, again.
+"""Recordings of a long training on a few ranks, for scale_speed.py and some_steps.py: steps of a planted run, again.
 
     python benchmarks/long_recordings.py DIRECTORY [--ranks 8] [--steps 10000] [--times 6]
     python benchmarks/scale_speed.py DIRECTORY --ranks 8 --steps 60000 --workers 2 --cores-per-worker 1
@@ -29,7 +29,9 @@ TIMES = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 def main() -> None:
     """Write the recordings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--steps", type=int, default=10_000)

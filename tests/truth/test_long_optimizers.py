@@ -50,7 +50,7 @@ def test_optimizer_steps_that_take_as_long_on_all_ranks_have_no_culprit(replicas
     assert " optimizer (40." in report.verdict.why
 
 
-def test_optimizer_step_that_nobody_waits_for_costs_nothing():
+def test_optimizer_step_that_no_rank_waits_for_costs_nothing():
     run = simulate(slow_optimizer(base_plan(1), Place(2), EXTRA_NS))
     assert run.iteration_ns == simulate(base_plan(1)).iteration_ns
     found = caused_ns(build_explained_report(timeline_of(run)), "optimizer")

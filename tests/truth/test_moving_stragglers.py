@@ -54,7 +54,7 @@ def test_rank_that_is_slow_in_most_steps_before_it_moves_is_named_with_them():
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_among_few_ranks_without_replicas_nobody_is_named(ranks):
+def test_among_few_ranks_without_replicas_no_rank_is_named(ranks):
     report, _ = report_of(Shape(ranks=ranks), Place(0), Place(1), STEPS // 2)
     assert "rank.intermittent" not in report.findings["code"]
 

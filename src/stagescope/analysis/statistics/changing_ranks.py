@@ -9,7 +9,7 @@ most ranks have) and two levels describe them better than a line. It drifts if t
 that the noise of the run does not explain. What is worth naming is what it costs, see stragglers.py.
 
 Ranks that clearly shift from one level to another (step_levels.py), such as a straggler that moves from one rank to
-another, are no part of the noise. Without replicas a shift of a rank is relative to all others, which says who shifted
+another, are no part of the noise. Without replicas a shift of a rank is relative to all others, which shows who shifted
 only if at least half of the ranks did not.
 """
 

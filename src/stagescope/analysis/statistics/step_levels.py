@@ -89,7 +89,7 @@ def _clear_shift(values: Floats, variance: float, rate: float) -> int | None:
     first = np.arange(SHORTEST, count - SHORTEST + 1)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     lengths = SHORTEST * 2 ** np.arange(int(np.log2(count)))
-    before, after = (np.minimum(lengths[:, None], room) for room in (first, count - first))
+    before, after = (np.minimum(lengths[:, None], margin) for margin in (first, count - first))
     means = [(sums[first] - sums[first - before]) / before, (sums[first + after] - sums[first]) / after]
     # As if what is before and after were independent, which drift never is more than: it makes neighbors alike.
     shares = sum(mean_share(each.astype(np.float64)) for each in (before, after))

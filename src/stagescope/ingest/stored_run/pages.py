@@ -71,7 +71,7 @@ def checksum_of_edges(path: Path) -> str:
     sum_ = blake2b(digest_size=CHECKSUM_BYTES)
     with path.open("rb") as file:
         sum_.update(file.read(EDGE_BYTES))
-        file.seek(max(os.fstat(file.fileno()).st_size - EDGE_BYTES, file.tell()))
+        file.seek(max(os.fstat(file.fileno()).st_size - EDGE_BYTES, EDGE_BYTES))
         sum_.update(file.read(EDGE_BYTES))
     return sum_.hexdigest()
 
