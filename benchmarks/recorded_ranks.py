@@ -51,6 +51,8 @@ LENGTH, ROWS = 4, 2
 """Of a micro-batch of Megatron-core."""
 PAUSE_S = 0.1
 """Between two steps that are timed on a GPU, whose records wait for the next anchor: there are about 1,000 a second."""
+V_SCHEDULES = ("ZBVZeroBubble", "DualPipeV")
+"""Schedules of torch in which the first and the last stage are on the first rank."""
 KEPT = 0.9
 """The part of the calls of each function that is counted, without the slowest ones: they were interrupted."""
 METHODS = (
@@ -219,17 +221,16 @@ def training_with_torch(options: argparse.Namespace) -> Callable[[], object]:
     rank, ranks, microbatches = options.rank, options.ranks, options.microbatches
     cls = getattr(schedules, f"Schedule{options.schedule}")
     chunks = 1 if issubclass(cls, schedules.PipelineScheduleSingle) else 2
+    own = (rank, 2 * ranks - 1 - rank if options.schedule in V_SCHEDULES else rank + ranks)
     stages = [
-        pipelining.PipelineStage(
-            torch.nn.Linear(WIDTH, WIDTH), rank + ranks * chunk, ranks * chunks, torch.device("cpu")
-        )
-        for chunk in range(chunks)
+        pipelining.PipelineStage(torch.nn.Linear(WIDTH, WIDTH), index, ranks * chunks, torch.device("cpu"))
+        for index in own[:chunks]
     ]
     made = cls(stages[0] if chunks == 1 else stages, microbatches, loss_fn=torch.nn.functional.mse_loss)
     optimizer = torch.optim.SGD([one for stage in stages for one in stage.submod.parameters()], lr=0.01)
     data, target = torch.ones(microbatches, WIDTH), torch.zeros(microbatches, WIDTH)
     inputs = [data] if rank == 0 else []
-    targets = {"target": target} if rank == ranks - 1 else {}
+    targets = {"target": target} if ranks * chunks - 1 in own[:chunks] else {}
 
     def step() -> None:
         optimizer.zero_grad()
