@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections import deque
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -105,6 +106,14 @@ def _late_ends_unnoted() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def _is_no_lost_connection(record: logging.LogRecord) -> bool:
+    """Return whether a message is about anything else than a scheduler that cannot be reached any more.
+
+    The client is closed while it still tries to reach it.
+    """
+    return record.exc_info is None or not isinstance(record.exc_info[1], OSError | CancelledError)
+
+
 class DaskCluster:
     """The workers of a Dask cluster. Items whose worker dies run once more on another one."""
 
@@ -115,8 +124,9 @@ class DaskCluster:
 
         Raises CommandError.
         """
-        # It logs a traceback if something is sent to a scheduler that is gone, which is an error of its own.
+        # They log a traceback if the scheduler is gone, which is an error of its own.
         logging.getLogger("distributed.batched").setLevel(logging.WARNING)
+        logging.getLogger("distributed.client").addFilter(_is_no_lost_connection)
         self._client, self._end = start(address, workers, on_notice)
         self._address, self._notice = address, on_notice
         self._known = set(self._workers())
@@ -172,7 +182,8 @@ class DaskCluster:
         except KilledWorker:
             raise CommandError.workers_killed(name_of(item), TRIES) from None
         except (CommClosedError, FutureCancelledError) as reason:
-            raise CommandError.cluster_lost(self._address, str(reason)) from reason
+            why = str(reason).splitlines()[-1:]  # after the name of the task, which is long
+            raise CommandError.cluster_lost(self._address, "".join(why)) from reason
         return found
 
     def _workers(self) -> list[str]:
