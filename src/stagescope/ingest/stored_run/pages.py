@@ -8,19 +8,15 @@ from hashlib import blake2b
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from stagescope.ingest.streams import open_stream
+from stagescope.ingest.stored_run.indexes import read_index
 from stagescope.model.stored_run import (
     CHECKSUM_BYTES,
     PAGE_FORMAT,
     PAGE_INDEX,
     PAGES,
     Page,
-    manifest_checksum,
     page_name,
 )
-from stagescope.vocabulary.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,26 +40,17 @@ def find_page(directory: Path, run: str, made_by: str) -> tuple[Path, Page] | No
     None without any, if it is of another run or was made otherwise, and if one of its files is missing or damaged.
     """
     folder = directory / PAGES / page_name(run, made_by)
-    path = folder / PAGE_INDEX
-    if not path.is_file():
+    page = read_index(folder / PAGE_INDEX, Page)
+    if page is None or (page.format, page.run, page.made_by) != (PAGE_FORMAT, run, made_by):
         return None
     try:
-        with open_stream(path) as file:
-            facts = msgspec.json.decode(file.read(), type=dict)
-        page = msgspec.convert(facts, Page)
-        checksum = manifest_checksum(facts)
         others = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")} - {PAGE_INDEX}
-    except (InputError, OSError, msgspec.MsgspecError, ValueError, RecursionError):
+    except OSError:
         return None
-    is_wanted = facts.get("checksum") == checksum and (page.format, page.run, page.made_by) == (
-        PAGE_FORMAT,
-        run,
-        made_by,
-    )
     is_whole = others == page.files.keys() and all(
         _is_intact(folder, name, file) for name, file in page.files.items()
     )
-    return (folder, page) if is_wanted and is_whole else None
+    return (folder, page) if is_whole else None
 
 
 def checksum_of_edges(path: Path) -> str:

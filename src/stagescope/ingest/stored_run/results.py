@@ -7,11 +7,11 @@ from hashlib import blake2b
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-import msgspec
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from stagescope.ingest.stored_run import errors
+from stagescope.ingest.stored_run.indexes import read_index
 from stagescope.ingest.streams import open_stream
 from stagescope.model.stored_run import (
     CHECKSUM_BYTES,
@@ -19,7 +19,6 @@ from stagescope.model.stored_run import (
     RESULTS_FORMAT,
     RESULTS_INDEX,
     Results,
-    manifest_checksum,
 )
 from stagescope.vocabulary.errors import InputError
 
@@ -36,21 +35,11 @@ def read_results(directory: Path, computed_by: str, run: str) -> Results | None:
     None without any, if they were computed by another version or for another run, and if they are damaged: then the
     run is analyzed again.
     """
-    path = directory / RESULTS / RESULTS_INDEX
-    if not path.is_file():
-        return None
-    try:
-        with open_stream(path) as file:
-            facts = msgspec.json.decode(file.read(), type=dict)
-        results = msgspec.convert(facts, Results)
-        checksum = manifest_checksum(facts)
-    except (InputError, msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    is_whole = facts.get("checksum") == checksum and all(
-        TABLE_PATH.fullmatch(each.path) for each in results.tables.values()
-    )
+    results = read_index(directory / RESULTS / RESULTS_INDEX, Results)
     wanted = (RESULTS_FORMAT, computed_by, run)
-    return results if is_whole and (results.format, results.computed_by, results.run) == wanted else None
+    if results is None or (results.format, results.computed_by, results.run) != wanted:
+        return None
+    return results if all(TABLE_PATH.fullmatch(each.path) for each in results.tables.values()) else None
 
 
 def is_intact(directory: Path, results: Results) -> bool:
