@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stagescope.ingest.recording.coverage import MAX_NAMED, coverage_of
+from stagescope.ingest.recording.facts import count_nameless, numbers_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.record import format as fmt
 from stagescope.vocabulary.durations import duration_text
@@ -14,8 +15,6 @@ from stagescope.vocabulary.durations import duration_text
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Iterator
-
-    import numpy.typing as npt
 
     from stagescope.ingest.recording.facts import Facts
     from stagescope.ingest.recording.frames import Contents
@@ -136,20 +135,13 @@ def _unknown(contents: Contents, facts: Facts, source: str, rank: int) -> Iterat
             else f"frames of type {frame_type} are unknown to this version of stagescope and were skipped"
         )
         yield Diagnostic("error", text, source, rank, count=count, code="frames.unknown")
-    nameless = facts.nameless + _without_name(contents.counters["name"], contents.names)
+    nameless = facts.nameless + count_nameless(contents.counters["name"], numbers_of(contents.names))
     if nameless:
         text = "spans or counters have names that are missing in the recording; they are shown by number"
         yield Diagnostic("error", text, source, rank, count=nameless, code="names.missing")
     if facts.unknown_kinds:
         text = "spans of a kind unknown to this version of stagescope are shown as other"
         yield Diagnostic("warning", text, source, rank, count=facts.unknown_kinds, code="spans.unknown_kind")
-
-
-def _without_name(numbers: npt.NDArray[np.uint32], names: dict[int, str]) -> int:
-    """Return how many numbers are neither 0 nor those of a name; no sort, because there may be millions."""
-    known = np.zeros(max(names, default=0) + 2, np.bool_)
-    known[[0, *names]] = True
-    return int((~known[np.minimum(numbers, len(known) - 1)]).sum())
 
 
 def _launch_times(contents: Contents, facts: Facts, source: str, rank: int) -> Iterator[Diagnostic]:

@@ -89,8 +89,7 @@ class _Found:
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
-        self._is_named = np.zeros(max(names, default=0) + 2, np.bool_)
-        self._is_named[[0, *names]] = True
+        self._is_named = numbers_of(names)
         self._count_of_kind = np.zeros(256, np.int64)
         self._marked = self._stepped = self._peers = np.empty(0, np.int32)
         self._labels: dict[str, tuple[int, Ints]] = {}
@@ -117,7 +116,7 @@ class _Found:
         self._first_ns = min(self._first_ns, int(spans["start_ns"].min()))
         if spans["end_ns"][last] > self._last_ns:
             self._last_ns, self._last_step = int(spans["end_ns"][last]), int(step[last])
-        self._nameless += int((~self._is_named[np.minimum(spans["name"], len(self._is_named) - 1)]).sum())
+        self._nameless += count_nameless(spans["name"], self._is_named)
         self._on_compute += int((spans["lane"] == LANE_CODES[COMPUTE]).sum())
         self._has_steps |= bool((~is_marker & (step != NONE)).any())
         self._has_open_stages |= bool((are_placed(spans) & (spans["stage"] == NONE)).any())
@@ -140,6 +139,18 @@ class _Found:
             unknown_kinds=int(self._count_of_kind[IS_UNKNOWN].sum()),
             on_compute=self._on_compute,
         )
+
+
+def numbers_of(names: dict[int, str]) -> npt.NDArray[np.bool_]:
+    """Return for each number, up to the first one without a name above all others, whether it is 0 or has a name."""
+    is_named = np.zeros(max(names, default=0) + 2, np.bool_)
+    is_named[[0, *names]] = True
+    return is_named
+
+
+def count_nameless(numbers: npt.NDArray[np.uint32], is_named: npt.NDArray[np.bool_]) -> int:
+    """Return how many numbers lack a name, given `numbers_of`; no sort, because there may be millions."""
+    return int((~is_named[np.minimum(numbers, len(is_named) - 1)]).sum())
 
 
 def _union(known: Ints, more: Ints) -> Ints:
