@@ -53,7 +53,7 @@ static int add_tensor(const Wrapper *self, Exchange *exchange, int direction, Py
         message->microbatch = maker.microbatch;
         transfer.chunk = maker.chunk;
     }
-    /* Before the transfer is issued: from then on, another thread writes to the same lines of the caches. */
+    /* Before the transfer is issued: from then on, another thread writes to the same cache lines. */
     PyObject *size = PyObject_GetAttr(tensor, nbytes);
     message->bytes = size != NULL && PyLong_CheckExact(size) ? PyLong_AsLongLong(size) : NONE;
     Py_XDECREF(size);

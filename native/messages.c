@@ -120,7 +120,8 @@ PyObject *call_creation(PyObject *object, PyObject *const *args, size_t nargsf, 
 
 enum { I_RECORDER, I_GUARD, I_PENDING, I_CREATED, I_CLASSES, I_ISSUED };
 
-/* Return whether the waits for a handle are observed, -1 with an exception. Its class is usually the one before. */
+/* Return whether the waits for a handle are observed, -1 with an exception. Its class is usually that of the
+ * handle before. */
 int is_in_classes(PyObject *classes, PyObject *handle, PyObject **known_class)
 {
     PyObject *class = (PyObject *)Py_TYPE(handle);

@@ -17,7 +17,7 @@ typedef struct {
 
 #define NO_PLACE INT16_MIN
 
-_Static_assert(sizeof(Entry) == 32, "two in a line of the caches");
+_Static_assert(sizeof(Entry) == 32, "two fit in a cache line");
 
 struct Places {
     PyObject_HEAD

@@ -55,7 +55,7 @@ static UNUSUAL int record_in_python(const Wrapper *self, const Message *message,
     return done == NULL ? -1 : 0;
 }
 
-/* Let Python follow messages, the wait for which has failed with the exception that is set. */
+/* Let Python follow messages whose wait has failed with the exception that is set. */
 static UNUSUAL void abandon(const Wrapper *self, const Message *messages, int count, int64_t start)
 {
     PyObject *type, *error, *traceback;
@@ -171,7 +171,7 @@ static int end_together(Transfers *transfers, Together *taken, int64_t start, in
     return is_left;
 }
 
-/* Let Python follow transfers, the wait for which has failed with the exception that is set. */
+/* Let Python follow transfers whose wait has failed with the exception that is set. */
 static UNUSUAL void abandon_transfers(Transfers *transfers, Together *taken, int64_t start)
 {
     PyObject *type, *error, *traceback;

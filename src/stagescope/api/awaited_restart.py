@@ -33,7 +33,7 @@ class AwaitedRestart:
         if not report.has_stopped or not any(state.can_restart for state in report.states):
             return 0.0
         if self._over_since_s is None:
-            # When a training ended that was never seen to run, its recordings state.
+            # The recordings state when a training ended that was never seen to run.
             age_s = 0.0 if self._has_run else min(map(_ended_ago_s, report.states))
             self._over_since_s = time.monotonic() - age_s
         return max(0.0, self._grace_s - (time.monotonic() - self._over_since_s))

@@ -152,7 +152,7 @@ def scan_frames(data: bytes) -> Iterator[Frame | Gap]:
 def scan_blocks(blocks: Iterable[bytes]) -> Iterator[Frame | Gap]:
     """Yield what `scan_frames` yields for a file that is read in blocks, none of which is empty.
 
-    Only two blocks and an unfinished frame are in memory, and those that the payloads of kept frames are in.
+    In memory are two blocks, an unfinished frame, and the blocks that contain payloads of frames that the caller keeps.
     """
     following = iter(blocks)
     data, begin = next(following, b""), 0

@@ -24,7 +24,7 @@ def conditions(plan):
     ("replicas", "words"),
     [
         (2, "if what makes rank 2 slow moves with its stage"),
-        (1, "if what rank 2 takes longer than other stages is work that moves with its stage"),
+        (1, "if the extra time of rank 2 is work that moves with its stage"),
     ],
 )
 def test_straggler_whose_stage_moves_is_a_condition(replicas, words):

@@ -74,5 +74,5 @@ def _conditions(moving: list[SlowDevice]) -> list[str]:
 
 def _condition(device: SlowDevice) -> str:
     if not device.is_certain:
-        return f"if what rank {device.rank} takes longer than other stages is work that moves with its stage"
+        return f"if the extra time of rank {device.rank} is work that moves with its stage"
     return f"if what makes rank {device.rank} slow moves with its stage{'s' * (len(device.stages) > 1)}"

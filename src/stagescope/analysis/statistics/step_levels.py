@@ -27,13 +27,14 @@ SHORTEST = 2
 """Steps at a level; one step may be an outlier."""
 
 EXPLAINED_RATIO = 2.0
-"""Levels explain a series if they leave no more than so many times the variance that neighboring steps show."""
+"""Levels explain a series if they leave no more than this many times the variance that neighboring steps show."""
 
 
 def fit_levels(series: Floats, rate: float) -> Floats:
     """Return the levels of every series (subjects x samples, NaN is missing), each with one value where none shifts.
 
-    In all but `rate` of all runs without a shift, none is found, as far as drift forgets no more slowly than assumed.
+    The probability of finding a shift in a run without one is at most `rate`, provided that drift decays at least as
+    fast as assumed.
     """
     found = np.full_like(series, np.nan)
     known = np.isfinite(series)
@@ -91,7 +92,7 @@ def _clear_shift(values: Floats, variance: float, rate: float) -> int | None:
     lengths = SHORTEST * 2 ** np.arange(int(np.log2(count)))
     before, after = (np.minimum(lengths[:, None], margin) for margin in (first, count - first))
     means = [(sums[first] - sums[first - before]) / before, (sums[first + after] - sums[first]) / after]
-    # As if what is before and after were independent, which drift never is more than: it makes neighbors alike.
+    # The two means are taken as independent. Drift makes neighbors alike, so that their difference varies less.
     shares = sum(mean_share(each.astype(np.float64)) for each in (before, after))
     ratio = np.abs(means[1] - means[0]) / np.sqrt(variance / (1 - MEMORY) * shares)
     # Differences of such drift are almost independent of each other.

@@ -19,8 +19,8 @@ def newer_version(path: str | os.PathLike[str], found: int, known: int) -> Input
 
 
 def changed_meanwhile(source: str) -> InputError:
-    """Return the error for a recording that was written, replaced or deleted while its run was stored."""
+    """Return the error for a recording that was written, replaced or deleted while its run was read."""
     return InputError(
-        f"{source} has changed while it was stored",
-        "store the run when no process writes its recordings any more",
+        f"{source} has changed while it was read",
+        "read the run when no process writes its recordings any more",
     )

@@ -209,7 +209,7 @@ def _rank_of(path: Path, contents: Contents) -> int | None:
 def part_of(path: Path, *, steps: StepRange | None = None, most_spans: int | None = None) -> Part | Path:
     """Return the content of a file; the path if the file is gone: a running process deletes its oldest segments.
 
-    Of `steps` if there are any. More than `most_spans` stay in the file.
+    With `steps`, its spans are those of these steps. If it has more than `most_spans`, they stay in the file.
     """
     try:
         if steps is None and most_spans is None:

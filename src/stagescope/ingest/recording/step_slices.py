@@ -32,7 +32,7 @@ def first_steps(processes: Sequence[Process], count: int) -> tuple[int, ...]:
 
 
 class Slices:
-    """The content of a recording divided by steps: a slice more than the first steps that divide it."""
+    """The content of a recording divided by steps into one slice more than there are `firsts`."""
 
     def __init__(self, contents: Contents, firsts: Sequence[int]) -> None:
         self._contents = contents

@@ -80,7 +80,7 @@ def _consistent(anchors: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
 
 
 def _interval(contents: Contents, anchors: npt.NDArray[np.void]) -> Interval:
-    """Return when most of the content of a recording is from."""
+    """Return the interval that most of the content of a recording is in."""
     moments = Moments()
     for spans in contents.blocks():
         moments.add(spans["start_ns"])
