@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.model.large_tables import sort_in_place
 from stagescope.model.lazy import InParts
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class LongTable:
     def rows(self) -> pl.DataFrame:
         """Return all rows, sorted."""
         rows = pl.concat(self.parts())
-        return rows if self._is_sorted else _in_order(rows, self._keys)
+        return rows if self._is_sorted else sort_in_place(rows, self._keys)
 
     def pieces(self) -> Iterator[pl.DataFrame]:
         """Yield the same in pieces, at least one; `order` begins with step or pipeline."""
@@ -97,12 +98,3 @@ def _of_pipelines(rows: pl.LazyFrame, counts: pl.DataFrame, first: int, last: in
         pl.col("len").filter(before).sum(), own=pl.col("len").filter(own).sum()
     ).row(0)
     return rows.slice(begin, length).collect()
-
-
-def _in_order(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return rows sorted by keys, those that are alike as they were; column by column, which takes half of the memory.
-
-    `rows` has no column afterwards.
-    """
-    order = rows.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()
-    return pl.DataFrame([rows.drop_in_place(name).gather(order) for name in rows.columns])

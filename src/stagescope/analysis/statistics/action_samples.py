@@ -17,6 +17,7 @@ from stagescope.analysis.idle.usual_costs import find_usual_costs
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import sort_in_place
 from stagescope.model.row_numbers import number_rows
 
 if TYPE_CHECKING:
@@ -142,7 +143,9 @@ def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
         actions = pl.concat([part.actions for part in parts])
         samples = _samples(actions.with_columns(sample=sampling.expression()))
     else:
-        samples = table.with_columns(sample=sampling.expression()).drop("step").sort(*CLASS, "sample")
+        samples = table.with_columns(sample=sampling.expression()).drop("step")
+        del table
+        samples = sort_in_place(samples, [*CLASS, "sample"])
     diagnostics = (
         *_excluded(sum(part.unplaced for part in parts), "have no step or stage", "actions.unplaced"),
         *_excluded(sum(part.lengthless for part in parts), "have no duration", "actions.zero_length"),

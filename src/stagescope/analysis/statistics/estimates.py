@@ -26,6 +26,8 @@ FEWEST_TO_TRIM = 8
 """With fewer samples, trimming loses more in degrees of freedom than it gains in robustness."""
 
 CONFIDENCE = 0.95
+SAMPLES_AT_ONCE = 1_000_000
+"""That are looked at together: each takes about 60 bytes."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,22 @@ def estimate_means(samples: Floats, trim_fraction: float = TRIM_FRACTION) -> Est
 
     From 8 samples on, `trim_fraction` of them is cut off at either end; fewer are not trimmed.
     """
-    ordered = np.sort(np.atleast_2d(samples), axis=1)  # NaN is sorted last
+    samples = np.atleast_2d(samples)
+    at_once = max(1, SAMPLES_AT_ONCE // max(samples.shape[1], 1))
+    parts = [
+        _estimate(samples[first : first + at_once], trim_fraction)
+        for first in range(0, max(len(samples), 1), at_once)
+    ]
+    return Estimates(*(np.concatenate(each) for each in zip(*map(_values, parts), strict=True)))
+
+
+def _values(part: Estimates) -> tuple[Floats, Floats, Floats, NDArray[np.int64]]:
+    return part.value, part.error, part.degrees, part.count
+
+
+def _estimate(samples: Floats, trim_fraction: float) -> Estimates:
+    """Return the estimates of some subjects."""
+    ordered = np.sort(samples, axis=1)  # NaN is sorted last
     count = np.isfinite(ordered).sum(axis=1)
     cut = np.where(count >= FEWEST_TO_TRIM, np.floor(trim_fraction * count), 0).astype(np.int64)
     place = np.arange(ordered.shape[1])[None, :]
@@ -152,6 +169,15 @@ def medians_of_others(values: Floats) -> Floats:
     NaN if there is no other row. A row does not count in its own reference: one slow subject among few would otherwise
     hide in the median.
     """
+    found = np.full(values.shape, np.nan)
+    at_once = max(1, SAMPLES_AT_ONCE // max(len(values), 1))
+    for first in range(0, values.shape[1], at_once):
+        found[:, first : first + at_once] = _medians_of_others(values[:, first : first + at_once])
+    return found
+
+
+def _medians_of_others(values: Floats) -> Floats:
+    """Return medians_of_others for some columns."""
     order = np.argsort(values, axis=0, kind="stable")
     ordered = np.take_along_axis(values, order, axis=0)
     place = inverse(order)

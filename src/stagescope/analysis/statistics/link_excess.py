@@ -27,9 +27,8 @@ def compare_links(links: LinkSamples, sampling: Sampling, least_fraction: float)
     it has to exceed `least_fraction` of that plus the clock error of both ends.
     """
     known = links.links.filter(pl.col("error_ns").is_not_null()).with_row_index("link")
-    samples = links.table.join(known, on=LINK, nulls_equal=True)
-    parts = samples.partition_by("direction", "bytes", "crosses_machines", maintain_order=True)
-    found = [_compare(one, known, sampling, least_fraction) for one in parts]
+    groups = known.partition_by("direction", "bytes", "crosses_machines", maintain_order=True)
+    found = [_compare(links.table, one, sampling, least_fraction) for one in groups]
     if not found:
         return pl.DataFrame(schema={"p_value": pl.Float64})
     return pl.concat(found).with_columns(
@@ -38,17 +37,20 @@ def compare_links(links: LinkSamples, sampling: Sampling, least_fraction: float)
 
 
 def _compare(
-    samples: pl.DataFrame, known: pl.DataFrame, sampling: Sampling, least_fraction: float
+    table: pl.DataFrame, known: pl.DataFrame, sampling: Sampling, least_fraction: float
 ) -> pl.DataFrame:
-    """Return the links of one group compared with each other."""
-    own = samples["link"].unique().sort()
+    """Return the links of one group compared with each other, given the samples of all."""
+    numbers = known.select(*LINK, "link").lazy()
+    samples = table.lazy().join(numbers, on=LINK, nulls_equal=True, maintain_order="left")
+    samples = samples.select("link", "sample", "median_ns", "messages").collect()
+    own = known["link"].sort()
     times = as_matrix(samples, "median_ns", own, "link", sampling.count)
     messages = np.nan_to_num(as_matrix(samples, "messages", own, "link", sampling.count)).sum(axis=1)
     others = medians_of_others(times)
     estimates = estimate_means(times - others)
     usual_ns = np.maximum(estimate_means(others).value, 1.0)  # a link may take 0 ns in a simulation
     low, high = estimates.intervals()
-    facts = known.filter(pl.col("link").is_in(own.implode())).sort("link")
+    facts = known.sort("link")
     least_ns = least_fraction * usual_ns + facts["error_ns"].to_numpy()
     rows = facts.select(rank="source", peer="target", kind="direction").with_columns(
         peers=pl.lit(len(own) - 1, pl.Int64),

@@ -14,6 +14,7 @@ import polars as pl
 
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import chosen_rows, sort_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,14 +70,17 @@ def sample_step_links(messages: pl.DataFrame, *, has_few_steps: bool = True) -> 
 
 def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Sampling) -> LinkSamples:
     """Return the samples of the links of a run, given those of its parts and how it is divided into samples."""
-    of_samples = pl.col("step").is_in(list(sampling.steps))
+    of_samples, columns = (
+        pl.col("step").is_in(list(sampling.steps)),
+        [*LINK, "sample", "median_ns", "messages"],
+    )
     if sampling.parts > 1:
         messages = pl.concat([part.messages for part in parts]).filter(of_samples)
-        table = _samples(messages.with_columns(sample=sampling.expression()))
+        table = _samples(messages.with_columns(sample=sampling.expression())).select(columns)
     else:
-        table = pl.concat([part.table for part in parts]).filter(of_samples)
-        table = table.with_columns(sample=sampling.expression())
-    table = table.select(*LINK, "sample", "median_ns", "messages").sort(*LINK, "sample", nulls_last=True)
+        table = pl.concat([chosen_rows(part.table, of_samples) for part in parts])
+        table = table.select(*LINK, sampling.expression().alias("sample"), *columns[-2:])
+    table = sort_in_place(table, columns[:-2])
     links = _facts(table.select(LINK).unique(maintain_order=True), timeline)
     count = sum(int(part.counts["messages"].sum()) for part in parts)
     return LinkSamples(table, links, tuple(_excluded(count - int(table["messages"].sum()), links)))

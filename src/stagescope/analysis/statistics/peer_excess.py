@@ -18,6 +18,7 @@ import polars as pl
 
 from stagescope.analysis.statistics.estimates import estimate_means, inverse, medians_of_others
 from stagescope.analysis.statistics.noise import find_odd
+from stagescope.model.large_tables import chosen_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
+    Numbers = NDArray[np.uint32]
     Reference = Callable[[Floats, Integers], Floats]
 
 LEAST_SPREAD_FRACTION = 0.01
 """Spreads below this fraction of the duration count as equal: ratios of such small numbers mean nothing."""
 
 VALUES = ("usual_ns", "fast_ns", "spread_ns", "action_count", "total_ns")
+SUMS = ("span_count", "busy_ns", "deviation_ns", "excess")
+"""Over the samples in which a rank has a peer; the excess over all."""
+CELLS_AT_ONCE = 1_000_000
+"""Slots, classes and samples that are compared at once; each takes about 120 bytes."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,26 @@ class PeerExcess:
 
 
 class _Layout(NamedTuple):
-    """Where the samples are: the classes, the number of each rank by slot and class (-1: none), and the ranks."""
+    """Where the samples are: the classes, the number of each rank by slot and class (-1: none), and the ranks.
+
+    `place` has the slot, class and sample of the rows of the table of samples, `rows` which ones (None: all).
+    """
 
     classes: pl.DataFrame
     ranks: pl.Series
     rank_of_slot: Integers
-    place: tuple[Integers, Integers, Integers]
+    place: tuple[Numbers, Numbers, Numbers]
     samples: int
+    rows: Numbers | None = None
+
+    def samples_from(self, first: int, stop: int) -> _Layout:
+        """Return the layout of some samples."""
+        if (first, stop) == (0, self.samples):
+            return self
+        slot, number, sample = self.place
+        rows = np.flatnonzero((sample >= first) & (sample < stop)).astype(np.uint32)
+        place = (slot[rows], number[rows], sample[rows] - first)
+        return self._replace(place=place, samples=stop - first, rows=rows)
 
 
 def compare_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
@@ -80,7 +99,7 @@ def compare_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
 
 def compare_machines(samples: pl.DataFrame, count: int, machine_of: dict[int, str]) -> PeerExcess:
     """Return ranks compared with the ranks of *other* machines that run the same stage."""
-    known = samples.filter(pl.col("rank").is_in(list(machine_of)))
+    known = chosen_rows(samples, pl.col("rank").is_in(list(machine_of)))
     ranks = known["rank"].unique().sort()
     machine = np.unique([machine_of[rank] for rank in ranks], return_inverse=True)[1].astype(np.int64)
 
@@ -167,32 +186,48 @@ def _medians(values: Floats) -> Floats:
 def _compare(samples: pl.DataFrame, count: int, classes: list[str], reference: Reference) -> PeerExcess:
     """Return the ranks compared with what `reference` returns for the peers in each class (some columns)."""
     layout = _lay_out(samples, count, classes)
-    slots, number = layout.rank_of_slot.shape
+    weight_ns = _usual_totals(samples, layout.classes)
+    matrices = [np.full((len(layout.ranks), count), np.nan) for _ in range(3)]
+    sums = np.zeros((len(SUMS), *layout.rank_of_slot.shape))
+    at_once = max(1, CELLS_AT_ONCE // max(layout.rank_of_slot.size, 1))
+    for first in range(0, count, at_once):
+        part = layout.samples_from(first, min(first + at_once, count))
+        found, added = _compare_part(samples, part, weight_ns, reference)
+        for matrix, values in zip(matrices, found, strict=True):
+            matrix[:, first : first + at_once] = values
+        sums += added
+    return PeerExcess(_facts(layout, sums), *matrices)
+
+
+def _compare_part(
+    samples: pl.DataFrame, layout: _Layout, weight_ns: Floats, reference: Reference
+) -> tuple[list[Floats], Floats]:
+    """Return the matrices of some samples, and the SUMS over them by slot and class."""
+    shape = (*layout.rank_of_slot.shape, layout.samples)
+    rows = samples if layout.rows is None else samples.select(VALUES)[layout.rows]
     cubes = {}
     for name in VALUES:
-        cubes[name] = np.full((slots, number, count), np.nan)
-        cubes[name][layout.place] = samples[name].to_numpy()
+        cubes[name] = np.full(shape, np.nan)
+        cubes[name][layout.place] = rows[name].to_numpy()
     # Logarithms: "twice as long" and "half as long" are equally far from equal, and classes can be averaged.
-    logs = _logarithms(cubes)
-    ratios = [each - reference(each, layout.rank_of_slot) for each in logs]
+    ratios = [each - reference(each, layout.rank_of_slot) for each in _logarithms(cubes)]
     known = np.isfinite(ratios[0])
-    total = np.sort(cubes["total_ns"].transpose(1, 0, 2).reshape(number, slots * count), axis=1)
-    weight_ns = np.nan_to_num(_medians(total.T))
     row = np.where(layout.rank_of_slot >= 0, layout.rank_of_slot, len(layout.ranks)).ravel()
-    size = (len(layout.ranks), count)
+    size = (len(layout.ranks), layout.samples)
+    weighted = [np.where(known, each, 0.0) * weight_ns[None, :, None] for each in ratios]
     weights = _summed(known * weight_ns[None, :, None], row, size)
     with np.errstate(invalid="ignore"):
-        means = [
-            np.where(
-                weights > 0,
-                _summed(np.where(known, each, 0.0) * weight_ns[None, :, None], row, size) / weights,
-                np.nan,
-            )
-            for each in ratios
-        ]
-    return PeerExcess(
-        _facts(layout, cubes, np.where(known, ratios[0], 0.0) * weight_ns[None, :, None]), *means
-    )
+        means = [np.where(weights > 0, _summed(each, row, size) / weights, np.nan) for each in weighted]
+    return means, _sums(cubes, weighted[0])
+
+
+def _usual_totals(samples: pl.DataFrame, classes: pl.DataFrame) -> Floats:
+    """Return the median time of each class in a sample of a rank: the weight of the class."""
+    names = classes.columns[1:]
+    totals = samples.group_by(names).agg(pl.median("total_ns"))
+    found = classes.join(totals, on=names, how="left", nulls_equal=True, maintain_order="left")
+    weights: Floats = found["total_ns"].fill_null(0.0).to_numpy()
+    return weights
 
 
 def _summed(values: Floats, row: Integers, size: tuple[int, int]) -> Floats:
@@ -221,7 +256,7 @@ def _lay_out(samples: pl.DataFrame, count: int, classes: list[str]) -> _Layout:
     slots = int(members["slot"].to_numpy().max(initial=-1)) + 1
     rank_of_slot = np.full((slots, known.height), -1, dtype=np.int64)
     rank_of_slot[members["slot"], members["class"]] = ranks.search_sorted(members["rank"]).to_numpy()
-    place = (placed["slot"].to_numpy(), placed["class"].to_numpy(), samples["sample"].to_numpy())
+    place = tuple(each.cast(pl.UInt32).to_numpy() for each in (*placed["slot", "class"], samples["sample"]))
     return _Layout(known, ranks, rank_of_slot, place, count)
 
 
@@ -231,32 +266,30 @@ def _logarithms(cubes: dict[str, Floats]) -> list[Floats]:
     return [np.log(cubes["usual_ns"]), np.log(cubes["fast_ns"]), np.log(relative)]
 
 
-def _facts(layout: _Layout, cubes: dict[str, Floats], excess: Floats) -> pl.DataFrame:
-    """Return one row per rank, in order; ranks without a peer have 0 peers."""
+def _sums(cubes: dict[str, Floats], excess: Floats) -> Floats:
+    """Return the SUMS over samples, by slot and class."""
     present = np.isfinite(cubes["usual_ns"])
     compared = present & (present.sum(axis=0) > 1)[None]
+    times = (cubes["action_count"], cubes["total_ns"], cubes["spread_ns"] * cubes["action_count"])
+    return np.array([*(np.where(compared, each, 0.0).sum(axis=2) for each in times), excess.sum(axis=2)])
+
+
+def _facts(layout: _Layout, sums: Floats) -> pl.DataFrame:
+    """Return one row per rank, in order; ranks without a peer have 0 peers."""
     peers = np.broadcast_to((layout.rank_of_slot >= 0).sum(axis=0) - 1, layout.rank_of_slot.shape)
     slot, number = np.nonzero(layout.rank_of_slot >= 0)
-
-    def sums(values: Floats) -> Floats:
-        found: Floats = np.where(compared, values, 0.0).sum(axis=2)[slot, number]
-        return found
-
     names = layout.classes.columns
     rows = pl.DataFrame(
         {
             "rank": layout.ranks.gather(layout.rank_of_slot[slot, number]),
             "peers": peers[slot, number],
-            "span_count": sums(cubes["action_count"]).astype(np.int64),
-            "busy_ns": sums(cubes["total_ns"]),
-            "deviation_ns": sums(cubes["spread_ns"] * cubes["action_count"]),
-            "excess": excess.sum(axis=2)[slot, number],
+            **dict(zip(SUMS, sums[:, slot, number], strict=True)),
             "stage": layout.classes["stage"].gather(number)
             if "stage" in names
             else pl.Series([None] * len(slot), dtype=pl.Int32),
             "kind": layout.classes["kind"].gather(number).cast(pl.String),
         }
-    )
+    ).with_columns(pl.col("span_count").cast(pl.Int64))
     return (
         rows.sort("excess", descending=True, maintain_order=True)
         .group_by("rank", maintain_order=True)

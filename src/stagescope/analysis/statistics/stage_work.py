@@ -20,6 +20,7 @@ import polars as pl
 from stagescope.analysis.statistics.estimates import estimate_means
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import ACTIONS_OF_A_PAIR
+from stagescope.model.large_tables import chosen_rows
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def measure_stage_excess(samples: ActionSamples) -> StageExcess:
     table = samples.table
     holders = _holders(table)
     stages = holders["stage"]
-    table = table.filter(pl.col("stage").is_in(stages.implode()))
+    table = chosen_rows(table, pl.col("stage").is_in(stages.implode()))
     classes = table.select("kind", "is_pair").unique(maintain_order=True).sort("kind", "is_pair")
     size = (stages.len(), classes.height, samples.sampling.count)
     usual, counts = _usual_ns(table, stages, classes, samples.sampling.count)
@@ -153,9 +154,9 @@ def _usual_ns(
     """Return the usual time of each class on each stage, NaN if it has none, and the number of its actions."""
     key = ["stage", "kind", "is_pair"]
     rows = table.select(*key, "rank").unique(maintain_order=True).with_row_index("row")
-    placed = table.join(rows, on=[*key, "rank"], maintain_order="left")
+    place = table.select(*key, "rank").join(rows, on=[*key, "rank"], maintain_order="left")["row"]
     series = np.full((rows.height, count), np.nan)
-    series[placed["row"].to_numpy(), placed["sample"].to_numpy()] = placed["usual_ns"].to_numpy()
+    series[place.to_numpy(), table["sample"].to_numpy()] = table["usual_ns"].to_numpy()
     usual = rows.with_columns(usual_ns=pl.Series(estimate_means(series).value))
     counts = table.group_by(key).agg(pl.col("action_count").cast(pl.Int64).sum())
     merged = usual.group_by(key).agg(pl.col("usual_ns").quantile(0.5, "lower")).join(counts, on=key)
@@ -169,11 +170,14 @@ def _cube(
     table: pl.DataFrame, name: str, stages: pl.Series, classes: pl.DataFrame, size: tuple[int, int, int]
 ) -> Floats:
     """Return a column of the samples as stages x classes x samples, of the usual rank of each stage."""
-    stage, number = _place(table, stages, classes)
-    cell = np.ravel_multi_index((stage, number, table["sample"].to_numpy().astype(np.int64)), size)
-    present, group = np.unique(cell, return_inverse=True)
     cube = np.full(size, np.nan)
-    cube.ravel()[present] = GroupedValues(table[name].to_numpy(), group, len(present)).lower_median()
+    for place, stage in enumerate(stages):  # one after the other, as there are many samples
+        rows = table.lazy().filter(stage=stage).select("stage", "kind", "is_pair", "sample", name).collect()
+        number = _place(rows, stages, classes)[1]
+        cell = np.ravel_multi_index((number, rows["sample"].to_numpy().astype(np.int64)), size[1:])
+        present, group = np.unique(cell, return_inverse=True)
+        medians = GroupedValues(rows[name].to_numpy(), group, len(present)).lower_median()
+        cube[place].ravel()[present] = medians
     return cube
 
 
