@@ -21,6 +21,7 @@ from stagescope.analysis.finding_sentences import (
 )
 from stagescope.analysis.other_work import name_of_other_work
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
+from stagescope.model.lazy import parts_of
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.ratios import comparative_text
@@ -180,13 +181,18 @@ def _optimizer(explanation: Explanation, pipelines: Collection[int]) -> str | No
     late = _late(explanation, added, "optimizer")
     if late is not None:
         return late
-    iterations = explanation.iterations.filter(pl.col("pipeline").is_in(list(pipelines)))
     # Optimizer steps between the windows have no culprit.
-    is_most = float(added["added_ns"].sum()) >= DOMINANT * int(iterations["optimizer_ns"].sum()) > 0
+    is_most = float(added["added_ns"].sum()) >= DOMINANT * _sum(explanation, pipelines, "optimizer_ns") > 0
     who = _rank_text(explanation, added) if is_most else EVERYONE
     return ", ".join(
         filter(None, [who if who != EVERYONE else None, _duration("optimizer")(explanation, pipelines)])
     )
+
+
+def _sum(explanation: Explanation, pipelines: Collection[int], column: str) -> int:
+    """Return the sum of a column of the iterations of some pipelines."""
+    own = pl.col("pipeline").is_in(list(pipelines))
+    return sum(int(rows.filter(own)[column].sum()) for rows in parts_of(explanation, "iterations"))
 
 
 def _late(explanation: Explanation, added: pl.DataFrame, cause: str) -> str | None:
@@ -254,13 +260,12 @@ def unrecorded_place(explanation: Explanation, pipelines: Collection[int]) -> tu
     Both are empty if it is in several places. Loading of data is no explanation where it was recorded.
     """
     added = _with_outside(explanation, pipelines, "unattributed")
-    iterations = explanation.iterations.filter(pl.col("pipeline").is_in(list(pipelines)))
     by_place = (
         added.group_by("kind", "is_between").agg(pl.sum("added_ns")).sort("added_ns", "kind", descending=True)
     )
     # Most of the whole, not of what has an origin: the rest may have any reason.
-    if by_place["added_ns"].sum() <= 0 or by_place["added_ns"][0] < DOMINANT * int(
-        iterations["unattributed_ns"].sum()
+    if by_place["added_ns"].sum() <= 0 or by_place["added_ns"][0] < DOMINANT * _sum(
+        explanation, pipelines, "unattributed_ns"
     ):
         return "", ""
     kind, is_between = by_place.select("kind", "is_between").row(0)
@@ -289,7 +294,8 @@ def _in_steps(explanation: Explanation, pipelines: Collection[int]) -> str:
     pauses = chosen.group_by("begins").agg(pl.sum("pause_ns"))
     is_long = pl.col("pause_ns") >= DOMINANT * pl.max("pause_ns")
     long, short = pauses.filter(is_long)["pause_ns"], pauses.filter(~is_long)["pause_ns"]
-    steps, every = pauses.filter(is_long)["begins"].to_list(), explanation.iterations["step"].n_unique()
+    steps = pauses.filter(is_long)["begins"].to_list()
+    every = sum(rows["step"].n_unique() for rows in parts_of(explanation, "iterations"))
     is_some = len(short) and int(long.sum()) > DOMINANT * int(pauses["pause_ns"].sum())
     is_only = len(pauses) == 1 and every > 1
     if not is_only and not (is_some and _mean(long) > RARE_RATIO * _mean(short)):

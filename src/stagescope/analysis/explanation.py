@@ -15,6 +15,7 @@ from stagescope.analysis.counters.lengths import lengths_sentence_part
 from stagescope.analysis.counters.slow_clocks import clock_notes
 from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
+from stagescope.analysis.iteration.iteration_totals import sum_iterations
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
@@ -31,7 +32,8 @@ from stagescope.analysis.statistics.replicas import compare_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs
 from stagescope.analysis.statistics.step_trend import explain_step_trends, find_outlier_windows
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, compare_subjects
-from stagescope.analysis.step_results import ChosenSteps, StepResults, measure_steps
+from stagescope.analysis.step_results import ChosenSteps, measure_steps, without_samples
+from stagescope.model.large_tables import chosen_rows
 from stagescope.model.lazy import InParts, parts_of, with_known, with_later
 from stagescope.vocabulary.kinds import TRANSFERS
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.statistics.replicas import Replicas
     from stagescope.analysis.statistics.step_trend import OutlierWindows, StepTrends
     from stagescope.analysis.statistics.stragglers import Stragglers
+    from stagescope.analysis.step_results import JoinedResults, StepResults
     from stagescope.model.diagnostics import Diagnostic
 
 
@@ -101,29 +104,30 @@ def explain(
     intermediates: Intermediates,
     steps: Collection[int],
     layers: tuple[int, ...] = (),
-    results: StepResults | None = None,
+    joined: JoinedResults | None = None,
     unusual: OutlierWindows | None = None,
 ) -> Explanation:
     """Return the explanation of `steps`, those in the totals.
 
-    `results` is from measure_steps, `unusual` from find_outlier_windows; None: computed here. Tables with a row per
-    rank and step are taken from results whenever they are used, as those of a large run are larger than memory. Never
-    raises: for a timeline without actions all tables are empty.
+    `joined` are the results of all these steps, `unusual` is from find_outlier_windows; None: computed here. Tables
+    with a row per rank and step are taken from results whenever they are used, as those of a large run are larger than
+    memory. Never raises: for a timeline without actions all tables are empty.
     """
     timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
     chosen = pl.col("step").is_in(list(steps))
     actions, ledger = intermediates.actions, intermediates.ledger
-    step_windows = windows_of_bubbles(bubbles.filter(chosen))
+    step_windows = windows_of_bubbles(chosen_rows(bubbles, chosen))
     alike = windows_alike(step_windows, intermediates.microbatch_counts)
     unusual = unusual or find_outlier_windows(alike)
-    results = results or measure_steps(
-        intermediates, ChosenSteps(steps, unusual.windows["step"].unique().to_list())
-    )
+    if joined is None:
+        chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list())
+        joined = without_samples(measure_steps(intermediates, chosen_steps))
+    results = joined.of_steps
     lost = _measure_lost_time(intermediates, steps, results.own_work)
     least_cost_ns = LEAST_COST_FRACTION * (lost.lost_time.mean_step_ns if lost.lost_time else 0.0)
-    samples = join_samples([results.samples])
-    links = join_links(timeline, [results.links], samples.sampling)
-    results = results.without_samples()
+    samples = join_samples(joined.samples)
+    links = join_links(timeline, joined.links, samples.sampling)
+    del joined
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
     stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
@@ -178,21 +182,21 @@ def _measure_lost_time(
     chosen = pl.col("step").is_in(list(steps))
     ledger, chained = intermediates.ledger, intermediates.chained_losses
     size = intermediates.accumulation.size_among(steps)
-    windows = intermediates.windows.bubbles.filter(chosen)
-    idle = share_idle(windows, ledger.ranks.filter(chosen))
-    parts = (_chosen(intermediates, "iterations", chosen).parts(), _chosen(ledger, "ranks", chosen).parts())
-    outside = outside_windows(zip(*parts, strict=True))  # before another table with a row per rank and step
-    iterations = intermediates.iterations.filter(chosen)
-    losses = measure_losses(iterations, ledger.losses, ledger.orders, chained, ledger.steps).with_columns(
+    windows = chosen_rows(intermediates.windows.bubbles, chosen)
+    iterations, of_ranks = _chosen(intermediates, "iterations", chosen), _chosen(ledger, "ranks", chosen)
+    idle = share_idle(windows, of_ranks.parts())
+    outside = outside_windows(zip(iterations.parts(), of_ranks.parts(), strict=True))
+    totals = sum_iterations(iterations.parts())
+    losses = measure_losses(totals.last, ledger.losses, ledger.orders, chained, ledger.steps).with_columns(
         cs.ends_with("ns") * size
     )
-    lost_time = measure_lost_time(idle, windows, iterations, intermediates.unrecorded, losses)
+    lost_time = measure_lost_time(idle, windows, totals, intermediates.unrecorded, losses)
     return _LostTime(
         idle,
         losses,
         None if intermediates.actions.is_contradictory else unite_lost_steps(lost_time, size),
         find_outside_culprits(
-            iterations, outside, intermediates.timeline.spans, intermediates.between_steps.parts, own_work
+            totals.bounds, outside, intermediates.timeline.spans, intermediates.between_steps.parts, own_work
         ),
         size,
     )

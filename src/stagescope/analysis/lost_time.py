@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import polars as pl
-
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
 from stagescope.analysis.idle.savings import offset_whole_savings
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION
@@ -13,6 +11,10 @@ from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import polars as pl
+
+    from stagescope.analysis.iteration.iteration_totals import IterationTotals
 
 
 class LostTime(NamedTuple):
@@ -82,25 +84,25 @@ class LostTime(NamedTuple):
 def measure_lost_time(
     idle_shares: pl.DataFrame,
     windows: pl.DataFrame,
-    iterations: pl.DataFrame,
+    iterations: IterationTotals,
     unrecorded: frozenset[str] = frozenset(),
     losses: pl.DataFrame | None = None,
 ) -> LostTime | None:
     """Return the lost time of a run, None if nothing was measured.
 
     `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
-    `iterations` is the table ITERATIONS of the steps in the totals. `unrecorded` is from find_unrecorded, `losses` is
+    `iterations` is from sum_iterations for the steps in the totals. `unrecorded` is from find_unrecorded, `losses` is
     the table LOSSES of these steps.
     """
-    if reach_beyond_windows(iterations):
-        total = iterations.select(pl.col("iteration_ns", "busy_ns", *CAUSE_COLUMNS).sum()).row(0, named=True)
+    if iterations.reaches_beyond:
+        total, every = iterations.sums_ns, iterations.bounds
         causes = _chosen(total, CAUSE_COLUMNS)
-        if iterations["pipeline"].n_unique() == 1 and losses is not None and losses.height:
+        if every["pipeline"].n_unique() == 1 and losses is not None and losses.height:
             fractions = dict(losses.select("part", "fraction").iter_rows())
             causes = {
                 name: round(fractions[name.removesuffix("_ns")] * total["iteration_ns"]) for name in causes
             }
-        size = (iterations["step"].n_unique(), iterations.height)
+        size = (every["step"].n_unique(), every.height)
         whole = (total["iteration_ns"], total["busy_ns"])
         return LostTime("iteration", ITERATION, *size, *whole, causes, _unknown(causes, unrecorded))
     if idle_shares.is_empty():
@@ -129,11 +131,6 @@ def unite_lost_steps(lost: LostTime | None, steps_per_iteration: int) -> LostTim
         rows=lost.rows // steps_per_iteration,
         steps_per_iteration=steps_per_iteration,
     )
-
-
-def reach_beyond_windows(iterations: pl.DataFrame) -> bool:
-    """Return whether iterations are more than windows: the next step, another pipeline or other work was recorded."""
-    return bool((iterations["is_whole"] | (iterations["iteration_ns"] != iterations["window_ns"])).any())
 
 
 def _unknown(causes_ns: dict[str, int], unrecorded: frozenset[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from stagescope.analysis.intermediates import Intermediates
 
@@ -57,13 +57,27 @@ class StepResults(NamedTuple):
     outliers: pl.DataFrame
     waits_inside: tuple[int, ...]
 
-    def without_samples(self) -> StepResults:
-        """Return the same without rows of samples, which are no longer needed once they are joined."""
-        samples, links = self.samples, self.links
-        return self._replace(
-            samples=samples._replace(table=samples.table.clear(), actions=samples.actions.clear()),
-            links=links._replace(table=links.table.clear(), messages=links.messages.clear()),
-        )
+
+class JoinedResults(NamedTuple):
+    """Results of all steps in the totals, with the samples of each range of steps.
+
+    `of_steps` has no samples, which take much memory: they are joined when they are compared. Those of a stored run
+    are read from files whenever they are used.
+    """
+
+    of_steps: StepResults
+    samples: Sequence[StepSamples]
+    links: Sequence[StepLinks]
+
+
+def without_samples(results: StepResults) -> JoinedResults:
+    """Return the results of a run in one range of steps."""
+    samples, links = results.samples, results.links
+    of_steps = results._replace(
+        samples=samples._replace(table=samples.table.clear(), actions=samples.actions.clear()),
+        links=links._replace(table=links.table.clear(), messages=links.messages.clear()),
+    )
+    return JoinedResults(of_steps, [samples], [links])
 
 
 def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:

@@ -12,6 +12,7 @@ from stagescope.analysis.completeness.incomplete_steps import (
 )
 from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import chosen_rows
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.number_ranges import compact_ranges
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
@@ -110,7 +111,7 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
     counted = steps.filter("in_totals")["step"]
     return Totals(
         steps.select(REPORT_STEPS.names),
-        _per_rank(known, bubbles.filter(pl.col("step").is_in(counted.implode()))),
+        _per_rank(known, chosen_rows(bubbles, pl.col("step").is_in(counted.implode()))),
         (
             *incomplete_step_diagnostics(incomplete, lost, left_out=leaves_incomplete),
             *slow_start,

@@ -188,6 +188,7 @@ def _analyze(
     del units_done, of_ranks
     if surveyed is None:
         return None
+    _write_bubbles(surveyed.windows.bubbles, ranges, folder)
     chosen, unusual = choose_steps(surveyed)
     middle = len(ranges) // 2
     items = [
@@ -219,9 +220,22 @@ def _join_units(units: Sequence[SurveyedUnit], shared: Timeline, folder: Path) -
         return None
     surveyed = join_surveys(shared, surveys)
     write_table(surveyed.windows.pipelines, folder / "pipelines.arrow")
-    write_table(surveyed.windows.bubbles, folder / "bubbles.arrow")
     write_table(surveyed.recorded, folder / "recorded.arrow")
     return surveyed
+
+
+def _write_bubbles(bubbles: pl.DataFrame, ranges: Sequence[StepRange], folder: Path) -> None:
+    """Write the windows of each range of steps, and of the steps next to it, into files of their own for workers.
+
+    `bubbles` is sorted by step, and has a row for every rank and step: no worker reads all.
+    """
+    for number, steps in enumerate(ranges):
+        first, last = (bubbles["step"].search_sorted(step) for step in (steps.start - 1, steps.stop + 1))
+        write_table(bubbles[first:last], _bubbles_of(folder, number))
+
+
+def _bubbles_of(folder: Path, number: int) -> Path:
+    return folder / f"bubbles-{number}.arrow"
 
 
 def _steps_of(of_ranks: pl.DataFrame, manifest: Manifest) -> list[int]:
@@ -326,8 +340,7 @@ def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates
     spans = in_order(pl.concat([SPANS.empty(), *rows], how="diagonal"), SPANS)
     del rows
     around = is_in_steps(StepRange(max(0, steps.start - 1), steps.stop + 1))
-    bubbles = read_table(folder / "bubbles.arrow").filter(around)
-    windows = Windows(read_table(folder / "pipelines.arrow"), bubbles, [])
+    windows = Windows(read_table(folder / "pipelines.arrow"), read_table(_bubbles_of(folder, number)), [])
     # The windows and what was recorded of the steps next to the range are known from all their spans.
     recorded = read_table(folder / "recorded.arrow").filter(around)
     return Intermediates(timeline_of(spans, folder), windows, None, steps).with_results(recorded=recorded)

@@ -92,10 +92,16 @@ def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame, cut: Collection[int]
     It is an error for a rank whose recording is `cut` off and whose pipeline went on: the ranks of a pipeline wait for
     each other in every step, so the rank had not stopped, and its data are lost.
     """
-    expected = bubbles.select("step", "pipeline").unique().join(pipelines, on="pipeline")
+    size = pipelines.group_by("pipeline").agg(size=pl.len())
+    present = bubbles.group_by("step", "pipeline").agg(ranks=pl.len())
+    # Few steps lack ranks: only these are looked at rank by rank.
+    lacking = present.join(size, on="pipeline").filter(pl.col("ranks") < pl.col("size"))
+    if lacking.is_empty():
+        return []
+    expected = lacking.select("step", "pipeline").join(pipelines, on="pipeline")
     last = bubbles.group_by("rank").agg(last=pl.max("step"))
     missing = (
-        expected.join(bubbles, on=["step", "rank"], how="anti")
+        expected.join(bubbles.select("step", "rank"), on=["step", "rank"], how="anti")
         .join(last, on="rank", how="left")
         .group_by("rank")
         .agg("step", after=(pl.col("step") > pl.col("last")).sum())

@@ -11,7 +11,7 @@ from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, MAY_BE_UNRECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 IDLE_SHARES = Table(
     "idle_shares",
@@ -49,25 +49,33 @@ UNATTRIBUTED = CAUSE_COLUMNS[-1]
 LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
 
 
-def share_idle(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
+def share_idle(bubbles: pl.DataFrame, ledgers: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return the table IDLE_SHARES: one row per rank, per pipeline, and for the run, which is the last row.
 
-    `bubbles` is from step_bubbles, `idle_ledger` is the table IDLE_LEDGER; both for the same steps. All idle time of
-    ranks without a ledger is in unattributed_ns.
+    `bubbles` is from step_bubbles, `ledgers` are rows of the table IDLE_LEDGER for the same steps, one range of steps
+    after the other. All idle time of ranks without a ledger is in unattributed_ns.
     """
-    names, keys = CAUSE_COLUMNS[:-1], ["step", "rank"]
+    names = CAUSE_COLUMNS[:-1]
     # Summed before they are joined: both tables have a row per rank and step.
-    known = idle_ledger.select(*keys, *names)
-    beyond = known.select(keys).join(bubbles.select(keys), on=keys, how="anti")
-    if beyond.height:
-        known = known.join(beyond, on=keys, how="anti")
-    causes = known.group_by("rank").agg(pl.col(names).sum())
+    causes = pl.concat([_sum_causes(bubbles, each) for each in ledgers])
+    causes = causes.group_by("rank").agg(pl.col(names).sum())
     times = bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
     rows = times.join(causes, on="rank", how="left").with_columns(pl.col(names).fill_null(0))
     rows = rows.with_columns((pl.col("idle_ns") - pl.sum_horizontal(names)).alias(UNATTRIBUTED))
     return pl.concat(
         [_summed(rows, LEVELS[0]), *(_without_savings(_summed(rows, keys)) for keys in LEVELS[1:])]
     )
+
+
+def _sum_causes(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return the idle time of every rank by cause, in its windows."""
+    names, keys = CAUSE_COLUMNS[:-1], ["step", "rank"]
+    known = idle_ledger.select(*keys, *names)
+    own = bubbles.select(keys).filter(pl.col("step").is_between(known["step"].min(), known["step"].max()))
+    beyond = known.select(keys).join(own, on=keys, how="anti")
+    if beyond.height:
+        known = known.join(beyond, on=keys, how="anti")
+    return known.group_by("rank").agg(pl.col(names).sum())
 
 
 def _summed(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.idle.savings import offset_savings
+from stagescope.model.lazy import parts_of
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
 from stagescope.vocabulary.ratios import percent_text
@@ -61,7 +62,7 @@ def measure_losses(
 ) -> pl.DataFrame:
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
-    `iterations` is the table ITERATIONS, `ledger` the losses of a Ledger: slow ranks and stages have what the step
+    `iterations` is the table ITERATIONS, or its rows of the last pipelines, `ledger` the losses of a Ledger: slow ranks and stages have what the step
     would have saved without them (idle/losses.py). `orders` is the table REMOVAL_ORDERS; without it, and for causes
     below 1 %, `low_ns` and `high_ns` are `ns`. A straggler is the work that a rank has more than its replicas, and not
     the idle time of the others. No part is negative (idle/savings.py). Empty for actions without a ledger. `chained` is
@@ -152,18 +153,32 @@ def _removed_later(parts: pl.DataFrame, ledger: pl.DataFrame, steps: pl.DataFram
 
 def last_pipelines(explanation: Explanation) -> list[int]:
     """Return the pipelines that were last in at least one iteration."""
-    return explanation.iterations.filter("is_last")["pipeline"].unique().to_list()
+    return _times_last(explanation)["pipeline"].to_list()
+
+
+def _times_last(explanation: Explanation) -> pl.DataFrame:
+    """Return the pipelines that were last in at least one iteration, sorted, and in how many steps (times)."""
+    last = [
+        rows.filter("is_last").select("pipeline", "step").unique()
+        for rows in parts_of(explanation, "iterations")
+    ]
+    return pl.concat(last).group_by("pipeline").agg(times=pl.len()).sort("pipeline")
+
+
+def _pipelines(explanation: Explanation) -> int:
+    """Return how many pipelines have iterations."""
+    every = [rows.select("pipeline").unique() for rows in parts_of(explanation, "iterations")]
+    return pl.concat(every).n_unique()
 
 
 def last_pipelines_text(explanation: Explanation) -> str | None:
     """Return which pipeline the others waited for, or that it changes; None with a single pipeline."""
-    iterations = explanation.iterations
-    pipelines = iterations["pipeline"].n_unique()
+    pipelines = _pipelines(explanation)
     if pipelines < FEWEST_PIPELINES:
         return None
-    counts = iterations.filter("is_last").group_by("pipeline").agg(times=pl.col("step").n_unique())
+    counts = _times_last(explanation)
     usual = counts.sort("times", "pipeline", descending=[True, False]).row(0, named=True)
-    steps = iterations["step"].n_unique()
+    steps = sum(rows["step"].n_unique() for rows in parts_of(explanation, "iterations"))
     if usual["times"] >= USUAL_FRACTION * steps:
         return f"the pipeline of rank {usual['pipeline']} is last in {usual['times']} of {steps} iterations"
     return f"the last pipeline changes: {counts.height} of {pipelines} pipelines were last at least once"
@@ -176,7 +191,7 @@ def slowest_pipeline_sentence(explanation: Explanation, cause_text: Callable[[st
     `cause_text` returns the label and the details of a cause, given its name and its fraction.
     """
     losses = explanation.losses
-    if losses.is_empty() or explanation.iterations["pipeline"].n_unique() < FEWEST_PIPELINES:
+    if losses.is_empty() or _pipelines(explanation) < FEWEST_PIPELINES:
         return ""
     fractions = dict(losses.select("part", "fraction").iter_rows())
     ideal = percent_text(fractions.pop(IDEAL))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.lost_time import reach_beyond_windows
+from stagescope.analysis.iteration.iteration_totals import reach_beyond_windows
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from stagescope.analysis.report import explained, report_of
 from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
-from stagescope.analysis.step_results import StepResults
+from stagescope.analysis.step_results import JoinedResults, StepResults
 from stagescope.model.lazy import lazily, with_known, with_later
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 OF_ACTIONS = ("table", "needs", "partners", "reductions", "inside")
 """Results of Actions that the reference answers for the run."""
 NOTHING_BETWEEN = (pl.DataFrame(), ActivityUnions(pl.DataFrame()))
+NO_SAMPLES = StepSamples(pl.DataFrame(), pl.DataFrame(), 1, 0, 0)
+NO_LINKS = StepLinks(pl.DataFrame(), pl.DataFrame(), pl.DataFrame())
 NO_ROW = {"row": pl.lit(None, pl.UInt32)}
 NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
 """Rows of spans, and numbers of actions, are those of a range, and mean nothing in the whole run."""
@@ -82,7 +84,7 @@ def build_joined_report(
     timeline = timeline.with_spans(reference.spans)
     known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
     report = report_of(timeline, known)
-    explanation = explain(known, report.bubble.steps, results=_join_results(ranges), unusual=unusual)
+    explanation = explain(known, report.bubble.steps, joined=_join_results(ranges), unusual=unusual)
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     return replace(
         explained(report, with_later(explanation, tables)),
@@ -222,24 +224,13 @@ def _field(of: Callable[[], object], name: str) -> object:
     return getattr(of(), name)
 
 
-def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
+def _join_results(ranges: Sequence[RangeAnalysis]) -> JoinedResults:
     """Return the results of all ranges, without phases and overlap: explanations take these from files."""
     parts = [each.results for each in ranges]
-    samples, links = [each.samples for each in parts], [each.links for each in parts]
     outliers = pl.concat([each.outliers for each in parts]).with_columns(**NO_ROW)
-    return StepResults(
-        samples=StepSamples(
-            pl.concat([each.table for each in samples]),
-            pl.concat([each.actions for each in samples]),
-            max(each.microbatches for each in samples),
-            sum(each.unplaced for each in samples),
-            sum(each.lengthless for each in samples),
-        ),
-        links=StepLinks(
-            pl.concat([each.table for each in links]),
-            pl.concat([each.messages for each in links]),
-            pl.concat([each.counts for each in links]),
-        ),
+    of_steps = StepResults(
+        samples=NO_SAMPLES,
+        links=NO_LINKS,
         messages=pl.concat([each.messages for each in parts]),
         reduction_waits=pl.concat([each.reduction_waits for each in parts]),
         phases=STEP_PHASES.empty(),
@@ -250,6 +241,7 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
     )
+    return JoinedResults(of_steps, [each.samples for each in parts], [each.links for each in parts])
 
 
 def _with_known_zeros(overlap: LongTable) -> LongTable:

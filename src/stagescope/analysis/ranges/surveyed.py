@@ -17,6 +17,7 @@ from stagescope.analysis.statistics.step_trend import OutlierWindows, find_outli
 from stagescope.analysis.step_results import ChosenSteps
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.windows import Windows
+from stagescope.model.large_tables import chosen_rows
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey]) -> Inter
 def choose_steps(known: Intermediates) -> tuple[ChosenSteps, OutlierWindows]:
     """Return the steps in the totals of the run, and which of them took unusually long, in which pipelines."""
     counted = measure_totals(known).counted
-    windows = windows_of_bubbles(known.windows.bubbles.filter(pl.col("step").is_in(list(counted))))
+    windows = windows_of_bubbles(chosen_rows(known.windows.bubbles, pl.col("step").is_in(list(counted))))
     unusual = find_outlier_windows(windows_alike(windows, known.microbatch_counts))
     return ChosenSteps(counted, tuple(unusual.windows["step"].unique().sort())), unusual
 

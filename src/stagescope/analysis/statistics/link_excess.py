@@ -41,8 +41,8 @@ def _compare(
 ) -> pl.DataFrame:
     """Return the links of one group compared with each other, given the samples of all."""
     numbers = known.select(*LINK, "link").lazy()
-    samples = table.lazy().join(numbers, on=LINK, nulls_equal=True, maintain_order="left")
-    samples = samples.select("link", "sample", "median_ns", "messages").collect()
+    joined = table.lazy().join(numbers, on=LINK, nulls_equal=True, maintain_order="left")
+    samples = joined.select("link", "sample", "median_ns", "messages").collect()
     own = known["link"].sort()
     times = as_matrix(samples, "median_ns", own, "link", sampling.count)
     messages = np.nan_to_num(as_matrix(samples, "messages", own, "link", sampling.count)).sum(axis=1)

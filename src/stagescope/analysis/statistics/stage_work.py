@@ -154,9 +154,9 @@ def _usual_ns(
     """Return the usual time of each class on each stage, NaN if it has none, and the number of its actions."""
     key = ["stage", "kind", "is_pair"]
     rows = table.select(*key, "rank").unique(maintain_order=True).with_row_index("row")
-    place = table.select(*key, "rank").join(rows, on=[*key, "rank"], maintain_order="left")["row"]
+    row = table.select(*key, "rank").join(rows, on=[*key, "rank"], maintain_order="left")["row"]
     series = np.full((rows.height, count), np.nan)
-    series[place.to_numpy(), table["sample"].to_numpy()] = table["usual_ns"].to_numpy()
+    series[row.to_numpy(), table["sample"].to_numpy()] = table["usual_ns"].to_numpy()
     usual = rows.with_columns(usual_ns=pl.Series(estimate_means(series).value))
     counts = table.group_by(key).agg(pl.col("action_count").cast(pl.Int64).sum())
     merged = usual.group_by(key).agg(pl.col("usual_ns").quantile(0.5, "lower")).join(counts, on=key)
