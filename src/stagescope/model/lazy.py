@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import polars as pl
 
@@ -26,6 +26,21 @@ class InParts:
     def __call__(self) -> pl.DataFrame:
         """Return the table."""
         return self.whole()
+
+
+class TableParts:
+    """A table in parts, which are changed whenever they are iterated, one after the other.
+
+    >>> parts = TableParts([1, 2], lambda number: pl.DataFrame({"step": [number]}))
+    >>> [rows.item() for rows in parts], [rows.item() for rows in parts]
+    ([1, 2], [1, 2])
+    """
+
+    def __init__(self, parts: Iterable[Kind], change: Callable[[Kind], pl.DataFrame]) -> None:
+        self._parts, self._change = parts, change
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        return map(self._change, self._parts)
 
 
 class _Unkept:

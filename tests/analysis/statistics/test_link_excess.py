@@ -29,7 +29,7 @@ def link_samples(times, *, crossing=(), error_ns=0):
     links = table.select("source", "target", "direction", "bytes").unique(maintain_order=True)
     crosses = pl.Series([pair in crossing for pair in times])
     return LinkSamples(
-        table, links.with_columns(crosses_machines=crosses, error_ns=pl.lit(error_ns, pl.Int64)), ()
+        [table], links.with_columns(crosses_machines=crosses, error_ns=pl.lit(error_ns, pl.Int64)), ()
     )
 
 
@@ -56,4 +56,4 @@ def test_links_between_machines_are_not_peers_of_links_within_one():
 
 def test_without_links_the_table_is_empty():
     none = link_samples({(0, 1): [1]})
-    assert compare_links(LinkSamples(none.table.clear(), none.links.clear(), ()), SAMPLING, 0.25).is_empty()
+    assert compare_links(LinkSamples([none.table.clear()], none.links.clear(), ()), SAMPLING, 0.25).is_empty()

@@ -31,7 +31,7 @@ def samples(usual, *, spread_ns=1.0):
         for (rank, stage), values in usual.items()
         for number, value in enumerate(values)
     ]
-    return pl.DataFrame(rows)
+    return [pl.DataFrame(rows)]
 
 
 def test_rank_is_compared_with_the_median_of_its_stage():

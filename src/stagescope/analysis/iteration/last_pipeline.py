@@ -62,12 +62,12 @@ def measure_losses(
 ) -> pl.DataFrame:
     """Return the table LOSSES: what the iterations of the last pipelines consist of.
 
-    `iterations` is the table ITERATIONS, or its rows of the last pipelines, `ledger` the losses of a Ledger: slow ranks and stages have what the step
-    would have saved without them (idle/losses.py). `orders` is the table REMOVAL_ORDERS; without it, and for causes
-    below 1 %, `low_ns` and `high_ns` are `ns`. A straggler is the work that a rank has more than its replicas, and not
-    the idle time of the others. No part is negative (idle/savings.py). Empty for actions without a ledger. `chained` is
-    from measure_chained_losses: where steps overlap, a cause costs an iteration another time than a window. `steps` is
-    the table LEDGER, with which `iterations` was made.
+    `iterations` is the table ITERATIONS, or its rows of the last pipelines, `ledger` the losses of a Ledger: slow ranks
+    and stages have what the step would have saved without them (idle/losses.py). `orders` is the table REMOVAL_ORDERS;
+    without it, and for causes below 1 %, `low_ns` and `high_ns` are `ns`. A straggler is the work that a rank has more
+    than its replicas, and not the idle time of the others. No part is negative (idle/savings.py). Empty for actions
+    without a ledger. `chained` is from measure_chained_losses: where steps overlap, a cause costs an iteration another
+    time than a window. `steps` is the table LEDGER, with which `iterations` was made.
     """
     rows = losses_by_step(iterations, ledger, chained, steps)
     if rows.is_empty():

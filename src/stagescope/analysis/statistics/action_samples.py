@@ -8,6 +8,7 @@ actions that took far longer than the rest (usual_costs.py): a mean of all that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,11 +18,11 @@ from stagescope.analysis.idle.usual_costs import find_usual_costs
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.large_tables import sort_in_place
+from stagescope.model.lazy import TableParts
 from stagescope.model.row_numbers import number_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -79,14 +80,21 @@ def choose_sampling(steps: pl.Series, microbatches: int) -> Sampling:
 class ActionSamples:
     """Samples of action durations, and diagnostics for what they leave out.
 
-    `table` has a row per class of actions and sample: rank, stage, kind, is_pair, sample, usual_ns (the mean without
-    outliers), fast_ns (the 20th percentile), spread_ns (mean absolute deviation from the median), action_count,
-    total_ns.
+    `parts` have the rows of `table`, one range of samples after the other; they may be iterated more than once.
     """
 
-    table: pl.DataFrame
+    parts: Iterable[pl.DataFrame]
     sampling: Sampling
     diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row per class of actions and sample, sorted.
+
+        Columns: rank, stage, kind, is_pair, sample, usual_ns (the mean without outliers), fast_ns (the 20th
+        percentile), spread_ns (mean absolute deviation from the median), action_count, total_ns.
+        """
+        return pl.concat(self.parts).sort(*CLASS, "sample")
 
 
 class StepSamples(NamedTuple):
@@ -135,22 +143,26 @@ def sample_steps(spans: pl.DataFrame, *, has_few_steps: bool = True) -> StepSamp
 
 
 def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
-    """Return the samples of all steps of a run, given those of its parts."""
-    table = pl.concat([part.table for part in parts])
+    """Return the samples of all steps of a run, given those of its parts, which may be read when they are used."""
     microbatches = max(part.microbatches for part in parts)
-    sampling = choose_sampling(table["step"], microbatches)
+    sampling = choose_sampling(pl.concat([part.table["step"].unique() for part in parts]), microbatches)
+    samples: Iterable[pl.DataFrame]
     if sampling.parts > 1:
         actions = pl.concat([part.actions for part in parts])
-        samples = _samples(actions.with_columns(sample=sampling.expression()))
+        samples = [_samples(actions.with_columns(sample=sampling.expression())).select(SAMPLE_COLUMNS)]
     else:
-        samples = table.with_columns(sample=sampling.expression()).drop("step")
-        del table
-        samples = sort_in_place(samples, [*CLASS, "sample"])
+        samples = TableParts(parts, partial(_of_part, sampling))
     diagnostics = (
         *_excluded(sum(part.unplaced for part in parts), "have no step or stage", "actions.unplaced"),
         *_excluded(sum(part.lengthless for part in parts), "have no duration", "actions.zero_length"),
     )
-    return ActionSamples(samples.select(SAMPLE_COLUMNS), sampling, diagnostics)
+    return ActionSamples(samples, sampling, diagnostics)
+
+
+def _of_part(sampling: Sampling, part: StepSamples) -> pl.DataFrame:
+    """Return the samples of some steps, sorted."""
+    samples = part.table.with_columns(sample=sampling.expression())
+    return samples.select(SAMPLE_COLUMNS).sort(*CLASS, "sample")
 
 
 def _samples(actions: pl.DataFrame) -> pl.DataFrame:
@@ -180,12 +192,3 @@ def _excluded(count: int, why: str, code: str) -> list[Diagnostic]:
         return []
     message = f"forward or backward actions {why}; excluded from statistics"
     return [Diagnostic("info", message, count=count, code=code)]
-
-
-def as_matrix(samples: pl.DataFrame, column: str, subjects: pl.Series, by: str, count: int) -> Floats:
-    """Return a column as subjects x samples, NaN for missing samples; `by` is the column of the subjects."""
-    place = pl.Series(range(len(subjects)), dtype=pl.Int64)
-    rows = samples[by].replace_strict(subjects, place, return_dtype=pl.Int64).to_numpy()
-    matrix = np.full((len(subjects), count), np.nan)
-    matrix[rows, samples["sample"].to_numpy()] = samples[column].to_numpy()
-    return matrix

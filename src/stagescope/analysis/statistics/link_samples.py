@@ -8,35 +8,46 @@ earlier than its receiver looked, so it is excluded and counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.large_tables import chosen_rows, sort_in_place
+from stagescope.model.large_tables import chosen_rows
+from stagescope.model.lazy import TableParts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from stagescope.analysis.statistics.action_samples import Sampling
     from stagescope.model import Timeline
 
 LINK = ["source", "target", "direction", "bytes"]
+LINK_COLUMNS = [*LINK, "sample", "median_ns", "messages"]
 
 
 @dataclass(frozen=True)
 class LinkSamples:
     """Samples of transfer times, and diagnostics for what they leave out.
 
-    `table` has a row per link, message size and sample: source, target, direction, bytes, sample, median_ns, messages.
-    `links` has a row per link and size: source, target, direction, bytes, crosses_machines, and error_ns, the error of
-    the offset between both clocks (null: unknown, so the link cannot be compared).
+    `parts` have the rows of `table`, one range of samples after the other; they may be iterated more than once. `links`
+    has a row per link and size: source, target, direction, bytes, crosses_machines, and error_ns, the error of the
+    offset between both clocks (null: unknown, so the link cannot be compared).
     """
 
-    table: pl.DataFrame
+    parts: Iterable[pl.DataFrame]
     links: pl.DataFrame
     diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row per link, message size and sample, sorted.
+
+        Columns: source, target, direction, bytes, sample, median_ns, messages.
+        """
+        return pl.concat(self.parts).sort(*LINK, "sample", nulls_last=True)
 
 
 class StepLinks(NamedTuple):
@@ -70,20 +81,26 @@ def sample_step_links(messages: pl.DataFrame, *, has_few_steps: bool = True) -> 
 
 def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Sampling) -> LinkSamples:
     """Return the samples of the links of a run, given those of its parts and how it is divided into samples."""
-    of_samples, columns = (
-        pl.col("step").is_in(list(sampling.steps)),
-        [*LINK, "sample", "median_ns", "messages"],
-    )
+    rows: Iterable[pl.DataFrame]
     if sampling.parts > 1:
-        messages = pl.concat([part.messages for part in parts]).filter(of_samples)
-        table = _samples(messages.with_columns(sample=sampling.expression())).select(columns)
+        messages = pl.concat([part.messages for part in parts]).filter(_is_sampled(sampling))
+        rows = [_samples(messages.with_columns(sample=sampling.expression())).select(LINK_COLUMNS)]
     else:
-        table = pl.concat([chosen_rows(part.table, of_samples) for part in parts])
-        table = table.select(*LINK, sampling.expression().alias("sample"), *columns[-2:])
-    table = sort_in_place(table, columns[:-2])
-    links = _facts(table.select(LINK).unique(maintain_order=True), timeline)
+        rows = TableParts(parts, partial(_of_part, sampling))
+    found = [(each.select(LINK).unique(), int(each["messages"].sum())) for each in rows]
+    links = _facts(pl.concat([each for each, _ in found]).unique().sort(LINK, nulls_last=True), timeline)
     count = sum(int(part.counts["messages"].sum()) for part in parts)
-    return LinkSamples(table, links, tuple(_excluded(count - int(table["messages"].sum()), links)))
+    return LinkSamples(rows, links, tuple(_excluded(count - sum(used for _, used in found), links)))
+
+
+def _is_sampled(sampling: Sampling) -> pl.Expr:
+    return pl.col("step").is_in(list(sampling.steps))
+
+
+def _of_part(sampling: Sampling, part: StepLinks) -> pl.DataFrame:
+    """Return the samples of some steps."""
+    rows = chosen_rows(part.table, _is_sampled(sampling))
+    return rows.with_columns(sample=sampling.expression()).select(LINK_COLUMNS)
 
 
 def _samples(messages: pl.DataFrame) -> pl.DataFrame:

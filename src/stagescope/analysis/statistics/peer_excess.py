@@ -19,15 +19,15 @@ import polars as pl
 from stagescope.analysis.statistics.estimates import estimate_means, inverse, medians_of_others
 from stagescope.analysis.statistics.noise import find_odd
 from stagescope.model.large_tables import chosen_rows
+from stagescope.model.lazy import TableParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
-    Numbers = NDArray[np.uint32]
     Reference = Callable[[Floats, Integers], Floats]
 
 LEAST_SPREAD_FRACTION = 0.01
@@ -57,30 +57,29 @@ class PeerExcess:
 
 
 class _Layout(NamedTuple):
-    """Where the samples are: the classes, the number of each rank by slot and class (-1: none), and the ranks.
+    """Where values are: the classes, the ranks, and the number of each rank by slot and class (-1: none).
 
-    `place` has the slot, class and sample of the rows of the table of samples, `rows` which ones (None: all).
+    `members` has rank, the columns of the classes, class (its number) and slot.
     """
 
     classes: pl.DataFrame
     ranks: pl.Series
     rank_of_slot: Integers
-    place: tuple[Numbers, Numbers, Numbers]
-    samples: int
-    rows: Numbers | None = None
-
-    def samples_from(self, first: int, stop: int) -> _Layout:
-        """Return the layout of some samples."""
-        if (first, stop) == (0, self.samples):
-            return self
-        slot, number, sample = self.place
-        rows = np.flatnonzero((sample >= first) & (sample < stop)).astype(np.uint32)
-        place = (slot[rows], number[rows], sample[rows] - first)
-        return self._replace(place=place, samples=stop - first, rows=rows)
+    members: pl.DataFrame
 
 
-def compare_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
+class _Block(NamedTuple):
+    """Some samples: slots x classes x samples, NaN for missing ones, by the names in VALUES."""
+
+    first: int
+    stop: int
+    cubes: dict[str, Floats]
+
+
+def compare_ranks(samples: Iterable[pl.DataFrame], count: int) -> PeerExcess:
     """Return ranks compared with the other ranks of their stage, usually data-parallel replicas.
+
+    `samples` are the parts of ActionSamples, `count` is the number of samples.
 
     Ranks that differ clearly are left out of the reference of the others: among three, one slow rank is half of it.
     """
@@ -97,10 +96,11 @@ def compare_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
     return _compare(samples, count, classes, of_usual_others)
 
 
-def compare_machines(samples: pl.DataFrame, count: int, machine_of: dict[int, str]) -> PeerExcess:
+def compare_machines(samples: Iterable[pl.DataFrame], count: int, machine_of: dict[int, str]) -> PeerExcess:
     """Return ranks compared with the ranks of *other* machines that run the same stage."""
-    known = chosen_rows(samples, pl.col("rank").is_in(list(machine_of)))
-    ranks = known["rank"].unique().sort()
+    has_machine = pl.col("rank").is_in(list(machine_of))
+    known = TableParts(samples, lambda rows: chosen_rows(rows, has_machine))
+    ranks = pl.concat([each["rank"].unique() for each in known]).unique().sort()
     machine = np.unique([machine_of[rank] for rank in ranks], return_inverse=True)[1].astype(np.int64)
 
     def of_other_machines(values: Floats, rank_of_slot: Integers) -> Floats:
@@ -150,15 +150,16 @@ def _places_among_all(place: Integers, own: Integers, last: int) -> Integers:
     return found
 
 
-def compare_all_ranks(samples: pl.DataFrame, count: int) -> PeerExcess:
+def compare_all_ranks(samples: Iterable[pl.DataFrame], count: int) -> PeerExcess:
     """Return ranks compared with all other ranks, whatever stage they run.
 
     Only their spread is comparable, and how their time changes.
     """
     total = pl.col("action_count").sum()
     weighted = (pl.col("usual_ns", "fast_ns", "spread_ns") * pl.col("action_count")).sum() / total
-    ranks = samples.group_by("rank", "kind", "is_pair", "sample").agg(
-        weighted, total, pl.col("total_ns").sum()
+    keys = ["rank", "kind", "is_pair", "sample"]
+    ranks = TableParts(
+        samples, lambda rows: rows.group_by(keys).agg(weighted, total, pl.col("total_ns").sum())
     )
     return _compare(ranks, count, ["kind", "is_pair"], _of_others)
 
@@ -183,48 +184,64 @@ def _medians(values: Floats) -> Floats:
     return found
 
 
-def _compare(samples: pl.DataFrame, count: int, classes: list[str], reference: Reference) -> PeerExcess:
+def _compare(
+    samples: Iterable[pl.DataFrame], count: int, classes: list[str], reference: Reference
+) -> PeerExcess:
     """Return the ranks compared with what `reference` returns for the peers in each class (some columns)."""
-    layout = _lay_out(samples, count, classes)
+    layout = _lay_out(samples, classes)
     weight_ns = _usual_totals(samples, layout.classes)
     matrices = [np.full((len(layout.ranks), count), np.nan) for _ in range(3)]
     sums = np.zeros((len(SUMS), *layout.rank_of_slot.shape))
-    at_once = max(1, CELLS_AT_ONCE // max(layout.rank_of_slot.size, 1))
-    for first in range(0, count, at_once):
-        part = layout.samples_from(first, min(first + at_once, count))
-        found, added = _compare_part(samples, part, weight_ns, reference)
+    for block in _blocks(samples, layout):
+        found = _compare_block(block, layout, (weight_ns, reference), sums)
         for matrix, values in zip(matrices, found, strict=True):
-            matrix[:, first : first + at_once] = values
-        sums += added
+            matrix[:, block.first : block.stop] = values
     return PeerExcess(_facts(layout, sums), *matrices)
 
 
-def _compare_part(
-    samples: pl.DataFrame, layout: _Layout, weight_ns: Floats, reference: Reference
-) -> tuple[list[Floats], Floats]:
-    """Return the matrices of some samples, and the SUMS over them by slot and class."""
-    shape = (*layout.rank_of_slot.shape, layout.samples)
-    rows = samples if layout.rows is None else samples.select(VALUES)[layout.rows]
-    cubes = {}
-    for name in VALUES:
-        cubes[name] = np.full(shape, np.nan)
-        cubes[name][layout.place] = rows[name].to_numpy()
+def _blocks(samples: Iterable[pl.DataFrame], layout: _Layout) -> Iterator[_Block]:
+    """Yield the samples, one block after the other."""
+    at_once = max(1, CELLS_AT_ONCE // max(layout.rank_of_slot.size, 1))
+    for rows in samples:
+        keys = layout.members.columns[:-2]
+        place = rows.select(keys).join(layout.members, on=keys, maintain_order="left")
+        slot, number = place["slot"].to_numpy(), place["class"].to_numpy()
+        sample = rows["sample"].to_numpy()
+        if not len(sample):
+            continue
+        begin, end = int(sample.min()), int(sample.max()) + 1
+        for first in range(begin, end, at_once):
+            stop = min(first + at_once, end)
+            own = np.flatnonzero((sample >= first) & (sample < stop))
+            cubes = {}
+            for name in VALUES:
+                cubes[name] = np.full((*layout.rank_of_slot.shape, stop - first), np.nan)
+                cubes[name][slot[own], number[own], sample[own] - first] = rows[name].to_numpy()[own]
+            yield _Block(first, stop, cubes)
+
+
+def _compare_block(
+    block: _Block, layout: _Layout, peers: tuple[Floats, Reference], sums: Floats
+) -> list[Floats]:
+    """Return the matrices of some samples, and add them to the SUMS by slot and class."""
+    weight_ns, reference = peers
     # Logarithms: "twice as long" and "half as long" are equally far from equal, and classes can be averaged.
-    ratios = [each - reference(each, layout.rank_of_slot) for each in _logarithms(cubes)]
+    ratios = [each - reference(each, layout.rank_of_slot) for each in _logarithms(block.cubes)]
     known = np.isfinite(ratios[0])
     row = np.where(layout.rank_of_slot >= 0, layout.rank_of_slot, len(layout.ranks)).ravel()
-    size = (len(layout.ranks), layout.samples)
+    size = (len(layout.ranks), block.stop - block.first)
     weighted = [np.where(known, each, 0.0) * weight_ns[None, :, None] for each in ratios]
     weights = _summed(known * weight_ns[None, :, None], row, size)
+    _add_sums(sums, block.cubes, weighted[0])
     with np.errstate(invalid="ignore"):
-        means = [np.where(weights > 0, _summed(each, row, size) / weights, np.nan) for each in weighted]
-    return means, _sums(cubes, weighted[0])
+        return [np.where(weights > 0, _summed(each, row, size) / weights, np.nan) for each in weighted]
 
 
-def _usual_totals(samples: pl.DataFrame, classes: pl.DataFrame) -> Floats:
+def _usual_totals(samples: Iterable[pl.DataFrame], classes: pl.DataFrame) -> Floats:
     """Return the median time of each class in a sample of a rank: the weight of the class."""
     names = classes.columns[1:]
-    totals = samples.group_by(names).agg(pl.median("total_ns"))
+    every = pl.concat([each.select(*names, "total_ns") for each in samples])
+    totals = every.group_by(names).agg(pl.median("total_ns"))
     found = classes.join(totals, on=names, how="left", nulls_equal=True, maintain_order="left")
     weights: Floats = found["total_ns"].fill_null(0.0).to_numpy()
     return weights
@@ -242,22 +259,19 @@ def _summed(values: Floats, row: Integers, size: tuple[int, int]) -> Floats:
     return found
 
 
-def _lay_out(samples: pl.DataFrame, count: int, classes: list[str]) -> _Layout:
-    ranks = samples["rank"].unique().sort()
-    known = samples.select(classes).unique(maintain_order=True).sort(classes).with_row_index("class")
+def _lay_out(samples: Iterable[pl.DataFrame], classes: list[str]) -> _Layout:
+    every = pl.concat([each.select("rank", *classes).unique() for each in samples]).unique()
+    ranks = every["rank"].unique().sort()
+    known = every.select(classes).unique().sort(classes).with_row_index("class")
     members = (
-        samples.select("rank", *classes)
-        .unique(maintain_order=True)
-        .join(known, on=classes, maintain_order="left")
+        every.join(known, on=classes)
         .sort("class", "rank")
         .with_columns(slot=pl.int_range(pl.len()).over("class"))
     )
-    placed = samples.select("rank", *classes).join(members, on=["rank", *classes], maintain_order="left")
     slots = int(members["slot"].to_numpy().max(initial=-1)) + 1
     rank_of_slot = np.full((slots, known.height), -1, dtype=np.int64)
     rank_of_slot[members["slot"], members["class"]] = ranks.search_sorted(members["rank"]).to_numpy()
-    place = tuple(each.cast(pl.UInt32).to_numpy() for each in (*placed["slot", "class"], samples["sample"]))
-    return _Layout(known, ranks, rank_of_slot, place, count)
+    return _Layout(known, ranks, rank_of_slot, members.select("rank", *classes, "class", "slot"))
 
 
 def _logarithms(cubes: dict[str, Floats]) -> list[Floats]:
@@ -266,12 +280,15 @@ def _logarithms(cubes: dict[str, Floats]) -> list[Floats]:
     return [np.log(cubes["usual_ns"]), np.log(cubes["fast_ns"]), np.log(relative)]
 
 
-def _sums(cubes: dict[str, Floats], excess: Floats) -> Floats:
-    """Return the SUMS over samples, by slot and class."""
+def _add_sums(sums: Floats, cubes: dict[str, Floats], excess: Floats) -> None:
+    """Add some samples to the SUMS, one after the other: sums do not depend on how many are looked at together."""
     present = np.isfinite(cubes["usual_ns"])
     compared = present & (present.sum(axis=0) > 1)[None]
     times = (cubes["action_count"], cubes["total_ns"], cubes["spread_ns"] * cubes["action_count"])
-    return np.array([*(np.where(compared, each, 0.0).sum(axis=2) for each in times), excess.sum(axis=2)])
+    every = (*(np.where(compared, each, 0.0) for each in times), excess)
+    for number, values in enumerate(every):
+        for sample in range(values.shape[2]):
+            sums[number] += values[:, :, sample]
 
 
 def _facts(layout: _Layout, sums: Floats) -> pl.DataFrame:

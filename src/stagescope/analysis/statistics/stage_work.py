@@ -21,9 +21,12 @@ from stagescope.analysis.statistics.estimates import estimate_means
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import ACTIONS_OF_A_PAIR
 from stagescope.model.large_tables import chosen_rows
+from stagescope.model.lazy import TableParts
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from stagescope.analysis.statistics.action_samples import ActionSamples
@@ -81,13 +84,14 @@ class StageExcess:
 
 def measure_stage_excess(samples: ActionSamples) -> StageExcess:
     """Return the work of all stages that ran whole micro-batches, and their excess over the others."""
-    table = samples.table
-    holders = _holders(table)
+    holders = _holders(samples.parts)
     stages = holders["stage"]
-    table = chosen_rows(table, pl.col("stage").is_in(stages.implode()))
-    classes = table.select("kind", "is_pair").unique(maintain_order=True).sort("kind", "is_pair")
+    has_stage = pl.col("stage").is_in(stages.implode())
+    parts = TableParts(samples.parts, lambda rows: chosen_rows(rows, has_stage))
+    classes = pl.concat([each.select("kind", "is_pair").unique() for each in parts]).unique()
+    classes = classes.sort("kind", "is_pair")
     size = (stages.len(), classes.height, samples.sampling.count)
-    usual, counts = _usual_ns(table, stages, classes, samples.sampling.count)
+    usual, counts = _usual_ns(parts, stages, classes, samples.sampling.count)
     microbatches = holders["microbatches"].to_numpy().astype(float)
     charge = np.where(classes["is_pair"].to_numpy(), 1 / ACTIONS_OF_A_PAIR, 1.0)
     share = charge[None, :] * counts / np.maximum(microbatches, 1)[:, None]
@@ -105,7 +109,7 @@ def measure_stage_excess(samples: ActionSamples) -> StageExcess:
         work_to_others=pl.Series(to_others[:, 0], nan_to_null=True),
     )
     shift, fast = (
-        np.log(_ratios(_cube(table, name, stages, classes, size), alone)[0])
+        np.log(_ratios(_cube(parts, name, stages, classes, size), alone)[0])
         for name in ("usual_ns", "fast_ns")
     )
     ranks = holders["ranks"].to_numpy().astype(np.int64)
@@ -131,17 +135,19 @@ def _shares_alone(classes: pl.DataFrame, counts: Floats, microbatches: Floats) -
     return found
 
 
-def _holders(table: pl.DataFrame) -> pl.DataFrame:
+def _holders(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return per stage its ranks and micro-batches; weight gradients alone do not show how many ran."""
     count = pl.col("action_count").cast(pl.Int64)
-    of_kinds = [count.filter(pl.col("kind").is_in(list(kinds))).sum() for kinds in HALVES.values()]
+    of_kinds = {name: count.filter(pl.col("kind").is_in(list(kinds))).sum() for name, kinds in HALVES.items()}
+    of_ranks = [each.group_by("stage", "rank").agg(**of_kinds, span_count=count.sum()) for each in parts]
     return (
-        table.group_by("stage")
+        pl.concat(of_ranks)
+        .group_by("stage")
         .agg(
-            pl.max_horizontal(of_kinds).alias("microbatches"),
+            pl.max_horizontal(pl.sum(*of_kinds)).alias("microbatches"),
             pl.min("rank"),
             ranks=pl.col("rank").n_unique().cast(pl.Int64),
-            span_count=count.sum(),
+            span_count=pl.sum("span_count"),
         )
         .filter(pl.col("microbatches") > 0)
         .sort("stage")
@@ -149,16 +155,20 @@ def _holders(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _usual_ns(
-    table: pl.DataFrame, stages: pl.Series, classes: pl.DataFrame, count: int
+    parts: Iterable[pl.DataFrame], stages: pl.Series, classes: pl.DataFrame, count: int
 ) -> tuple[Floats, Floats]:
     """Return the usual time of each class on each stage, NaN if it has none, and the number of its actions."""
     key = ["stage", "kind", "is_pair"]
-    rows = table.select(*key, "rank").unique(maintain_order=True).with_row_index("row")
-    row = table.select(*key, "rank").join(rows, on=[*key, "rank"], maintain_order="left")["row"]
+    of_ranks = pl.concat(
+        [each.group_by(*key, "rank").agg(pl.col("action_count").cast(pl.Int64).sum()) for each in parts]
+    )
+    rows = of_ranks.select(*key, "rank").unique(maintain_order=True).with_row_index("row")
     series = np.full((rows.height, count), np.nan)
-    series[row.to_numpy(), table["sample"].to_numpy()] = table["usual_ns"].to_numpy()
+    for each in parts:
+        row = each.select(*key, "rank").join(rows, on=[*key, "rank"], maintain_order="left")["row"]
+        series[row.to_numpy(), each["sample"].to_numpy()] = each["usual_ns"].to_numpy()
     usual = rows.with_columns(usual_ns=pl.Series(estimate_means(series).value))
-    counts = table.group_by(key).agg(pl.col("action_count").cast(pl.Int64).sum())
+    counts = of_ranks.group_by(key).agg(pl.sum("action_count"))
     merged = usual.group_by(key).agg(pl.col("usual_ns").quantile(0.5, "lower")).join(counts, on=key)
     found = np.full((2, len(stages), classes.height), np.nan)
     place = _place(merged, stages, classes)
@@ -167,17 +177,19 @@ def _usual_ns(
 
 
 def _cube(
-    table: pl.DataFrame, name: str, stages: pl.Series, classes: pl.DataFrame, size: tuple[int, int, int]
+    parts: Iterable[pl.DataFrame],
+    name: str,
+    stages: pl.Series,
+    classes: pl.DataFrame,
+    size: tuple[int, int, int],
 ) -> Floats:
     """Return a column of the samples as stages x classes x samples, of the usual rank of each stage."""
     cube = np.full(size, np.nan)
-    for place, stage in enumerate(stages):  # one after the other, as there are many samples
-        rows = table.lazy().filter(stage=stage).select("stage", "kind", "is_pair", "sample", name).collect()
-        number = _place(rows, stages, classes)[1]
-        cell = np.ravel_multi_index((number, rows["sample"].to_numpy().astype(np.int64)), size[1:])
+    for rows in parts:
+        stage, number = _place(rows, stages, classes)
+        cell = np.ravel_multi_index((stage, number, rows["sample"].to_numpy().astype(np.int64)), size)
         present, group = np.unique(cell, return_inverse=True)
-        medians = GroupedValues(rows[name].to_numpy(), group, len(present)).lower_median()
-        cube[place].ravel()[present] = medians
+        cube.ravel()[present] = GroupedValues(rows[name].to_numpy(), group, len(present)).lower_median()
     return cube
 
 

@@ -243,10 +243,18 @@ def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: Act
     steps = pl.DataFrame({"step": samples.sampling.steps}, schema={"step": pl.Int32})
     steps = steps.with_columns(sample=pl.int_range(pl.len(), dtype=pl.Int32))
     selected = outliers.select("pipeline", "step").join(steps, on="step")
-    usual = pl.col("total_ns").median().over("rank", "stage", "kind", "is_pair")
-    classes = samples.table.with_columns(cause_ns=pl.col("total_ns") - usual).join(pipelines, on="rank")
+    of_class = ["rank", "stage", "kind", "is_pair"]
+    usual = pl.concat([each.select(*of_class, "total_ns") for each in samples.parts])
+    usual = usual.group_by(of_class).agg(usual_total_ns=pl.median("total_ns"))
+    classes = pl.concat(
+        [
+            each.join(pipelines, on="rank").join(selected, on=["pipeline", "sample"], maintain_order="left")
+            for each in samples.parts
+        ]
+    ).sort(*of_class, "sample")
     ranks = (
-        classes.join(selected, on=["pipeline", "sample"])
+        classes.join(usual, on=of_class, maintain_order="left")
+        .with_columns(cause_ns=pl.col("total_ns") - pl.col("usual_total_ns"))
         .sort("cause_ns", descending=True, maintain_order=True)
         .group_by("pipeline", "step", "rank", maintain_order=True)
         .agg(pl.first("stage", "kind"), pl.col("cause_ns").sum())
@@ -269,9 +277,11 @@ def _message_excess(links: LinkSamples, messages: pl.DataFrame, outliers: pl.Dat
     If the receive was posted after the send, a part of the transfer time is unknown; the rest is still evidence when it
     alone is longer than usual.
     """
-    usual = links.table.group_by(LINK)
     selected = messages.filter(pl.col("step").is_in(outliers["step"].unique().implode()))
-    known = selected.join(usual.agg(usual_ns=pl.col("median_ns").median()), on=LINK, nulls_equal=True)
+    own = selected.select(LINK).unique()
+    samples = pl.concat([each.join(own, on=LINK, how="semi", nulls_equal=True) for each in links.parts])
+    usual = samples.group_by(LINK).agg(usual_ns=pl.col("median_ns").median())
+    known = selected.join(usual, on=LINK, nulls_equal=True)
     taken_ns = pl.col("recv_end_ns") - pl.max_horizontal("send_start_ns", "recv_start_ns")
     return known.with_columns(cause_ns=taken_ns - pl.col("usual_ns")).filter(pl.col("cause_ns") > 0)
 

@@ -135,10 +135,10 @@ def compare_subjects(
     """
     samples, links = measured
     machines = ranks.select("rank", "machine")
-    of_stage = _compare(compare_ranks(samples.table, samples.sampling.count), pipelines, PEERS[0])
+    of_stage = _compare(compare_ranks(samples.parts, samples.sampling.count), pipelines, PEERS[0])
     every = of_stage
     if not np.isfinite(of_stage.excess.shift).any():
-        every = _compare(compare_all_ranks(samples.table, samples.sampling.count), pipelines, PEERS[3])
+        every = _compare(compare_all_ranks(samples.parts, samples.sampling.count), pipelines, PEERS[3])
     stages = measure_stage_excess(samples)
     families = [
         _ranks(of_stage, samples),
@@ -235,7 +235,7 @@ def _ranks(ranks: _Compared, samples: ActionSamples) -> pl.DataFrame:
 def _machines(ranks: _Compared, samples: ActionSamples, machines: pl.DataFrame) -> pl.DataFrame:
     """Return machines of several ranks; the p-value is the largest of its ranks', since each rank has to be slow."""
     named = machines.drop_nulls()
-    excess = compare_machines(samples.table, samples.sampling.count, dict(named.iter_rows()))
+    excess = compare_machines(samples.parts, samples.sampling.count, dict(named.iter_rows()))
     noise = ranks.noise if ranks.noise.series else fit_noise(excess.shift, 1.0)
     rows = _slow_rows(excess, estimate_levels(excess.shift, noise), samples).join(named, on="rank")
     rows = (
