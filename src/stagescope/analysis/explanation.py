@@ -243,6 +243,7 @@ def _with_improvements(
         bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
         intermediates.step_chain,
         intermediates.predictions,
+        intermediates.meetings,
     )
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
     statistics = (explained.stragglers, explained.trends, explained.replicas)

@@ -9,18 +9,24 @@ which no fix takes away. The data-parallel wait is a consequence of the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.collectives.meetings import MEETINGS
 from stagescope.analysis.finding_sentences import late_place_text
 from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
 from stagescope.analysis.prediction.layer_layout import Unusual
 from stagescope.analysis.prediction.outside_savings import NOTHING_OUTSIDE, OutsideSaving, save_outside
+from stagescope.analysis.prediction.slow_optimizers import (
+    find_slow_optimizers,
+    lags_without,
+    save_optimizers,
+)
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
 
 if TYPE_CHECKING:
@@ -49,7 +55,8 @@ class Evidence:
 
     Tables are STRAGGLERS, OUTLIER_ACTIONS, and LATE_RANKS with times per step; `spans` are of steps in the totals.
     `unrecorded_place` is where most unattributed time is and what it may be, `layers` those of each stage or their
-    total, `is_incomplete` whether ranks may be missing, and `predictions` from predict_other_schedules, if known.
+    total, `is_incomplete` whether ranks may be missing, `predictions` from predict_other_schedules, if known, and
+    `meetings` the table MEETINGS.
     """
 
     stragglers: pl.DataFrame
@@ -63,6 +70,7 @@ class Evidence:
     is_incomplete: bool = False
     chain: StepChain | None = None
     predictions: SchedulePredictions | None = None
+    meetings: pl.DataFrame = field(default_factory=MEETINGS.empty)
 
     @property
     def unusual(self) -> Unusual:
@@ -111,6 +119,7 @@ class Candidates:
             *self._late_ranks(),
             *self._unrecorded(),
             *self._after_windows(),
+            *self._slow_optimizers(),
         ]
 
     def _slow_ranks(self) -> Iterator[Candidate]:
@@ -329,6 +338,23 @@ class Candidates:
                 is_bound=True,
                 condition="if every replica updates all parameters now",
             )
+
+    def _slow_optimizers(self) -> Iterator[Candidate]:
+        """Yield the optimizer steps of ranks that take longer than those of their peers."""
+        slow = find_slow_optimizers(self.evidence.spans, self.actions.table, self.evidence.meetings)
+        if slow is None:
+            return
+        ranks = self.actions.table["rank"]
+        part = ranks.replace_strict(slow.part_of_rank, default=0.0, return_dtype=pl.Float64).to_numpy()
+        yield Candidate(
+            "optimizer",
+            slow.change,
+            delay_ns=self._without(part * self.delays.optimizer_ns),
+            lag_ns=lags_without(self.replay.measured.basis, self.replay.measured.lag_ns, part),
+            outside=save_optimizers(self.evidence.iterations, self.replay.measured.groups.steps, slow),
+            is_bound=not slow.has_peers,
+            condition="" if slow.has_peers else "if no more parameters are updated there",
+        )
 
     def _claimed(self, subject: str, *conditions: pl.Expr) -> pl.DataFrame:
         """Return the claims about a kind of subject that meet the conditions, the costliest first."""
