@@ -18,7 +18,7 @@ from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubb
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
-from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
+from stagescope.analysis.lost_time import least_cost_ns, measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.prediction.outside_savings import measure_iterations
@@ -120,11 +120,11 @@ def explain(
         intermediates, ChosenSteps(steps, unusual.windows["step"].unique().to_list())
     )
     lost = _measure_lost_time(intermediates, steps, results.own_work)
-    least_cost_ns = LEAST_COST_FRACTION * (lost.lost_time.mean_step_ns if lost.lost_time else 0.0)
     samples = join_samples([results.samples])
     links = join_links(timeline, [results.links], samples.sampling)
     results = results.without_samples()
-    limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
+    least_ns = least_cost_ns(lost.lost_time)
+    limits = DEFAULT_LIMITS._replace(least_cost_ns=least_ns)
     stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
     del samples, links
@@ -147,7 +147,7 @@ def explain(
             (step_windows, results.reduction_waits),
             pipelines,
             stragglers.rank_error,
-            least_cost_ns,
+            least_ns,
         ),
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(
@@ -159,6 +159,20 @@ def explain(
     )
     with_tables = _with_tables(explained, intermediates, results, chosen)
     return _with_improvements(with_tables, intermediates, counted.spans, steps, layers)
+
+
+def find_least_cost_ns(intermediates: Intermediates, steps: Collection[int]) -> float:
+    """Return what least_cost_ns does in an explanation of some steps, without the rest of it."""
+    if intermediates.actions.is_contradictory:
+        return 0.0
+    chosen = pl.col("step").is_in(list(steps))
+    windows, iterations = (
+        intermediates.windows.bubbles.filter(chosen),
+        intermediates.iterations.filter(chosen),
+    )
+    idle = share_idle(windows, intermediates.ledger.ranks.filter(chosen))
+    lost = measure_lost_time(idle, windows, iterations)
+    return least_cost_ns(unite_lost_steps(lost, intermediates.accumulation.size_among(steps)))
 
 
 class _LostTime(NamedTuple):

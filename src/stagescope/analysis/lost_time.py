@@ -9,6 +9,7 @@ import polars as pl
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
 from stagescope.analysis.idle.savings import offset_whole_savings
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION
+from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ def measure_lost_time(
     the table LOSSES of these steps.
     """
     if reach_beyond_windows(iterations):
-        total = iterations.select(pl.col("iteration_ns", "busy_ns", *CAUSE_COLUMNS).sum()).row(0, named=True)
+        # 10,000 ranks are idle for more nanoseconds within two weeks than 64 bits can count.
+        times = pl.col("iteration_ns", "busy_ns", *CAUSE_COLUMNS).cast(pl.Int128)
+        total = iterations.select(times.sum()).row(0, named=True)
         causes = _chosen(total, CAUSE_COLUMNS)
         if iterations["pipeline"].n_unique() == 1 and losses is not None and losses.height:
             fractions = dict(losses.select("part", "fraction").iter_rows())
@@ -113,6 +116,14 @@ def measure_lost_time(
     causes = _chosen(total, CAUSE_COLUMNS)
     whole = (total["window_ns"], busy_ns)
     return LostTime("window", WINDOW, *size, *whole, causes, _unknown(causes, unrecorded))
+
+
+def least_cost_ns(lost: LostTime | None) -> float:
+    """Return what a straggler has to add to a step to be a finding: a part of the iteration, or of the window without.
+
+    0 if nothing was measured.
+    """
+    return LEAST_COST_FRACTION * lost.mean_step_ns if lost else 0.0
 
 
 def unite_lost_steps(lost: LostTime | None, steps_per_iteration: int) -> LostTime | None:
