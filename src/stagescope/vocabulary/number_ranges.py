@@ -45,6 +45,15 @@ def ranks_text(ranks: Iterable[int], most: int | None = MOST_RANGES) -> str:
     return f"{'rank' if len(different) == 1 else 'ranks'} {listed}"
 
 
+def verb(numbers: Iterable[int], singular: str, plural: str) -> str:
+    """Return the form of a verb whose subject is these numbers, in one of the forms above.
+
+    >>> verb([3], "is", "are"), verb([0, 3, 4, 5], "is", "are")
+    ('is', 'are')
+    """
+    return singular if len(set(numbers)) == 1 else plural
+
+
 def steps_text(steps: Iterable[int], most: int | None = MOST_RANGES) -> str:
     """Return steps as compact ranges, with the noun; see compact_ranges.
 
