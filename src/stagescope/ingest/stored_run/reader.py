@@ -91,7 +91,7 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
     )
     check_limits([timeline])
     selected = select_steps(timeline, steps)
-    require_step_sizes(selected)
+    require_step_sizes(selected, directory)
     return StoredRun(selected, manifest)
 
 
