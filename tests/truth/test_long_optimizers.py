@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from stagescope.analysis import build_explained_report
-from truth.causes import Place, pausing_rank, slow_optimizer
+from truth.causes import Place, loading, pausing_rank, slow_optimizer, slow_rank
 from truth.engine import simulate
 from truth.plan import MS, Costs, Shape, make_plan
 from truth.spans import timeline_of
@@ -86,6 +86,26 @@ def test_long_optimizer_step_without_replicas_is_a_fix_on_a_condition(rank):
     assert first["high_step_ns"] == first["measured_step_ns"]
     true_ns = run.iteration_ns - simulate(base).iteration_ns
     assert first["gain_ns"] == pytest.approx(true_ns, abs=0.01 * run.iteration_ns)
+
+
+def test_fix_gains_only_what_loading_meanwhile_leaves():
+    base = loading(base_plan(2), per_step_ns=40 * MS, recorded=True)
+    plan = slow_optimizer(base, Place(1, 1), 60 * MS)
+    true_ns = simulate(plan).iteration_ns - simulate(base).iteration_ns
+    report = build_explained_report(timeline_of(simulate(plan)))
+    gains = dict(report.improvements.select("change", "gain_ns").rows())
+    gain_ns = gains["the optimizer step of rank 5 as short as on its replicas"]
+    assert gain_ns == pytest.approx(true_ns, abs=0.02 * simulate(plan).iteration_ns)
+
+
+def test_fix_where_steps_overlap_gains_no_more_than_until_another_pipeline_is_the_last():
+    base = slow_rank(make_plan(Shape("zb-v", replicas=2, chunks=2), Costs(), 0), Place(1, 1), 1.2)
+    plan = slow_optimizer(base, Place(0), 60 * MS)
+    true_ns = simulate(plan).iteration_ns - simulate(base).iteration_ns
+    report = build_explained_report(timeline_of(simulate(plan)))
+    gains = dict(report.improvements.select("change", "gain_ns").rows())
+    gain_ns = gains["the optimizer step of rank 0 as short as on its replicas"]
+    assert gain_ns == pytest.approx(true_ns, abs=0.02 * simulate(plan).iteration_ns)
 
 
 def test_optimizer_steps_of_two_ranks_are_one_fix():

@@ -27,7 +27,9 @@ from stagescope.analysis.prediction.slow_optimizers import (
     lags_without,
     save_optimizers,
 )
+from stagescope.analysis.prediction.unknown_devices import device_change, factors_as_others, unknown_devices
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
+from stagescope.vocabulary.number_ranges import MOST_LISTED, listed_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,17 +48,14 @@ if TYPE_CHECKING:
 MOST_SUBJECTS = 3
 """So many slow ranks, and slow links, are normalized one at a time; all are normalized together as well."""
 
-PEERS = {"rank": "rank {} as fast as its replicas", "machine": "machine {} as fast as the others"}
-
 
 @dataclass(frozen=True)
 class Evidence:
     """What candidates are made of.
 
-    Tables are STRAGGLERS, OUTLIER_ACTIONS, and LATE_RANKS with times per step; `spans` are of steps in the totals.
-    `unrecorded_place` is where most unattributed time is and what it may be, `layers` those of each stage or their
-    total, `is_incomplete` whether ranks may be missing, `predictions` from predict_other_schedules, if known, and
-    `meetings` the table MEETINGS.
+    Tables are STRAGGLERS, OUTLIER_ACTIONS, MEETINGS, and LATE_RANKS with times per step; `spans` are of steps in the
+    totals. `unrecorded_place` is where most unattributed time is and what it may be, `layers` those of each stage or
+    their total, `is_incomplete` whether ranks may be missing, and `predictions` from predict_other_schedules, if known.
     """
 
     stragglers: pl.DataFrame
@@ -84,7 +83,7 @@ class Candidate(NamedTuple):
 
     `outside` is what it saves outside the windows. A bound takes a cause away completely, which can be approached at
     most; the others reach what their peers show to be possible. `cause` is the column without its unit.
-    `removes_outside`: outside of the windows, it removes all of its cause.
+    `removes_outside`: outside of the windows, it removes all of its cause. `is_unknown`: another cause is as likely.
     """
 
     cause: str
@@ -96,6 +95,7 @@ class Candidate(NamedTuple):
     is_bound: bool = False
     condition: str = ""
     removes_outside: bool = False
+    is_unknown: bool = False
 
 
 class Candidates:
@@ -120,6 +120,7 @@ class Candidates:
             *self._unrecorded(),
             *self._after_windows(),
             *self._slow_optimizers(),
+            *self._unknown_devices(),
         ]
 
     def _slow_ranks(self) -> Iterator[Candidate]:
@@ -130,16 +131,20 @@ class Candidates:
             return
         ranks_of = self.evidence.iterations.members.group_by("pipeline")
         members = {pipeline: frozenset(ranks["rank"]) for (pipeline,), ranks in ranks_of}
-        groups = {frozenset([rank]): PEERS["rank"].format(rank) for rank in list(excess)[:MOST_SUBJECTS]}
+        groups = {
+            frozenset([rank]): f"rank {rank} as fast as its replicas" for rank in list(excess)[:MOST_SUBJECTS]
+        }
         machines = self._claimed("machine")["machine"].to_list()
         of_machine = dict(claimed.select("rank", "machine").iter_rows()) if machines else {}
         for machine in machines[:MOST_SUBJECTS]:
             ranks = frozenset(rank for rank, own in of_machine.items() if own == machine)
-            groups[ranks] = PEERS["machine"].format(machine)
+            groups[ranks] = f"machine {machine} as fast as the others"
         for pipeline, ranks in members.items():
             if len(ranks) > 1 and ranks <= excess.keys():
                 groups[ranks] = f"all ranks of the pipeline of rank {pipeline} as fast as their replicas"
-        groups.setdefault(frozenset(excess), f"{_listed('rank', list(excess))} as fast as their replicas")
+        groups.setdefault(
+            frozenset(excess), f"{listed_numbers('rank', list(excess))} as fast as their replicas"
+        )
         for ranks, change in groups.items():
             yield Candidate("straggler", change, duration_ns=self._at_costs_of_peers(ranks, excess))
 
@@ -339,9 +344,19 @@ class Candidates:
                 condition="if every replica updates all parameters now",
             )
 
+    def _unknown_devices(self) -> Iterator[Candidate]:
+        """Yield the ranks whose stages take longer at the costs of others, if no replica runs these stages."""
+        ranks = unknown_devices(self.evidence.stragglers)
+        if ranks:
+            change, why = device_change(ranks)
+            faster = factors_as_others(self.classes.table, ranks)[self.classes.of_action]
+            duration_ns, known = self.replay.duration_ns * faster, {"is_bound": True, "is_unknown": True}
+            yield Candidate("stage_imbalance", change, duration_ns, condition=why, **known)
+
     def _slow_optimizers(self) -> Iterator[Candidate]:
         """Yield the optimizer steps of ranks that take longer than those of their peers."""
-        slow = find_slow_optimizers(self.evidence.spans, self.actions.table, self.evidence.meetings)
+        known = self.evidence
+        slow = find_slow_optimizers(known.spans, self.actions.table, known.meetings)
         if slow is None:
             return
         ranks = self.actions.table["rank"]
@@ -351,7 +366,7 @@ class Candidates:
             slow.change,
             delay_ns=self._without(part * self.delays.optimizer_ns),
             lag_ns=lags_without(self.replay.measured.basis, self.replay.measured.lag_ns, part),
-            outside=save_optimizers(self.evidence.iterations, self.replay.measured.groups.steps, slow),
+            outside=save_optimizers(known.iterations, self.replay.measured.groups.steps, slow, known.spans),
             is_bound=not slow.has_peers,
             condition="" if slow.has_peers else "if no more parameters are updated there",
         )
@@ -378,20 +393,8 @@ class Candidates:
         spans = self.evidence.spans.filter(~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS]))
         named = name_activities(spans).filter(pl.col("activity") == LOADING)
         ranks = named["rank"].unique().sort().to_list()
-        return f"data of {_listed('rank', ranks)}" if 0 < len(ranks) <= MOST_SUBJECTS else "data"
+        return f"data of {listed_numbers('rank', ranks)}" if 0 < len(ranks) <= MOST_LISTED else "data"
 
     def _outside(self, cause: str, fraction: float = 1.0) -> OutsideSaving:
         """Return what a change saves outside the windows if it removes that fraction of a cause."""
         return save_outside(self.evidence.iterations, self.replay.measured.groups.steps, cause, fraction)
-
-
-def _listed(noun: str, numbers: Sequence[int]) -> str:
-    """Return a noun with its numbers, or how many there are if there are many.
-
-    >>> _listed("rank", [3]), _listed("rank", [5, 1]), _listed("rank", [1, 2, 3, 4])
-    ('rank 3', 'ranks 1 and 5', '4 ranks')
-    """
-    if len(numbers) > MOST_SUBJECTS:
-        return f"{len(numbers)} {noun}s"
-    *first, last = map(str, sorted(numbers))
-    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.iteration.activities import OPTIMIZER, name_activities, without_waits
+from stagescope.analysis.iteration.activities import LOADING_NAMES, OPTIMIZER, name_activities, without_waits
 from stagescope.analysis.prediction.outside_savings import OutsideSaving
-from stagescope.vocabulary.number_ranges import ranks_text
+from stagescope.model.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import ACTION_KINDS
+from stagescope.vocabulary.number_ranges import listed_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +45,7 @@ class SlowOptimizers(NamedTuple):
     def change(self) -> str:
         """What a fix of them is."""
         several = len(self.ranks) > 1
-        who = ranks_text(self.ranks)
+        who = listed_numbers("rank", self.ranks)
         whose = "other ranks" if not self.has_peers else f"{'their' if several else 'its'} replicas"
         return f"the optimizer step{'s' * several} of {who} as short as on {whose}"
 
@@ -103,20 +105,17 @@ def _usual_ns(others: pl.DataFrame, stage: list[int]) -> tuple[float, bool]:
 
 
 def save_optimizers(
-    iterations: MeasuredIterations, steps: pl.DataFrame, slow: SlowOptimizers
+    iterations: MeasuredIterations, steps: pl.DataFrame, slow: SlowOptimizers, spans: pl.DataFrame
 ) -> OutsideSaving:
     """Return what is saved outside the windows if slow optimizer steps take what those of their peers do.
 
-    `steps` are those of StepGroups.
+    `steps` are those of StepGroups. Of what a rank takes more, only that is saved in which no other rank of its
+    pipeline loads data, optimizes or computes: the next step would have to wait for that as well.
     """
+    of_pipeline = _awaited_ns(slow, iterations.members, spans)
     by_step = iterations.outside.group_by("step").agg(pl.mean(COLUMN))[COLUMN]
-    total_ns = _mean(by_step - slow.usual_ns)
-    extra = dict(zip(slow.ranks, slow.extra_ns, strict=True))
-    of_pipeline = (
-        iterations.members.select("pipeline", extra_ns=pl.col("rank").replace_strict(extra, default=0.0))
-        .group_by("pipeline")
-        .agg(pl.max("extra_ns"))
-    )
+    awaited_ns = max(of_pipeline["extra_ns"].to_list(), default=0.0)
+    total_ns = min(_mean(by_step - slow.usual_ns), awaited_ns)
     late = iterations.late_starts.join(of_pipeline, on="pipeline", how="left", maintain_order="left")
     late = late.with_columns(sooner_ns=pl.min_horizontal(COLUMN, pl.col("extra_ns").fill_null(0.0)))
     last_ns = min(_mean(late.filter("is_last")["sooner_ns"]), total_ns)
@@ -126,6 +125,28 @@ def save_optimizers(
     )
     sooner_ns = sooner["sooner_ns"].fill_null(0.0).to_numpy()
     return OutsideSaving(total_ns - last_ns, last_ns, sooner_ns if sooner_ns.any() else None)
+
+
+def _awaited_ns(slow: SlowOptimizers, members: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return what each pipeline (pipeline, extra_ns) waits for its slow optimizer steps alone, in the mean step."""
+    known = spans.join(members, on="rank")
+    is_work = pl.col("kind").is_in([*ACTION_KINDS, OPTIMIZER])
+    loads = (pl.col("kind") == "other") & pl.col("name").fill_null("").str.contains(LOADING_NAMES)
+    working = known.filter(is_work | loads)
+    found: dict[int, float] = {}
+    for rank, extra_ns in zip(slow.ranks, slow.extra_ns, strict=True):
+        own = known.filter(pl.col("rank") == rank, pl.col("kind") == OPTIMIZER)
+        if own.is_empty():
+            continue
+        pipeline = int(own["pipeline"][0])
+        ends = own.group_by("rank", "step").agg(window_end_ns=pl.max("end_ns"))
+        late = ends.with_columns(window_start_ns=pl.col("window_end_ns") - round(extra_ns))
+        others = working.filter(pl.col("pipeline") == pipeline, pl.col("rank") != rank)
+        united = unite(others.with_columns(rank=pl.lit(rank, others.schema["rank"])))
+        awaited_ns = round(extra_ns) - covered_ns(late, united)
+        found[pipeline] = max(found.get(pipeline, 0.0), _mean(awaited_ns))
+    schema = {"pipeline": members.schema["pipeline"], "extra_ns": pl.Float64}
+    return pl.DataFrame({"pipeline": [*found], "extra_ns": [*found.values()]}, schema=schema)
 
 
 def lags_without(basis: ReplayBasis, lag_ns: Floats | NDArray[np.int64], part: Floats) -> Floats:
