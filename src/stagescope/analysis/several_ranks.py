@@ -29,8 +29,8 @@ def several_slow(explanation: Explanation, origins: pl.DataFrame) -> str | None:
     is_most = float(named["added_ns"].sum()) >= DOMINANT * float(added["added_ns"].sum())
     if not 1 < named.height <= MOST_LISTED or not is_most:
         return None
-    least, most = 1 + named["excess_fraction"].min(), 1 + named["excess_fraction"].max()  # type: ignore[operator]  # numbers
-    slower = comparative_text("slower", least, most, decimals=1)
+    ratios = (1 + named["excess_fraction"]).to_list()
+    slower = comparative_text("slower", min(ratios), max(ratios), decimals=1)
     return f"{listed_numbers('rank', named['rank'].to_list())} are {slower}"
 
 

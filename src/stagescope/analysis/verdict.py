@@ -216,9 +216,9 @@ def _slow_stages_text(explanation: Explanation, work: pl.DataFrame) -> str:
     if slow.height > MOST_LISTED:
         slow = work.sort("more", "stage", descending=[True, False]).head(1)
     stages = slow["stage"].to_list()
-    ratios = [slow["work_to_others"].min(), slow["work_to_others"].max()]
+    ratios = slow["work_to_others"].to_list()
     verb = "takes" if len(stages) == 1 else "take"
-    longer = comparative_text("longer", *dict.fromkeys(ratios), decimals=1)
+    longer = comparative_text("longer", min(ratios), max(ratios), decimals=1)
     ranks = _only_ranks(explanation, stages)
     be = "is" if len(ranks) == 1 else "are"
     alternative = f", or {listed_numbers('rank', ranks)} {be} slow" if ranks else ""

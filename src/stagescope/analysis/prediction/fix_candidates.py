@@ -350,8 +350,8 @@ class Candidates:
         if ranks:
             change, why = device_change(ranks)
             faster = factors_as_others(self.classes.table, ranks)[self.classes.of_action]
-            duration_ns, known = self.replay.duration_ns * faster, {"is_bound": True, "is_unknown": True}
-            yield Candidate("stage_imbalance", change, duration_ns, condition=why, **known)
+            known = Candidate("stage_imbalance", change, self.replay.duration_ns * faster, condition=why)
+            yield known._replace(is_bound=True, is_unknown=True)
 
     def _slow_optimizers(self) -> Iterator[Candidate]:
         """Yield the optimizer steps of ranks that take longer than those of their peers."""

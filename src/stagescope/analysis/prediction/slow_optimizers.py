@@ -145,13 +145,15 @@ def _awaited_ns(slow: SlowOptimizers, members: pl.DataFrame, spans: pl.DataFrame
         united = unite(others.with_columns(rank=pl.lit(rank, others.schema["rank"])))
         awaited_ns = round(extra_ns) - covered_ns(late, united)
         found[pipeline] = max(found.get(pipeline, 0.0), _mean(awaited_ns))
-    schema = {"pipeline": members.schema["pipeline"], "extra_ns": pl.Float64}
-    return pl.DataFrame({"pipeline": [*found], "extra_ns": [*found.values()]}, schema=schema)
+    rows = {"pipeline": [*found], "extra_ns": [*found.values()]}
+    return pl.DataFrame(
+        rows, schema_overrides={"pipeline": members.schema["pipeline"], "extra_ns": pl.Float64}
+    )
 
 
 def lags_without(basis: ReplayBasis, lag_ns: Floats | NDArray[np.int64], part: Floats) -> Floats:
     """Return lags without a part of the optimizer steps of late receivers; `part` is that of each action's rank."""
-    found = np.asarray(lag_ns, dtype=np.float64).copy()
+    found: Floats = np.asarray(lag_ns, dtype=np.float64).copy()
     found[basis.late_row] -= part[basis.late.action] * basis.late.optimizer_ns
     return found
 
