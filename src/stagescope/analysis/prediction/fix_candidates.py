@@ -20,6 +20,7 @@ from stagescope.analysis.finding_sentences import late_place_text
 from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
+from stagescope.analysis.prediction.faster_links import faster_links
 from stagescope.analysis.prediction.layer_layout import Unusual
 from stagescope.analysis.prediction.outside_savings import NOTHING_OUTSIDE, OutsideSaving, save_outside
 from stagescope.analysis.prediction.slow_optimizers import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.idle.ledger import Ledger
     from stagescope.analysis.iteration.chained_losses import StepChain
+    from stagescope.analysis.prediction.faster_links import SlowLink
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
     from stagescope.analysis.prediction.outside_savings import MeasuredIterations
     from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
@@ -170,28 +172,17 @@ class Candidates:
         links = slow.select("rank", "peer", "kind", "excess_fraction").rows()
         ends = list(dict.fromkeys((rank, peer) for rank, peer, *_ in links))
         for rank, peer in ends[:MOST_SUBJECTS]:
-            change = f"the link from rank {rank} to rank {peer} as fast as other links"
-            faster = self._faster_links([link for link in links if link[:2] == (rank, peer)])
+            is_way = any(link[2] is not None for link in links if link[:2] == (rank, peer))
+            ends_text = f"link from rank {rank} to" if is_way else f"links between rank {rank} and"
+            change = f"the {ends_text} rank {peer} as fast as other links"
+            faster = self._faster([link for link in links if link[:2] == (rank, peer)])
             yield Candidate("exposed_communication", change, lag_ns=faster)
         if len(ends) > 1:
             change = f"the {len(ends)} slow links as fast as other links"
-            yield Candidate("exposed_communication", change, lag_ns=self._faster_links(links))
+            yield Candidate("exposed_communication", change, lag_ns=self._faster(links))
 
-    def _faster_links(self, links: Sequence[tuple[int, int, str, float]]) -> Floats:
-        needs, rank = self.actions.needs, self.actions.table["rank"].to_numpy()
-        sender, receiver = rank[needs["needs"].to_numpy()], rank[needs["action"].to_numpy()]
-        direction = needs["direction"].cast(pl.String)
-        basis = self.replay.measured.basis
-        lag_ns = basis.without_reductions(self.replay.lag_ns).astype(np.float64)
-        faster, sends = lag_ns[: needs.height].copy(), basis.plan.sends
-        lasting = np.zeros(needs.height)
-        lasting[sends.need] = sends.lasting_ns
-        for source, target, kind, excess in links:
-            on_link = (sender == source) & (receiver == target) & (direction == kind).to_numpy()
-            faster[on_link & (faster > 0)] /= 1 + excess
-            lasting[on_link] /= 1 + excess
-        gates_ns = lag_ns[needs.height + len(sends.need) :]
-        return basis.reduced(np.concatenate([faster, lasting[sends.need], gates_ns]))
+    def _faster(self, links: Sequence[SlowLink]) -> Floats:
+        return faster_links(self.actions, self.replay.measured.basis, self.replay.lag_ns, links)
 
     def _noisy_ranks(self) -> Iterator[Candidate]:
         """Yield claimed noisy ranks with the spread of their peers."""
