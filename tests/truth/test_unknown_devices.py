@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stagescope.analysis import build_explained_report
-from truth.causes import Place, slow_rank, slow_stages
+from truth.causes import Place, slow_link, slow_rank, slow_stages
 from truth.engine import simulate
-from truth.plan import Costs, Shape, make_plan
+from truth.plan import DOWN, MS, Costs, Shape, make_plan
 from truth.spans import timeline_of
 
 UNKNOWN = "which is not known without replicas"
@@ -66,3 +68,15 @@ def test_of_a_single_step_it_is_stated_as_well():
     base = make_plan(Shape(steps=1), Costs(), 0)
     report = report_of(slow_rank(base, Place(2), 1.25))
     assert "% longer, or rank 2 is slow)" in report.verdict.why
+
+
+def test_it_is_stated_beside_a_layout_although_there_is_a_fix_of_a_known_cause():
+    base = make_plan(Shape(), Costs(), 0)
+    report = report_of(slow_link(slow_stages(base, {3: 1.3}), DOWN, 1, 4 * MS))
+    heads = re.findall(r"(?:^|\. )([A-Z][a-z ]+): ([a-z ]+)", report.verdict.improvement)
+    assert [(head, text.split()[0]) for head, text in heads[:3]] == [
+        ("Redesign", "layers"),
+        ("Fix", "the"),
+        ("Fix", "rank"),
+    ]
+    assert UNKNOWN in report.verdict.improvement

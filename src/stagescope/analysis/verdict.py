@@ -251,20 +251,33 @@ def _changing_ranks(explanation: Explanation, slowest: Mapping[str, Any]) -> str
 def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
     """Return the best fix and the largest redesign, each with both step times; the fix first, unless it gains little.
 
+    Without another fix, and beside a layout, the ranks whose devices may be slow instead follow.
     A redesign that needs more memory is a sentence of its own, if it gains more than both.
     """
     lost = explanation.lost_time
     step = "iteration" if lost and lost.basis == "iteration" else "step"
-    kind, more = pl.col("kind"), pl.col("needs_more_memory")
-    fix, free, larger = (
+    kind, more, is_unknown = (
+        pl.col("kind"),
+        pl.col("needs_more_memory"),
+        pl.col("condition").is_in(CONDITIONS),
+    )
+    fix, unknown, free, larger = (
         explanation.improvements.filter(each).head(1).to_dicts()
-        for each in (kind == FIX, (kind == REDESIGN) & ~more, (kind == REDESIGN) & more)
+        for each in (
+            (kind == FIX) & ~is_unknown,
+            (kind == FIX) & is_unknown,
+            (kind == REDESIGN) & ~more,
+            (kind == REDESIGN) & more,
+        )
     )
     if larger and larger[0]["gain_ns"] <= max((row["gain_ns"] for row in fix + free), default=0.0):
         larger = []
     named = [("Fix first", fix), ("Redesign", free)]
-    if fix and (fix[0]["condition"] in CONDITIONS or (free and _is_secondary(fix[0], free[0]))):
+    if fix and free and _is_secondary(fix[0], free[0]):
         named = [("Redesign", free), ("Fix", fix)]
+    if not fix or (free and free[0]["method"] == "replay"):
+        # Moving layers helps if they are the reason; otherwise the devices are.
+        named.append(("Fix", unknown))
     sentences = [
         f"{head}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
         for head, rows in named
