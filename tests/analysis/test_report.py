@@ -56,6 +56,17 @@ def test_ranks_are_summed_over_the_steps_in_the_totals():
     assert report.bubble.steps == (3, 4)
 
 
+@pytest.mark.parametrize(
+    ("skipped", "words"),
+    [([3], "step 3 is listed"), ([0, 3, 4, 5], "steps 0, 3-5 are listed")],
+)
+def test_steps_that_are_left_out_are_listed_in_one_sentence(skipped, words):
+    report = build_report(steps(*[10] * 8), skipped)
+    assert f"{words} and left out of the totals, as requested" in {
+        each.message for each in report.diagnostics
+    }
+
+
 def test_slow_step_0_is_listed_reported_and_not_in_totals():
     report = build_report(steps(50, 10, 12, 10))
     assert report.steps["in_totals"].to_list() == [False, True, True, True]

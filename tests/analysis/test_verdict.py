@@ -57,7 +57,7 @@ def test_simulation_with_relative_costs_is_in_cost_units():
 
 def test_slowest_stage_is_named_with_its_excess():
     why = explained(slower={2: 1.12}).verdict.why
-    assert " stage imbalance (stage 2 takes 12.0 % longer)" in why
+    assert " stage imbalance (stage 2 takes 12.0 % longer, or rank 2 is slow)" in why
 
 
 def test_transfers_and_launch_delays_have_points():

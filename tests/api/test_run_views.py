@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from column_blobs import read_blob
-from stagescope.api import code_checksums, compare, view_run
+from stagescope.api import code_checksums, compare, store, view_run
 from stagescope.api.run_views import RunFiles, state_of, view_compared
 from stagescope.model import Timeline
 from stagescope.reports.comparison_sentences import comparison_sentences
@@ -73,6 +73,20 @@ def test_a_changed_mapping_is_read_again(tmp_path):
         found.append((view_run(trace, mapping=mapping).meta["span_count"], state_of(files)))
     assert [count for count, _ in found] == [4, 2]
     assert found[0][1] != found[1][1]
+
+
+def test_the_cached_page_of_a_stored_run_states_that_its_sources_have_changed(run, tmp_path):
+    path = written(run, tmp_path / "run.parquet")
+    store(path, out=tmp_path / "stored")
+    before = view_run(tmp_path / "stored")
+    assert view_run(tmp_path / "stored").version == before.version
+    with path.open("ab") as file:
+        file.write(b"changed")
+    after = view_run(tmp_path / "stored")
+    assert after.version != before.version
+    codes = [[note["code"] for note in view.meta["diagnostics"]] for view in (before, after)]
+    assert ["store.source_changed" in each for each in codes] == [False, True]
+    assert view_run(tmp_path / "stored").version == after.version
 
 
 def test_a_comparison_has_the_sentences_of_compare_and_the_other_runs_spans(run, tmp_path):

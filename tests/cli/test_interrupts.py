@@ -131,6 +131,21 @@ def test_an_interrupt_while_commands_are_imported_prints_no_traceback():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stagescope: interrupted\n")
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_store_states_after_ctrl_c_that_it_can_go_on(monkeypatch, tmp_path, capsys, language):
+    def interrupted(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(api, "store", interrupted)
+    monkeypatch.setenv("STAGESCOPE_LANG", language)
+    assert main(["store", str(tmp_path), "-o", str(tmp_path / "run.stagescope")]) == 130
+    hint = {
+        "en": "stagescope: interrupted\n  run the same `stagescope store` command again: it goes on where it stopped\n",
+        "zh": "stagescope: 已中断\n  请再次运行同一条 `stagescope store` 命令：会从中断处继续\n",
+    }
+    assert capsys.readouterr().err == hint[language]
+
+
 @pytest.mark.parametrize(("command", "case"), [("watch", ("Watcher", 0)), ("receive", ("TraceReceiver", 1))])
 def test_commands_that_end_with_ctrl_c_do_so_while_they_start(monkeypatch, tmp_path, capsys, command, case):
     """The exit code is that of a later Ctrl-C; nothing is received in this time, which is 1."""

@@ -129,7 +129,7 @@ def test_stated_coordinates_are_kept_and_a_contradiction_is_a_warning():
     assert placed.ranks["pp"].to_list() == [0, 1, 2, 3]
     [note] = placed.diagnostics.rows(named=True)
     assert (note["severity"], note["count"]) == ("warning", 3)
-    assert "contradict the coordinates that the files state for rank 1-3" in note["message"]
+    assert "contradict the coordinates that the files state for ranks 1-3" in note["message"]
 
 
 def test_a_timeline_with_stages_is_unchanged():

@@ -1,5 +1,7 @@
 """Limits on the number of stages of a run, and of micro-batches of a step."""
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
@@ -46,6 +48,25 @@ def test_the_limit_holds_for_stored_runs(tmp_path):
     store(path, out=tmp_path / "stored", limits={"microbatches": 0})
     with pytest.raises(InputError, match="the number of micro-batches of one step"):
         read(tmp_path / "stored")
+
+
+def test_the_error_of_a_stored_run_names_its_directory(tmp_path):
+    path = write_run(
+        tmp_path / "run.parquet", stage=NUMBERS % 4, microbatch=NUMBERS % 8, step=NUMBERS // 2000
+    )
+    store(path, out=tmp_path / "stored")
+    for limits, place in (({"stages": 1}, "stored: "), ({"microbatches": 1}, "stored, step 0: ")):
+        with pytest.raises(InputError) as caught:
+            read(tmp_path / "stored", limits=limits)
+        assert f"{place}the number of " in str(caught.value)
+
+
+def test_a_limit_that_is_stated_holds_for_recordings():
+    recordings = Path(__file__).parents[1] / "data" / "recordings" / "v1"
+    stages = read(recordings).spans["stage"].drop_nulls().n_unique()
+    assert read(recordings, limits={"stages": stages}).spans.height
+    with pytest.raises(InputError, match=f"the number of stages is {stages}, more than the limit of 1"):
+        read(recordings, limits={"stages": 1})
 
 
 def test_numbers_that_go_on_through_a_run_are_no_large_step(tmp_path):

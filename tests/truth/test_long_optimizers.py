@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import polars as pl
 import pytest
 
 from stagescope.analysis import build_explained_report
-from truth.causes import Place, pausing_rank, slow_optimizer
+from truth.causes import Place, loading, pausing_rank, slow_optimizer, slow_rank
 from truth.engine import simulate
 from truth.plan import MS, Costs, Shape, make_plan
 from truth.spans import timeline_of
@@ -55,6 +58,70 @@ def test_optimizer_step_that_no_rank_waits_for_costs_nothing():
     assert run.iteration_ns == simulate(base_plan(1)).iteration_ns
     found = caused_ns(build_explained_report(timeline_of(run)), "optimizer")
     assert found.get(2, 0.0) < MS / 10
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+@pytest.mark.parametrize(("place", "extra_ns"), [(Place(0), EXTRA_NS), (Place(2, 1), 3 * EXTRA_NS)])
+def test_long_optimizer_step_among_replicas_is_the_first_fix_with_its_gain(place, extra_ns, barrier):
+    base = base_plan(2, barrier=barrier)
+    run = simulate(slow_optimizer(base, place, extra_ns))
+    report = build_explained_report(timeline_of(run))
+    first = report.improvements.row(0, named=True)
+    rank = 4 * place.replica + place.rank
+    assert first["change"] == f"the optimizer step of rank {rank} as short as on its replicas"
+    true_ns = run.iteration_ns - simulate(base).iteration_ns
+    assert first["gain_ns"] == pytest.approx(true_ns, abs=0.01 * run.iteration_ns)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_long_optimizer_step_without_replicas_is_a_fix_on_a_condition(rank):
+    base = base_plan(1, barrier=True)
+    run = simulate(slow_optimizer(base, Place(rank), EXTRA_NS))
+    report = build_explained_report(timeline_of(run))
+    assert (
+        f"Fix first: the optimizer step of rank {rank} as short as on other ranks "
+        "(if no more parameters are updated there), from "
+    ) in report.verdict.improvement
+    first = report.improvements.row(0, named=True)
+    assert first["high_step_ns"] == first["measured_step_ns"]
+    true_ns = run.iteration_ns - simulate(base).iteration_ns
+    assert first["gain_ns"] == pytest.approx(true_ns, abs=0.01 * run.iteration_ns)
+
+
+def test_fix_gains_only_what_loading_meanwhile_leaves():
+    base = loading(base_plan(2), per_step_ns=40 * MS, recorded=True)
+    plan = slow_optimizer(base, Place(1, 1), 60 * MS)
+    true_ns = simulate(plan).iteration_ns - simulate(base).iteration_ns
+    report = build_explained_report(timeline_of(simulate(plan)))
+    gains = dict(report.improvements.select("change", "gain_ns").rows())
+    gain_ns = gains["the optimizer step of rank 5 as short as on its replicas"]
+    assert gain_ns == pytest.approx(true_ns, abs=0.02 * simulate(plan).iteration_ns)
+
+
+def test_fix_where_steps_overlap_gains_no_more_than_until_another_pipeline_is_the_last():
+    base = slow_rank(make_plan(Shape("zb-v", replicas=2, chunks=2), Costs(), 0), Place(1, 1), 1.2)
+    plan = slow_optimizer(base, Place(0), 60 * MS)
+    true_ns = simulate(plan).iteration_ns - simulate(base).iteration_ns
+    report = build_explained_report(timeline_of(simulate(plan)))
+    gains = dict(report.improvements.select("change", "gain_ns").rows())
+    gain_ns = gains["the optimizer step of rank 0 as short as on its replicas"]
+    assert gain_ns == pytest.approx(true_ns, abs=0.02 * simulate(plan).iteration_ns)
+
+
+def test_optimizer_steps_of_two_ranks_are_one_fix():
+    plan = slow_optimizer(base_plan(2), Place(0), EXTRA_NS)
+    extra_ns = plan.optimizing_ns.copy()
+    extra_ns[1, 1] = EXTRA_NS
+    report = build_explained_report(timeline_of(simulate(replace(plan, optimizing_ns=extra_ns))))
+    change = "the optimizer steps of ranks 0 and 5 as short as on their replicas"
+    assert report.improvements["change"][0] == change
+
+
+def test_optimizer_steps_of_a_stage_with_more_parameters_are_no_fix():
+    plan = slow_optimizer(base_plan(2), Place(0), EXTRA_NS)
+    extra_ns = np.broadcast_to(plan.optimizing_ns.max(axis=1, keepdims=True), plan.optimizing_ns.shape)
+    report = build_explained_report(timeline_of(simulate(replace(plan, optimizing_ns=extra_ns))))
+    assert not any("as short as" in change for change in report.improvements["change"])
 
 
 @pytest.mark.parametrize("activity", ["checkpoint", "evaluation"])

@@ -104,7 +104,7 @@ def measure_bubble(intermediates: Intermediates, steps: Sequence[int], name: str
     """Return the bubble of a run under a definition; `steps` are those in the totals."""
     times = MEASURES[name](intermediates)
     totals = times.filter(pl.col("step").is_in(list(steps)))
-    idle_ns, whole_ns = (int(totals[column].sum()) for column in ("idle_ns", "whole_ns"))
+    idle_ns, whole_ns = (int(totals[column].cast(pl.Int128).sum()) for column in ("idle_ns", "whole_ns"))
     return Bubble(
         fraction=(idle_ns / whole_ns if whole_ns else 0.0) if steps else None,
         per_rank=_fractions(totals, "rank"),
@@ -127,7 +127,7 @@ def _why_unknown(intermediates: Intermediates) -> str:
 
 def _fractions(times: pl.DataFrame, key: str) -> dict[int, float]:
     """Return idle time over the whole, 0 without a length, by rank or step."""
-    sums = times.group_by(key).agg(pl.col("idle_ns", "whole_ns").sum()).sort(key)
+    sums = times.group_by(key).agg(pl.col("idle_ns", "whole_ns").cast(pl.Int128).sum()).sort(key)
     fraction = pl.when(pl.col("whole_ns") > 0).then(pl.col("idle_ns") / pl.col("whole_ns")).otherwise(0.0)
     return dict(zip(sums[key].to_list(), sums.select(fraction).to_series().to_list(), strict=True))
 

@@ -13,13 +13,13 @@ import polars as pl
 from stagescope.analysis.finding_sentences import (
     action_text,
     changing_rank_text,
-    changing_ranks_text,
     costliest_outlier,
     instead_text,
     late_rank_text,
     several_actions_text,
 )
 from stagescope.analysis.other_work import name_of_other_work
+from stagescope.analysis.several_ranks import several_changing, several_slow
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.model.lazy import parts_of
 from stagescope.vocabulary.durations import duration_text
@@ -37,9 +37,6 @@ DOMINANT = 0.5
 """What at least this part of a cause comes from is named, if it is also twice as large as the next one."""
 
 DOMINANT_RATIO = 2.0
-LEAST_PART = 0.1
-"""Of several ranks, those from which at least this part comes are named."""
-
 COLLECTIVES = "collectives between steps"
 NO_TRANSFERS = "exposed_communication_ns"
 """Among the unrecorded columns where no transfer was recorded: then transfers are in what precedes the actions."""
@@ -89,7 +86,7 @@ def _straggler(explanation: Explanation, pipelines: Collection[int]) -> str | No
         each.pipeline == by_pipeline["pipeline"] for each in find_slow_replicas(explanation)
     ):
         return f"all ranks of the pipeline of rank {by_pipeline['pipeline']}"
-    several = _several_changing(explanation, origins)
+    several = several_changing(explanation, origins) or several_slow(explanation, origins)
     slowest = _largest(origins, ["rank"])
     if several is not None or slowest is None:
         return several
@@ -100,18 +97,6 @@ def _straggler(explanation: Explanation, pipelines: Collection[int]) -> str | No
     if claimed.is_empty():
         return f"mostly rank {slowest['rank']}"
     return f"rank {slowest['rank']} is {comparative_text('slower', 1 + claimed[0], decimals=1)}"
-
-
-def _several_changing(explanation: Explanation, origins: pl.DataFrame) -> str | None:
-    """Return ranks that are slow in some steps each, as a straggler that moves, if together they are most of it."""
-    added = origins.group_by("rank").agg(pl.sum("added_ns")).filter(pl.col("added_ns") > 0)
-    changing = explanation.stragglers.changing.filter("has_peers", finding="intermittent")
-    is_part = pl.col("added_ns") >= LEAST_PART * pl.sum("added_ns")
-    named = added.filter(is_part).join(changing, on="rank", how="left")
-    if not 1 < named.height <= MOST_LISTED or named["finding"].has_nulls():
-        return None
-    is_most = float(named["added_ns"].sum()) >= DOMINANT * float(added["added_ns"].sum())
-    return changing_ranks_text(named) if is_most else None
 
 
 def _links(explanation: Explanation, pipelines: Collection[int]) -> str | None:

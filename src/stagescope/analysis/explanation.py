@@ -19,7 +19,7 @@ from stagescope.analysis.iteration.iteration_totals import sum_iterations
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
-from stagescope.analysis.lost_time import measure_lost_time, unite_lost_steps
+from stagescope.analysis.lost_time import least_cost_ns, measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.prediction.outside_savings import measure_iterations
@@ -124,11 +124,11 @@ def explain(
         joined = without_samples(measure_steps(intermediates, chosen_steps))
     results = joined.of_steps
     lost = _measure_lost_time(intermediates, steps, results.own_work)
-    least_cost_ns = LEAST_COST_FRACTION * (lost.lost_time.mean_step_ns if lost.lost_time else 0.0)
     samples = join_samples(joined.samples)
     links = join_links(timeline, joined.links, samples.sampling)
     del joined
-    limits = DEFAULT_LIMITS._replace(least_cost_ns=least_cost_ns)
+    least_ns = least_cost_ns(lost.lost_time)
+    limits = DEFAULT_LIMITS._replace(least_cost_ns=least_ns)
     stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
     del samples, links
@@ -151,7 +151,7 @@ def explain(
             (step_windows, results.reduction_waits),
             pipelines,
             stragglers.rank_error,
-            least_cost_ns,
+            least_ns,
         ),
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(
@@ -163,6 +163,21 @@ def explain(
     )
     with_tables = _with_tables(explained, intermediates, results, chosen)
     return _with_improvements(with_tables, intermediates, counted.spans, steps, layers)
+
+
+def find_least_cost_ns(intermediates: Intermediates, steps: Collection[int]) -> float:
+    """Return what least_cost_ns does in an explanation of some steps, without the rest of it."""
+    if intermediates.actions.is_contradictory:
+        return 0.0
+    chosen = pl.col("step").is_in(list(steps))
+    windows = chosen_rows(intermediates.windows.bubbles, chosen)
+    iterations, of_ranks = (
+        _chosen(of, name, chosen)
+        for of, name in ((intermediates, "iterations"), (intermediates.ledger, "ranks"))
+    )
+    idle = share_idle(windows, of_ranks.parts())
+    lost = measure_lost_time(idle, windows, sum_iterations(iterations.parts()))
+    return least_cost_ns(unite_lost_steps(lost, intermediates.accumulation.size_among(steps)))
 
 
 class _LostTime(NamedTuple):
@@ -247,6 +262,7 @@ def _with_improvements(
         bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
         intermediates.step_chain,
         intermediates.predictions,
+        intermediates.meetings,
     )
     improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
     statistics = (explained.stragglers, explained.trends, explained.replicas)

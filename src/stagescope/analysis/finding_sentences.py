@@ -50,6 +50,12 @@ def straggler_sentence(row: Mapping[str, object]) -> str:
     verb, _, word = CLAIMS[str(row["finding"])]
     size = comparative_text(word, ratio, decimals=1)
     interval = interval_text(low, high)
+    if row["subject"] == "link" and row["kind"] is None:
+        return (
+            f"The links between rank {row['rank']} and rank {row['peer']} are {size}, both ways together, "
+            f"{conjunction(ratio)} {row['compared_with']} (95 % CI {interval}, n = {row['samples']}). "
+            "Which way is slow is not known, because the clocks of both ends may be further apart."
+        )
     reason = " It has more work or a slower device: no replica runs the same stage."
     return (
         f"{SUBJECTS[str(row['subject'])].format(**row)} {verb} {size} {conjunction(ratio)} {row['compared_with']} "

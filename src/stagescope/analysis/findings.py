@@ -291,6 +291,8 @@ def _mean_window_ns(explanation: Explanation) -> float:
 
 
 def _straggler(row: Mapping[str, object]) -> str:
+    if row["subject"] == "link" and row["kind"] is None:
+        return f"links between rank {row['rank']} and rank {row['peer']}"
     if row["subject"] == "link":
         return f"link from rank {row['rank']} to rank {row['peer']}"
     return f"{row['subject']} {row[str(row['subject'])]}"

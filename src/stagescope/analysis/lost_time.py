@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.analysis.idle.ledger import DENOMINATOR as WINDOW
 from stagescope.analysis.idle.savings import offset_whole_savings
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION
+from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
 
 if TYPE_CHECKING:
@@ -115,6 +116,14 @@ def measure_lost_time(
     causes = _chosen(total, CAUSE_COLUMNS)
     whole = (total["window_ns"], busy_ns)
     return LostTime("window", WINDOW, *size, *whole, causes, _unknown(causes, unrecorded))
+
+
+def least_cost_ns(lost: LostTime | None) -> float:
+    """Return what a straggler has to add to a step to be a finding: a part of the iteration, or of the window without.
+
+    0 if nothing was measured.
+    """
+    return LEAST_COST_FRACTION * lost.mean_step_ns if lost else 0.0
 
 
 def unite_lost_steps(lost: LostTime | None, steps_per_iteration: int) -> LostTime | None:

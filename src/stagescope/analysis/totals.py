@@ -14,7 +14,7 @@ from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecord
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.large_tables import chosen_rows
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import steps_text, verb
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
 from stagescope.vocabulary.steps import skipped_steps
 
@@ -133,16 +133,21 @@ def _whole_iterations(
     if not cut or not kept["in_totals"].any():
         return steps, []
     message = (
-        f"step {compact_ranges(cut)} is listed and left out of the totals: gradients are accumulated over "
+        f"{_left_out(cut)}: gradients are accumulated over "
         f"{accumulation.steps_per_iteration} steps, and the other steps of its iteration are not in the totals"
     )
     return kept, [Diagnostic("info", message, count=len(cut), code="steps.partial_iteration")]
 
 
+def _left_out(steps: list[int]) -> str:
+    """Return that these steps are in tables, but not in the totals."""
+    return f"{steps_text(steps)} {verb(steps, 'is', 'are')} listed and left out of the totals"
+
+
 def _skipped(steps: list[int]) -> list[Diagnostic]:
     if not steps:
         return []
-    message = f"step {compact_ranges(steps)} is listed and left out of the totals, as requested"
+    message = f"{_left_out(steps)}, as requested"
     return [Diagnostic("info", message, count=len(steps), code="steps.skipped")]
 
 

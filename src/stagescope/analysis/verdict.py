@@ -17,11 +17,13 @@ from stagescope.analysis.iteration.last_pipeline import (
 )
 from stagescope.analysis.kernels.sentences import communication_sentences
 from stagescope.analysis.prediction.improvements import FIX, REDESIGN
+from stagescope.analysis.prediction.unknown_devices import CONDITIONS
 from stagescope.model.lazy import with_known
 from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
 from stagescope.vocabulary.durations import duration_text
+from stagescope.vocabulary.number_ranges import MOST_LISTED, listed_numbers
 from stagescope.vocabulary.ratios import comparative_text, percent_text, points_text
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ QUIET_FRACTION = 0.015
 
 MOST_DETAILS = 4
 """Causes of a sentence that have details in parentheses; more are hard to read."""
+
+SIMILAR_FRACTION = 0.5
+"""Stages that take at least so much of what the slowest takes more are named with it, unless they are many."""
 
 MOST_CHANGING = 3
 """Ranks that are slow in some steps only, in one detail."""
@@ -199,9 +204,32 @@ def _slowest_stage(explanation: Explanation) -> str | None:
     changing = _changing_ranks(explanation, slowest)
     if changing is not None or slowest["work_to_others"] - 1 < IMBALANCE_FRACTION:
         return changing
-    return (
-        f"stage {slowest['stage']} takes {comparative_text('longer', slowest['work_to_others'], decimals=1)}"
-    )
+    return _slow_stages_text(explanation, work.with_columns(more=pl.col("work_to_others") - 1))
+
+
+def _slow_stages_text(explanation: Explanation, work: pl.DataFrame) -> str:
+    """Return the stages that take longer, those with at least half of what the slowest takes more.
+
+    Of a stage that no replica runs, the device may be slow instead.
+    """
+    slow = work.filter(pl.col("more") >= SIMILAR_FRACTION * pl.col("more").max()).sort("stage")
+    if slow.height > MOST_LISTED:
+        slow = work.sort("more", "stage", descending=[True, False]).head(1)
+    stages = slow["stage"].to_list()
+    ratios = slow["work_to_others"].to_list()
+    verb = "takes" if len(stages) == 1 else "take"
+    longer = comparative_text("longer", min(ratios), max(ratios), decimals=1)
+    ranks = _only_ranks(explanation, stages)
+    be = "is" if len(ranks) == 1 else "are"
+    alternative = f", or {listed_numbers('rank', ranks)} {be} slow" if ranks else ""
+    return f"{listed_numbers('stage', stages)} {verb} {longer}{alternative}"
+
+
+def _only_ranks(explanation: Explanation, stages: list[int]) -> list[int]:
+    """Return the ranks that run these stages, if no other rank does: then none shows whether they are slow."""
+    costs = explanation.stage_costs.drop_nulls("rank").filter(pl.col("stage").is_in(stages))
+    ranks = costs.group_by("stage").agg(pl.col("rank").unique())["rank"].to_list()
+    return sorted({rank for each in ranks for rank in each}) if all(len(each) == 1 for each in ranks) else []
 
 
 def _changing_ranks(explanation: Explanation, slowest: Mapping[str, Any]) -> str | None:
@@ -223,20 +251,33 @@ def _changing_ranks(explanation: Explanation, slowest: Mapping[str, Any]) -> str
 def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
     """Return the best fix and the largest redesign, each with both step times; the fix first, unless it gains little.
 
+    Without another fix, and beside a layout, the ranks whose devices may be slow instead follow.
     A redesign that needs more memory is a sentence of its own, if it gains more than both.
     """
     lost = explanation.lost_time
     step = "iteration" if lost and lost.basis == "iteration" else "step"
-    kind, more = pl.col("kind"), pl.col("needs_more_memory")
-    fix, free, larger = (
+    kind, more, is_unknown = (
+        pl.col("kind"),
+        pl.col("needs_more_memory"),
+        pl.col("condition").is_in(CONDITIONS),
+    )
+    fix, unknown, free, larger = (
         explanation.improvements.filter(each).head(1).to_dicts()
-        for each in (kind == FIX, (kind == REDESIGN) & ~more, (kind == REDESIGN) & more)
+        for each in (
+            (kind == FIX) & ~is_unknown,
+            (kind == FIX) & is_unknown,
+            (kind == REDESIGN) & ~more,
+            (kind == REDESIGN) & more,
+        )
     )
     if larger and larger[0]["gain_ns"] <= max((row["gain_ns"] for row in fix + free), default=0.0):
         larger = []
     named = [("Fix first", fix), ("Redesign", free)]
     if fix and free and _is_secondary(fix[0], free[0]):
         named = [("Redesign", free), ("Fix", fix)]
+    if not fix or (free and free[0]["method"] == "replay"):
+        # Moving layers helps if they are the reason; otherwise the devices are.
+        named.append(("Fix", unknown))
     sentences = [
         f"{head}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
         for head, rows in named

@@ -9,6 +9,7 @@ import polars as pl
 
 from stagescope.analysis import build_explained_report, build_report, errors_first, to_json
 from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines, unaligned_ranks
+from stagescope.analysis.explanation import find_least_cost_ns
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.changes import (
     EqualStages,
@@ -21,7 +22,6 @@ from stagescope.analysis.prediction.slow_devices import find_slow_devices
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.analysis.statistics.comparison_json import comparison_json
-from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, find_stragglers
 from stagescope.api.reading import clock_json, clock_report
 from stagescope.model.simulated import is_in_cost_units
@@ -124,8 +124,7 @@ def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]
     devices = []
     if any(isinstance(change, OtherSchedule) for combination in combinations for change in combination):
         counted = aligned.with_spans(aligned.spans.filter(pl.col("step").is_in(steps)))
-        windows_ns = report.steps.filter("in_totals")["window_ns"]
-        least_ns = LEAST_COST_FRACTION * int(windows_ns.sum()) / max(len(windows_ns), 1)
+        least_ns = find_least_cost_ns(report.intermediates, steps)
         found = find_stragglers(counted, limits=DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
         devices = find_slow_devices(found, actions)
     predicted = predict_steps(actions, combinations, steps, devices=devices)

@@ -17,7 +17,7 @@ from stagescope.api.run_cache import Input, Shown, cached_input
 from stagescope.api.saved_pages import find_saved_page, keep_page, require_as_stored
 from stagescope.api.stored_runs import stated, stored_run_of
 from stagescope.ingest.reader import ReadOptions
-from stagescope.ingest.stored_run import read_manifest
+from stagescope.ingest.stored_run import read_manifest, stored_state
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.tiles.cache import (
     cache_folder,
@@ -106,6 +106,13 @@ class RunFiles:
         program = f"{__version__} {checksum_of_code(CODE)}"
         return json.dumps([program, facts, self.align, sorted(self.limits.items())], default=str)
 
+    @property
+    def state(self) -> str:
+        """What of a stored run may change while its manifest, the only one of `files`, stays: its parts and sources."""
+        with limits_in_force(self.limits):
+            directory = stored_run_of(self.inputs)
+            return "" if directory is None else stored_state(directory, read_manifest(directory))
+
     @cached_property
     def large_run(self) -> tuple[LargeRun, AnalysisLayers] | None:
         """A stored run that is shown a file at a time, analyzed if need be. Raises InputError if it is damaged."""
@@ -150,7 +157,7 @@ def view_files(run: RunFiles) -> RunView:
             saved = None if directory is None else find_saved_page(directory, run.way)
             if saved is not None:
                 return saved
-            key = content_key(run.files, run.way)
+            key = content_key(run.files, run.way, run.state)
             return keep_whole(key, lambda folder: _fill(folder, run), open_run)
     except OSError as reason:
         raise OutputError.cannot_write(cache_folder(), reason) from reason
@@ -197,7 +204,8 @@ def view_compared(after: RunFiles, before: RunFiles) -> RunView:
         save_comparison(found, before.timeline, folder, before.calls.on_tiles)
 
     try:
-        key = content_key([*after.files, *before.files], repr((after.way, before.way)))
+        states = repr((after.state, before.state))
+        key = content_key([*after.files, *before.files], repr((after.way, before.way)), states)
         return keep_whole(key, fill, lambda folder: with_comparison(view, folder))
     except OSError as reason:
         raise OutputError.cannot_write(cache_folder(), reason) from reason

@@ -18,6 +18,7 @@ from stagescope import __version__
 from stagescope.cli.help_language import language_of_call, with_language
 from stagescope.cli.interrupts import interrupts_kept
 from stagescope.vocabulary.errors import StagescopeError
+from stagescope.vocabulary.errors.input import STORE_AGAIN
 from stagescope.vocabulary.language import speaking
 from stagescope.vocabulary.nearest_names import nearest_name
 
@@ -28,9 +29,13 @@ PROGRAM = "stagescope"
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+"""The exit codes that shells report for a program terminated by SIGINT and by SIGPIPE."""
+
 MOST_CHARACTERS = 200
 """Of a path in an error."""
-"""The exit codes that shells report for a program terminated by SIGINT and by SIGPIPE."""
+
+AFTER_INTERRUPT: dict[str | None, str] = {"store": STORE_AGAIN}
+"""What to do after Ctrl-C, by command."""
 
 
 class Command(NamedTuple):
@@ -176,16 +181,21 @@ def _run(arguments: list[str]) -> int:
 
 def _invoke(arguments: list[str]) -> object:
     """Return what the command returns. Raises KeyboardInterrupt after Ctrl-C, whatever became of that."""
-    kept = interrupts_kept()
+    kept, name = interrupts_kept(), None
     try:
         with kept, commands.make_context(PROGRAM, arguments) as context:
-            code: object = commands.invoke(context)
+            try:
+                code: object = commands.invoke(context)
+            finally:
+                name = context.invoked_subcommand
     except BaseException as error:  # may be what a library made of it; a panic of Polars is no Exception
-        if kept.is_interrupted and not isinstance(error, KeyboardInterrupt | SystemExit):
-            raise KeyboardInterrupt from error
+        if isinstance(error, KeyboardInterrupt) or (
+            kept.is_interrupted and not isinstance(error, SystemExit)
+        ):
+            raise KeyboardInterrupt(AFTER_INTERRUPT.get(name, "")) from error
         raise
     if kept.is_interrupted:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(AFTER_INTERRUPT.get(name, ""))
     return code
 
 
@@ -205,4 +215,6 @@ def _print_error(error: BaseException) -> int:
         echo(f"{PROGRAM}: {str(error.filename)[:MOST_CHARACTERS]}: {error.strerror}", err=True)
         return EXIT_FAILED
     echo(f"{PROGRAM}: interrupted", err=True)
+    if str(error):
+        echo(f"  {error}", err=True)
     return EXIT_INTERRUPTED

@@ -82,8 +82,8 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     )
     placed = place_stages(with_schedule(merged, options.schedule), options.layout)
     selected = select_steps(placed, options.steps)
-    if any(not reader.has_attempts for reader in files_of):  # a recording has what really ran, however much
-        require_step_sizes(selected)
+    # A recording has what really ran, however much.
+    require_step_sizes(selected, only_stated=all(reader.has_attempts for reader in files_of))
     return selected
 
 

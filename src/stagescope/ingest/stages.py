@@ -17,7 +17,7 @@ from stagescope.ingest.layout import coordinates
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.schedules.catalog import NAMES, find_schedule
 from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import ranks_text
 from stagescope.vocabulary.parallel import DIMENSIONS
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def note_ranks_without_stages(has_stage: pl.DataFrame) -> list[Diagnostic]:
     if without.is_empty() or len(without) == has_stage.height:
         return []
     text = (
-        f"the stage of rank {compact_ranges(without)} is unknown, although other ranks have one: the file may be"
+        f"the stage of {ranks_text(without)} is unknown, although other ranks have one: the file may be"
         " damaged (give the sizes with --pp, --tp, --dp, --cp)"
     )
     return [Diagnostic("warning", text, count=len(without), code="stages.unknown")]
@@ -178,7 +178,7 @@ def _contradictions(ranks: pl.DataFrame, given: pl.DataFrame) -> list[Diagnostic
     if wrong.is_empty():
         return []
     text = (
-        f"the options contradict the coordinates that the files state for rank {compact_ranges(wrong)};"
+        f"the options contradict the coordinates that the files state for {ranks_text(wrong)};"
         " the files are used"
     )
     return [Diagnostic("warning", text, count=len(wrong), code="stages.contradicted")]
@@ -186,9 +186,7 @@ def _contradictions(ranks: pl.DataFrame, given: pl.DataFrame) -> list[Diagnostic
 
 def _inference_note(found: pl.DataFrame, evidence: str) -> Diagnostic:
     by_stage = found.sort("pp", "rank").group_by("pp", maintain_order=True).agg("rank")
-    stages = "; ".join(
-        f"{pp}: rank {compact_ranges(ranks)}" for pp, ranks in by_stage.head(SHOWN_STAGES).iter_rows()
-    )
+    stages = "; ".join(f"{pp}: {ranks_text(ranks)}" for pp, ranks in by_stage.head(SHOWN_STAGES).iter_rows())
     more = f"; and {by_stage.height - SHOWN_STAGES} more" if by_stage.height > SHOWN_STAGES else ""
     text = (
         f"no file states the stages; inferred from {evidence}: {stages}{more}"

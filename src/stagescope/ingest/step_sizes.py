@@ -6,25 +6,31 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.limits import limit, require
+from stagescope.vocabulary.limits import limit, require, require_if_stated
 
 if TYPE_CHECKING:
+    import os
+
     from stagescope.model import Timeline
 
 
-def require_step_sizes(timeline: Timeline) -> None:
+def require_step_sizes(
+    timeline: Timeline, where: str | os.PathLike[str] | None = None, *, only_stated: bool = False
+) -> None:
     """Raise InputError if a run has more stages, or a step more micro-batches, than the limits allow.
 
     What counts is how many there are, not how they are numbered: some programs number micro-batches through the run.
+    `where` is what was read; None: the first of its files. With `only_stated`, limits count that the caller stated.
     """
     spans = timeline.spans
-    source = next(iter(timeline.ranks["source"].drop_nulls()), "the run")
+    source = where or next(iter(timeline.ranks["source"].drop_nulls()), "the run")
+    check = require_if_stated if only_stated else require
     if _may_exceed(spans["stage"], "stages"):
-        require("stages", spans["stage"].drop_nulls().n_unique(), source)
+        check("stages", spans["stage"].drop_nulls().n_unique(), source)
     if _may_exceed(spans["microbatch"], "microbatches"):
         counts = spans.drop_nulls("microbatch").group_by("step").agg(count=pl.col("microbatch").n_unique())
-        count, step = counts.select("count", "step").sort("count").row(-1)
-        require("microbatches", count, source if step is None else f"{source}, step {step}")
+        count, step = counts.select("count", "step").sort("count", "step", descending=[True, False]).row(0)
+        check("microbatches", count, source if step is None else f"{source}, step {step}")
 
 
 def _may_exceed(numbers: pl.Series, name: str) -> bool:

@@ -64,10 +64,10 @@ LIMITS: tuple[Limit, ...] = (
           "A table has a row per step; a training of months has a million."),
     Limit("stages", 12_000, COUNT, "the number of stages",
           "Actions are followed from stage to stage, at about 0.8 ms each; the largest known runs have hundreds. "
-          "Recordings have no limit."),
+          "Recordings have no limit unless you state one."),
     Limit("microbatches", 12_000, COUNT, "the number of micro-batches of one step",
           "Actions are followed one after the other, as above; the largest known steps have a few thousand. "
-          "Recordings have no limit."),
+          "Recordings have no limit unless you state one."),
     Limit("microbatch-number", 1_000_000, COUNT, "the number of a micro-batch",
           "Tables have a row for each number; some programs number micro-batches through a whole run."),
     Limit("overlapped", 16, COUNT, "the number of actions in one annotation",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
+
+MOST_LISTED = 3
+"""Numbers in a few words."""
 
 MOST_RANGES = 24
 """Ranges in a message; a message that lists thousands of ranks is not read."""
@@ -43,6 +46,27 @@ def ranks_text(ranks: Iterable[int], most: int | None = MOST_RANGES) -> str:
     if " and " not in listed and listed.count(",") == 1:
         listed = listed.replace(", ", " and ")
     return f"{'rank' if len(different) == 1 else 'ranks'} {listed}"
+
+
+def listed_numbers(noun: str, numbers: Collection[int]) -> str:
+    """Return a noun with its numbers, or how many there are if there are many.
+
+    >>> listed_numbers("rank", [3]), listed_numbers("rank", [5, 1]), listed_numbers("rank", [1, 2, 3, 4])
+    ('rank 3', 'ranks 1 and 5', '4 ranks')
+    """
+    if len(numbers) > MOST_LISTED:
+        return f"{len(numbers)} {noun}s"
+    *first, last = map(str, sorted(numbers))
+    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
+
+
+def verb(numbers: Iterable[int], singular: str, plural: str) -> str:
+    """Return the form of a verb whose subject is these numbers, in one of the forms above.
+
+    >>> verb([3], "is", "are"), verb([0, 3, 4, 5], "is", "are")
+    ('is', 'are')
+    """
+    return singular if len(set(numbers)) == 1 else plural
 
 
 def steps_text(steps: Iterable[int], most: int | None = MOST_RANGES) -> str:

@@ -67,7 +67,7 @@ def comparative_text(word: str, low: float, high: float | None = None, decimals:
         ends = [multiple_text(ratio) for ratio in (low, high) if ratio is not None]
         return f"{' to '.join(dict.fromkeys(ends))} {EQUATIVES[word]}"
     ends = [f"{100 * (ratio - 1):.{decimals}f}" for ratio in (low, high) if ratio is not None]
-    return f"{' to '.join(ends)} % {word}"
+    return f"{' to '.join(dict.fromkeys(ends))} % {word}"
 
 
 def interval_text(low: float, high: float) -> str:

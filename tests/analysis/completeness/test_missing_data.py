@@ -15,7 +15,7 @@ def test_rank_without_actions_is_left_out_and_reported():
     assert report.diagnostics == (
         Diagnostic(
             "warning",
-            "no forward or backward action of rank 1-2; not in the totals",
+            "no forward or backward action of ranks 1-2; not in the totals",
             count=2,
             code="ranks.no_actions",
         ),

@@ -3,11 +3,11 @@
 import pytest
 
 from stagescope.analysis.prediction.slow_devices import SlowDevice, moving_conditions
-from stagescope.api import OtherSchedule, what_if
+from stagescope.api import OtherSchedule, analyze, what_if
 from stagescope.schedules import order
 from truth.causes import Place, slow_rank
 from truth.engine import simulate
-from truth.plan import Costs, Shape, make_plan
+from truth.plan import MS, Costs, Shape, make_plan
 from truth.spans import timeline_of
 
 MOVES, STAYS = ("interleaved", "zb-v"), ("gpipe", "zb-h1")
@@ -65,3 +65,15 @@ def test_many_devices_are_counted():
     run, other = (order(name, ranks=4, microbatches=8) for name in ("1f1b", "chimera"))
     devices = [SlowDevice(rank, frozenset([rank]), is_certain=True) for rank in range(4)]
     assert moving_conditions(devices, run, other) == ["if what makes 4 ranks slow moves with their stages"]
+
+
+@pytest.mark.parametrize("factor", [1.012, 1.018])
+def test_rank_is_slow_for_predictions_if_it_is_a_finding_of_the_report(factor):
+    """Between the windows is more time than in them: half a percent of the iteration is more than of the window."""
+    costs = Costs(between=400 * MS, noise=0.003)
+    plan = slow_rank(make_plan(Shape(replicas=4, steps=20), costs, 0), Place(1, 1), factor)
+    timeline = timeline_of(simulate(plan))
+    is_found = "rank.slow" in analyze(timeline).findings["code"].to_list()
+    (condition,) = what_if(timeline, OtherSchedule("chimera")).table["condition"]
+    assert is_found == (factor == 1.018)
+    assert ("if what makes rank 5 slow moves with its stage" in condition) == is_found

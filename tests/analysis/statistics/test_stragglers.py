@@ -120,7 +120,9 @@ def test_clock_error_prevents_the_claim_of_a_slow_link():
     times.message_ns[0, 1, :, 2] *= 3
     machines = list("abcdef")
     assert claims(replace(times, machines=machines, errors_ns=dict.fromkeys(machines, 1_000)))
-    assert not claims(replace(times, machines=machines, errors_ns=dict.fromkeys(machines, 1_000_000)))
+    inexact = claims(replace(times, machines=machines, errors_ns=dict.fromkeys(machines, 1_000_000)))
+    # Both ways together do not depend on the clocks.
+    assert [(row["rank"], row["peer"], row["kind"]) for row in inexact] == [(4, 5, None)]
     unknown = find_stragglers(run(replace(times, machines=machines, errors_ns=dict.fromkeys(machines))))
     assert unknown.table.filter(pl.col("subject") == "link").is_empty()
     assert any(one.code == "clock.error_unknown" for one in unknown.diagnostics)

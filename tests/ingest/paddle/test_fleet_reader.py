@@ -143,7 +143,7 @@ def test_ranks_are_numbers_and_a_missing_one_is_an_error(write):
     timeline = read(*(write(rank, one_step(START_MS)) for rank in (10, 2, 0, 1, 3)))
     assert timeline.ranks["rank"].to_list() == [0, 1, 2, 3, 10]
     (error,) = diagnosed(timeline, "error")
-    assert (error.message, error.count) == ("no file of rank 4-9: the highest rank with a file is 10", 6)
+    assert (error.message, error.count) == ("no file of ranks 4-9: the highest rank with a file is 10", 6)
 
 
 def test_an_appended_launch_has_its_own_steps(write):

@@ -9,7 +9,7 @@ import polars as pl
 from stagescope.analysis.bubble import ONLY_PARTS
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.kinds import ACTION_KINDS
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import ranks_text, steps_text, verb
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -82,7 +82,7 @@ def _stepless(counts: StepCounts) -> list[Diagnostic]:
 def _actionless(ranks: set[int]) -> list[Diagnostic]:
     if not ranks:
         return []
-    message = f"no forward or backward action of rank {compact_ranges(ranks)}; not in the totals"
+    message = f"no forward or backward action of {ranks_text(ranks)}; not in the totals"
     return [Diagnostic("warning", message, count=len(ranks), code="ranks.no_actions")]
 
 
@@ -120,6 +120,4 @@ def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame, cut: Collection[int]
 
 
 def _absence(steps: list[int]) -> str:
-    if len(steps) == 1:
-        return f"no forward or backward action in step {compact_ranges(steps)}; not counted in it"
-    return f"no forward or backward action in steps {compact_ranges(steps)}; not counted in them"
+    return f"no forward or backward action in {steps_text(steps)}; not counted in {verb(steps, 'it', 'them')}"

@@ -187,8 +187,8 @@ def _named(sums: _Sums, outside: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_ps(name: str) -> pl.Expr:
-    """Return a column in ns as whole picoseconds: sums of them overflow after 100 days."""
-    return (pl.col(name) * PS_PER_NS).round().cast(pl.Int64)
+    """Return a column in ns as whole picoseconds, of which 64 bits hold 106 days: ranks together are idle longer."""
+    return (pl.col(name) * PS_PER_NS).round().cast(pl.Int128)
 
 
 def _sums_of(part: CausesOfSteps, places: pl.DataFrame) -> _Sums:
@@ -235,7 +235,7 @@ def _later(last: pl.DataFrame, origins: pl.DataFrame, places: pl.DataFrame) -> p
     others = max(places["pipeline"].n_unique() - 1, 1)
     added = _summed_in_ps(origins, ("step", "pipeline", "rank")).join(places, on=["pipeline", "rank"])
     others_ps = pl.col("added_ps").sum().over("step", "place") - pl.col("added_ps")
-    mean_ps = (others_ps / others).round().cast(pl.Int64)
+    mean_ps = (others_ps / others).round().cast(pl.Int128)
     return (
         added.with_columns(later_ps=pl.col("added_ps") - mean_ps)
         .join(last, left_on=["step", "pipeline"], right_on=["step", "culprit_pipeline"])
@@ -339,5 +339,5 @@ def _without_culprit(causes: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         culprit_rank=pl.lit(None, pl.Int32),
         culprit_peer=pl.lit(None, pl.Int32),
         victim_rank="victim_rank",
-        idle_ps=_in_ps("total_ns") - pl.col("idle_ps").fill_null(0),
+        idle_ps=pl.col("total_ns").cast(pl.Int128) * PS_PER_NS - pl.col("idle_ps").fill_null(0),
     )

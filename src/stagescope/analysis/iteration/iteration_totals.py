@@ -45,5 +45,6 @@ def reach_beyond_windows(iterations: pl.DataFrame) -> bool:
 
 
 def _of_part(rows: pl.DataFrame) -> IterationTotals:
-    sums = rows.select(pl.col(SUMMED).sum()).row(0, named=True)
+    # 10,000 ranks are idle for more nanoseconds within two weeks than 64 bits can count.
+    sums = rows.select(pl.col(SUMMED).cast(pl.Int128).sum()).row(0, named=True)
     return IterationTotals(rows.select(BOUNDS), rows.filter("is_last"), sums, reach_beyond_windows(rows))

@@ -9,19 +9,28 @@ which no fix takes away. The data-parallel wait is a consequence of the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from stagescope.analysis.collectives.meetings import MEETINGS
 from stagescope.analysis.finding_sentences import late_place_text
 from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
+from stagescope.analysis.prediction.faster_links import faster_links
 from stagescope.analysis.prediction.layer_layout import Unusual
 from stagescope.analysis.prediction.outside_savings import NOTHING_OUTSIDE, OutsideSaving, save_outside
+from stagescope.analysis.prediction.slow_optimizers import (
+    find_slow_optimizers,
+    lags_without,
+    save_optimizers,
+)
+from stagescope.analysis.prediction.unknown_devices import device_change, factors_as_others, unknown_devices
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
+from stagescope.vocabulary.number_ranges import MOST_LISTED, listed_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.idle.ledger import Ledger
     from stagescope.analysis.iteration.chained_losses import StepChain
+    from stagescope.analysis.prediction.faster_links import SlowLink
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
     from stagescope.analysis.prediction.outside_savings import MeasuredIterations
     from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
@@ -40,16 +50,14 @@ if TYPE_CHECKING:
 MOST_SUBJECTS = 3
 """So many slow ranks, and slow links, are normalized one at a time; all are normalized together as well."""
 
-PEERS = {"rank": "rank {} as fast as its replicas", "machine": "machine {} as fast as the others"}
-
 
 @dataclass(frozen=True)
 class Evidence:
     """What candidates are made of.
 
-    Tables are STRAGGLERS, OUTLIER_ACTIONS, and LATE_RANKS with times per step; `spans` are of steps in the totals.
-    `unrecorded_place` is where most unattributed time is and what it may be, `layers` those of each stage or their
-    total, `is_incomplete` whether ranks may be missing, and `predictions` from predict_other_schedules, if known.
+    Tables are STRAGGLERS, OUTLIER_ACTIONS, MEETINGS, and LATE_RANKS with times per step; `spans` are of steps in the
+    totals. `unrecorded_place` is where most unattributed time is and what it may be, `layers` those of each stage or
+    their total, `is_incomplete` whether ranks may be missing, and `predictions` from predict_other_schedules, if known.
     """
 
     stragglers: pl.DataFrame
@@ -63,6 +71,7 @@ class Evidence:
     is_incomplete: bool = False
     chain: StepChain | None = None
     predictions: SchedulePredictions | None = None
+    meetings: pl.DataFrame = field(default_factory=MEETINGS.empty)
 
     @property
     def unusual(self) -> Unusual:
@@ -76,7 +85,7 @@ class Candidate(NamedTuple):
 
     `outside` is what it saves outside the windows. A bound takes a cause away completely, which can be approached at
     most; the others reach what their peers show to be possible. `cause` is the column without its unit.
-    `removes_outside`: outside of the windows, it removes all of its cause.
+    `removes_outside`: outside of the windows, it removes all of its cause. `is_unknown`: another cause is as likely.
     """
 
     cause: str
@@ -88,6 +97,7 @@ class Candidate(NamedTuple):
     is_bound: bool = False
     condition: str = ""
     removes_outside: bool = False
+    is_unknown: bool = False
 
 
 class Candidates:
@@ -111,6 +121,8 @@ class Candidates:
             *self._late_ranks(),
             *self._unrecorded(),
             *self._after_windows(),
+            *self._slow_optimizers(),
+            *self._unknown_devices(),
         ]
 
     def _slow_ranks(self) -> Iterator[Candidate]:
@@ -121,16 +133,20 @@ class Candidates:
             return
         ranks_of = self.evidence.iterations.members.group_by("pipeline")
         members = {pipeline: frozenset(ranks["rank"]) for (pipeline,), ranks in ranks_of}
-        groups = {frozenset([rank]): PEERS["rank"].format(rank) for rank in list(excess)[:MOST_SUBJECTS]}
+        groups = {
+            frozenset([rank]): f"rank {rank} as fast as its replicas" for rank in list(excess)[:MOST_SUBJECTS]
+        }
         machines = self._claimed("machine")["machine"].to_list()
         of_machine = dict(claimed.select("rank", "machine").iter_rows()) if machines else {}
         for machine in machines[:MOST_SUBJECTS]:
             ranks = frozenset(rank for rank, own in of_machine.items() if own == machine)
-            groups[ranks] = PEERS["machine"].format(machine)
+            groups[ranks] = f"machine {machine} as fast as the others"
         for pipeline, ranks in members.items():
             if len(ranks) > 1 and ranks <= excess.keys():
                 groups[ranks] = f"all ranks of the pipeline of rank {pipeline} as fast as their replicas"
-        groups.setdefault(frozenset(excess), f"{_listed('rank', list(excess))} as fast as their replicas")
+        groups.setdefault(
+            frozenset(excess), f"{listed_numbers('rank', list(excess))} as fast as their replicas"
+        )
         for ranks, change in groups.items():
             yield Candidate("straggler", change, duration_ns=self._at_costs_of_peers(ranks, excess))
 
@@ -156,28 +172,17 @@ class Candidates:
         links = slow.select("rank", "peer", "kind", "excess_fraction").rows()
         ends = list(dict.fromkeys((rank, peer) for rank, peer, *_ in links))
         for rank, peer in ends[:MOST_SUBJECTS]:
-            change = f"the link from rank {rank} to rank {peer} as fast as other links"
-            faster = self._faster_links([link for link in links if link[:2] == (rank, peer)])
+            is_way = any(link[2] is not None for link in links if link[:2] == (rank, peer))
+            ends_text = f"link from rank {rank} to" if is_way else f"links between rank {rank} and"
+            change = f"the {ends_text} rank {peer} as fast as other links"
+            faster = self._faster([link for link in links if link[:2] == (rank, peer)])
             yield Candidate("exposed_communication", change, lag_ns=faster)
         if len(ends) > 1:
             change = f"the {len(ends)} slow links as fast as other links"
-            yield Candidate("exposed_communication", change, lag_ns=self._faster_links(links))
+            yield Candidate("exposed_communication", change, lag_ns=self._faster(links))
 
-    def _faster_links(self, links: Sequence[tuple[int, int, str, float]]) -> Floats:
-        needs, rank = self.actions.needs, self.actions.table["rank"].to_numpy()
-        sender, receiver = rank[needs["needs"].to_numpy()], rank[needs["action"].to_numpy()]
-        direction = needs["direction"].cast(pl.String)
-        basis = self.replay.measured.basis
-        lag_ns = basis.without_reductions(self.replay.lag_ns).astype(np.float64)
-        faster, sends = lag_ns[: needs.height].copy(), basis.plan.sends
-        lasting = np.zeros(needs.height)
-        lasting[sends.need] = sends.lasting_ns
-        for source, target, kind, excess in links:
-            on_link = (sender == source) & (receiver == target) & (direction == kind).to_numpy()
-            faster[on_link & (faster > 0)] /= 1 + excess
-            lasting[on_link] /= 1 + excess
-        gates_ns = lag_ns[needs.height + len(sends.need) :]
-        return basis.reduced(np.concatenate([faster, lasting[sends.need], gates_ns]))
+    def _faster(self, links: Sequence[SlowLink]) -> Floats:
+        return faster_links(self.actions, self.replay.measured.basis, self.replay.lag_ns, links)
 
     def _noisy_ranks(self) -> Iterator[Candidate]:
         """Yield claimed noisy ranks with the spread of their peers."""
@@ -330,6 +335,33 @@ class Candidates:
                 condition="if every replica updates all parameters now",
             )
 
+    def _unknown_devices(self) -> Iterator[Candidate]:
+        """Yield the ranks whose stages take longer at the costs of others, if no replica runs these stages."""
+        ranks = unknown_devices(self.evidence.stragglers)
+        if ranks:
+            change, why = device_change(ranks)
+            faster = factors_as_others(self.classes.table, ranks)[self.classes.of_action]
+            known = Candidate("stage_imbalance", change, self.replay.duration_ns * faster, condition=why)
+            yield known._replace(is_bound=True, is_unknown=True)
+
+    def _slow_optimizers(self) -> Iterator[Candidate]:
+        """Yield the optimizer steps of ranks that take longer than those of their peers."""
+        known = self.evidence
+        slow = find_slow_optimizers(known.spans, self.actions.table, known.meetings)
+        if slow is None:
+            return
+        ranks = self.actions.table["rank"]
+        part = ranks.replace_strict(slow.part_of_rank, default=0.0, return_dtype=pl.Float64).to_numpy()
+        yield Candidate(
+            "optimizer",
+            slow.change,
+            delay_ns=self._without(part * self.delays.optimizer_ns),
+            lag_ns=lags_without(self.replay.measured.basis, self.replay.measured.lag_ns, part),
+            outside=save_optimizers(known.iterations, self.replay.measured.groups.steps, slow, known.spans),
+            is_bound=not slow.has_peers,
+            condition="" if slow.has_peers else "if no more parameters are updated there",
+        )
+
     def _claimed(self, subject: str, *conditions: pl.Expr) -> pl.DataFrame:
         """Return the claims about a kind of subject that meet the conditions, the costliest first."""
         return self.evidence.stragglers.filter("is_claimed", pl.col("subject") == subject, *conditions)
@@ -352,20 +384,8 @@ class Candidates:
         spans = self.evidence.spans.filter(~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS]))
         named = name_activities(spans).filter(pl.col("activity") == LOADING)
         ranks = named["rank"].unique().sort().to_list()
-        return f"data of {_listed('rank', ranks)}" if 0 < len(ranks) <= MOST_SUBJECTS else "data"
+        return f"data of {listed_numbers('rank', ranks)}" if 0 < len(ranks) <= MOST_LISTED else "data"
 
     def _outside(self, cause: str, fraction: float = 1.0) -> OutsideSaving:
         """Return what a change saves outside the windows if it removes that fraction of a cause."""
         return save_outside(self.evidence.iterations, self.replay.measured.groups.steps, cause, fraction)
-
-
-def _listed(noun: str, numbers: Sequence[int]) -> str:
-    """Return a noun with its numbers, or how many there are if there are many.
-
-    >>> _listed("rank", [3]), _listed("rank", [5, 1]), _listed("rank", [1, 2, 3, 4])
-    ('rank 3', 'ranks 1 and 5', '4 ranks')
-    """
-    if len(numbers) > MOST_SUBJECTS:
-        return f"{len(numbers)} {noun}s"
-    *first, last = map(str, sorted(numbers))
-    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"

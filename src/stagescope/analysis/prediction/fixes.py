@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.iteration.activities import OPTIMIZER
 from stagescope.analysis.prediction.fix_candidates import Candidates
 from stagescope.analysis.prediction.iteration_replay import prepare_iteration_replay
 
@@ -30,7 +31,7 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
     """Return columns of IMPROVEMENTS for every fix, best first.
 
     A bound, which takes a cause away completely, ranges from no gain to that. It is placed by what it gains beyond the
-    fixes of the same cause that can be attained.
+    fixes of the same cause that can be attained, and after all others if its cause is not known.
     """
     replay = prepare_iteration_replay(measured, evidence.chain)
     measured_ns = replay.mean_end_ns(replay.duration_ns, replay.delay_ns, replay.lag_ns)
@@ -44,7 +45,7 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
     def beyond_ns(one: tuple[Candidate, float]) -> float:
         return one[1] - (attained.get(one[0].cause, 0.0) if one[0].is_bound else 0.0)
 
-    found.sort(key=beyond_ns, reverse=True)
+    found.sort(key=lambda one: (not one[0].is_unknown, beyond_ns(one)), reverse=True)
     step_ns = evidence.iterations.mean_ns or measured_ns
     return pl.DataFrame([_row(each, gain_ns, step_ns) for each, gain_ns in found])
 
@@ -69,6 +70,9 @@ def _chained_gains_ns(
         outside_ns = each.outside.total_ns
         is_partial = outside_ns and not each.removes_outside
         gain_ns = outside_ns if is_partial else before_ns - _chained_ns(replay, each)
+        if is_partial and each.cause == OPTIMIZER:  # no more than without any optimizer step
+            without_ns = replay.chained_ns(*_costs(replay, each), OPTIMIZER) or 0.0
+            gain_ns = min(gain_ns, before_ns - without_ns)
         found.append((each, gain_ns))
     return found
 

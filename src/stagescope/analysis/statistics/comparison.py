@@ -44,7 +44,7 @@ from stagescope.analysis.statistics.run_series import (
     with_whole_backwards,
 )
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import compact_ranges, steps_text, verb
 
 if TYPE_CHECKING:
     from stagescope.analysis.report import Report
@@ -108,7 +108,8 @@ def compare_totals(before: Timeline, after: Timeline, skipped: Skipped | None = 
         report = build_report(timeline, skipped)
         left_out = report.steps.filter(~pl.col("in_totals"))["step"].to_list()
         if left_out:
-            message = f"{name} run: step {compact_ranges(left_out)} is not in the totals; left out"
+            be = verb(left_out, "is", "are")
+            message = f"{name} run: {steps_text(left_out)} {be} not in the totals; left out"
             diagnostics.append(Diagnostic("info", message, code="comparison.excluded_steps"))
         runs.append(_gather(report, list(report.bubble.steps)))
     found = _compare(runs[0], runs[1], DEFAULT_LEAST)

@@ -31,7 +31,11 @@ STRAGGLERS = Table(
         Column("machine", pl.String, "", "Its machine.", nullable=True),
         Column("stage", pl.Int32, "", "Stage; of a rank, the stage that adds most.", nullable=True),
         Column(
-            "kind", pl.String, "", "Kind of action that adds most; of a link, its direction.", nullable=True
+            "kind",
+            pl.String,
+            "",
+            "Kind of action that adds most; of a link, its direction; of both ways together, null.",
+            nullable=True,
         ),
         Column("peer", pl.Int32, "", "The receiver of a link.", nullable=True),
         Column(

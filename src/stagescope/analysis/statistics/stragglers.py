@@ -151,6 +151,7 @@ def compare_subjects(
     if samples.sampling.count < FEWEST_SAMPLES:
         rows = rows.clear()
     rows = _without_disturbed(rows.with_columns(is_claimed=_certain(rows, limits)))
+    rows = _without_named_ways(rows)
     changing = _changing(every, samples, limits)
     rows = _with_changing(rows, changing.filter("has_peers")["rank"], limits)
     rows = rows.with_columns(pl.col("is_claimed") & (pl.col("extra_ns_per_step") >= limits.least_cost_ns))
@@ -322,6 +323,17 @@ def _rows(facts: pl.DataFrame, estimates: Estimates, fast: Floats, least_fractio
         p_value=pl.Series(estimates.p_above(np.log1p(least_fraction))),
     )
     return rows.filter(pl.Series((estimates.degrees > 0) & np.isfinite(estimates.value), dtype=pl.Boolean))
+
+
+def _without_named_ways(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows without claims about both ways between two ranks if one of them is claimed to be slow."""
+    first, second = pl.min_horizontal("rank", "peer"), pl.max_horizontal("rank", "peer")
+    both = rows.with_columns(ends=pl.struct(first=first, second=second))
+    is_link = pl.col("subject") == SUBJECTS[3]
+    is_way = is_link & pl.col("kind").is_not_null()
+    named = both.filter(is_way & pl.col("is_claimed"))["ends"]
+    is_double = is_link & pl.col("kind").is_null() & pl.col("ends").is_in(named.implode())
+    return both.with_columns(pl.col("is_claimed") & ~is_double.fill_null(value=False)).drop("ends")
 
 
 def _without_disturbed(rows: pl.DataFrame) -> pl.DataFrame:

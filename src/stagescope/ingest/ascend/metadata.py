@@ -20,7 +20,7 @@ from stagescope.ingest.layout import Layout, coordinates
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.errors import StagescopeError
 from stagescope.vocabulary.limits import limit
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import ranks_text
 from stagescope.vocabulary.parallel import DEFAULT_ORDER
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _majority(declared: Mapping[int, Any], what: str, notes: list[Diagnostic]) -
     value = counts.most_common(1)[0][0]
     others = [rank for rank, other in declared.items() if other is not None and other != value]
     if others:
-        text = f"the {what} declared by rank {compact_ranges(others)} differs from that of most ranks and is ignored"
+        text = f"the {what} declared by {ranks_text(others)} differs from that of most ranks and is ignored"
         notes.append(
             Diagnostic("warning", text, rank=others[0], count=len(others), code="metadata.contradictory")
         )

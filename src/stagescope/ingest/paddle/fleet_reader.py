@@ -29,7 +29,7 @@ from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.tables import KindType, LaneType
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.number_ranges import compact_ranges
+from stagescope.vocabulary.number_ranges import compact_ranges, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -256,7 +256,7 @@ def _clocks(machines: Mapping[int, str | None]) -> pl.DataFrame:
 def _missing(files: Sequence[RankFile]) -> Iterator[Diagnostic]:
     missing = set(range(files[-1].rank)) - {file.rank for file in files}
     if missing:
-        text = f"no file of rank {compact_ranges(missing)}: the highest rank with a file is {files[-1].rank}"
+        text = f"no file of {ranks_text(missing)}: the highest rank with a file is {files[-1].rank}"
         yield Diagnostic("error", text, count=len(missing), code="rank.missing")
 
 

@@ -14,6 +14,7 @@ from stagescope.ingest.stored_run.reader import (
     read_part,
     read_small_tables,
     read_stored_run,
+    stored_state,
 )
 from stagescope.ingest.stored_run.results import is_intact, load_result, read_results
 
@@ -34,4 +35,5 @@ __all__ = [
     "read_results",
     "read_small_tables",
     "read_stored_run",
+    "stored_state",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache, partial
 from hashlib import blake2b
@@ -91,7 +92,7 @@ def read_stored_run(directory: Path, steps: StepRange | None = None) -> StoredRu
     )
     check_limits([timeline])
     selected = select_steps(timeline, steps)
-    require_step_sizes(selected)
+    require_step_sizes(selected, directory)
     return StoredRun(selected, manifest)
 
 
@@ -130,6 +131,16 @@ def is_as_stored(directory: Path, manifest: Manifest) -> bool:
     """Return whether all files of a stored run have the sizes that they had, and no source has changed since."""
     sizes = (size_of(directory / part.path) == part.size_bytes for part in manifest.parts)
     return all(sizes) and not _changed_sources(directory, manifest)
+
+
+def stored_state(directory: Path, manifest: Manifest) -> str:
+    """Return a text that is the same while is_as_stored is, and changes with every further change of files."""
+    sizes = {part.path: size_of(directory / part.path) for part in manifest.parts}
+    damaged = [
+        (part.path, sizes[part.path]) for part in manifest.parts if sizes[part.path] != part.size_bytes
+    ]
+    changed = [(source.path, _now(source)) for source in manifest.sources if _has_changed(source)]
+    return json.dumps([damaged, changed])
 
 
 def _table(whole: Callable[[], Timeline], name: str) -> pl.DataFrame:
@@ -264,11 +275,16 @@ def _changed_sources(directory: Path, manifest: Manifest) -> list[Diagnostic]:
 
 
 def _has_changed(source: Source) -> bool:
+    return _now(source) not in (None, (source.size_bytes, source.modified_ns))
+
+
+def _now(source: Source) -> tuple[int, int] | None:
+    """Return the size and the time of the last change of a source, None if it is gone."""
     try:
         now = Path(source.path).stat()
     except (OSError, ValueError):
-        return False
-    return (now.st_size, now.st_mtime_ns) != (source.size_bytes, source.modified_ns)
+        return None
+    return now.st_size, now.st_mtime_ns
 
 
 def _read(paths: Sequence[Path], options: ReadOptions) -> Timeline:

@@ -55,10 +55,11 @@ def fingerprint_files(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def content_key(files: Iterable[Path], parameters: str) -> str:
+def content_key(files: Iterable[Path], parameters: str, further: str = "") -> str:
     """Return the name for the levels of some files; `parameters` is everything else that they depend on.
 
-    The first half identifies the files, the second their contents: path, size, mtime, first and last bytes.
+    The first half identifies the files, the second their contents: path, size, mtime, first and last bytes. `further`
+    is the state of other files, which belongs to the contents.
     """
     place, content = hashlib.sha256(parameters.encode()), hashlib.sha256(parameters.encode())
     for path in files:
@@ -68,6 +69,7 @@ def content_key(files: Iterable[Path], parameters: str) -> str:
             f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}\0".encode(errors="surrogatepass")
         )
         content.update(_edges(path, state.st_size))
+    content.update(further.encode(errors="surrogatepass"))
     return f"{place.hexdigest()[:DIGITS]}-{content.hexdigest()[:DIGITS]}"
 
 

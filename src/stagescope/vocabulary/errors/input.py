@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+STORE_AGAIN = "run the same `stagescope store` command again: it goes on where it stopped"
+"""After storing was interrupted."""
+
 
 class InputError(StagescopeError):
     """An input file cannot be read or used."""
@@ -58,7 +61,7 @@ class InputError(StagescopeError):
         """Return the error for a stored run without a manifest."""
         return cls(
             f"{path} is being stored, or storing it was interrupted",
-            "run the same `stagescope store` command again: it goes on where it stopped",
+            STORE_AGAIN,
         )
 
     @classmethod
