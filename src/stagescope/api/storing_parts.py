@@ -39,6 +39,7 @@ from stagescope.exporters.stored_run.partition_files import unwritten, write_par
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
+from stagescope.ingest.recording.shown_spans import Shown
 from stagescope.ingest.recording.survey import (
     Files,
     Survey,
@@ -46,7 +47,9 @@ from stagescope.ingest.recording.survey import (
     batches,
     copies_in,
     decide_surveyed,
+    needed_again,
     survey,
+    with_facts_of_spans,
 )
 from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.model import SPANS
@@ -164,7 +167,13 @@ def survey_run(
         without = [Files(files[place].paths, copies.intersection(files[place].paths)) for place in again]
         for place, found in zip(again, how.executor.map(survey, without), strict=True):
             surveys[place] = found
-    return decide_surveyed(surveys, (copies, notes), options), sources
+    surveyed = decide_surveyed(surveys, (copies, notes), options)
+    shown = Shown()
+    while (again := needed_again(surveyed, shown)) is not None:
+        shown = again
+        once_more = [Files(each.paths, copies.intersection(each.paths), shown) for each in files]
+        surveyed = with_facts_of_spans(surveyed, list(how.executor.map(survey, once_more)))
+    return surveyed, sources
 
 
 def store_parts(
