@@ -32,6 +32,7 @@ from stagescope.api.run_parts import (
     of_clocks,
     store_part,
 )
+from stagescope.api.settling import settled_run
 from stagescope.clocks import MAX_PPM, ClockReport
 from stagescope.clocks import report_json as clock_json
 from stagescope.execution import for_large_items
@@ -58,7 +59,7 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.model.stored_run import PARTITIONED, Source
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.limits import require, require_if_stated
 
 if TYPE_CHECKING:
@@ -189,8 +190,13 @@ def store_parts(
     """
     begin, manifest = to
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
-    require_memory_for(spans_together(run.parts, how.spans_of_slice))
+    if surveyed.is_settled:
+        require_memory_for(spans_together(run.parts, how.spans_of_slice))
     with begin() as store:
+        if not surveyed.is_settled:
+            settled = settled_run(surveyed, how.executor, store.directory.absolute())
+            run = divide_run(settled, inputs.diagnostics, options, how.spans_of_part)
+            require_memory_for(spans_together(run.parts, how.spans_of_slice))
         return _stored(store, manifest, run, (inputs, how))
 
 
@@ -317,10 +323,11 @@ def _pipelines(observations: Sequence[Observation], run: DividedRun) -> pl.DataF
     acted = pl.concat([each.acted for each in observations])
     rows = pl.concat(
         [
-            edges.with_columns(kind=pl.lit(SENDS[0])),
+            edges.with_columns(pl.col("kind").cast(pl.String)),
             pl.DataFrame(
                 {"rank": acted, "kind": ACTION_KINDS[0]}, schema={"rank": pl.Int32, "kind": pl.String}
             ),
+            *(each.first_actions.with_columns(pl.col("kind").cast(pl.String)) for each in observations),
         ],
         how="diagonal",
     )

@@ -13,12 +13,12 @@ import pytest
 from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from recordings import encode
-from stagescope.api import read, run_division, store, storing_parts
+from stagescope.api import read, store, storing_parts
 from stagescope.ingest.recording.columns import SPAN_DTYPE
 from stagescope.ingest.recording.frames import ANCHOR_DTYPE
-from stagescope.model import TABLES
 from stagescope.record import format as fmt
 from stagescope.vocabulary.kinds import BY_NAME, STEP_CODE
+from stored_parts import assert_as_read, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,30 +138,6 @@ def state_some_stages(recordings: Path) -> None:
 
 
 WAYS = [restart, fork, use_two_pipelines, state_some_stages]
-
-
-def stored(recordings: Path, out: Path, monkeypatch, sizes: tuple[int, int]) -> tuple[int, Any]:
-    """Store recordings with parts and slices of these sizes; return how many there are, and what was stored."""
-    parts = []
-    divide = run_division.sliced_parts
-
-    def counted(*arguments):
-        divided = divide(*arguments)
-        parts.extend(divided)
-        return divided
-
-    monkeypatch.setattr(storing_parts, "SPANS_OF_PART", sizes[0])
-    monkeypatch.setattr(storing_parts, "SPANS_OF_SLICE", sizes[1])
-    monkeypatch.setattr(storing_parts, "sliced_parts", counted)
-    found = store(recordings, out=out)
-    return len(parts), found
-
-
-def assert_as_read(recordings: Path, stored_run: Path) -> None:
-    timeline, again = read(recordings), read(stored_run)
-    for table in TABLES:
-        assert getattr(again, table.name).equals(getattr(timeline, table.name)), table.name
-    assert again.alignment == timeline.alignment
 
 
 @pytest.mark.parametrize("sizes", [(1, 10**9), (10**9, 100)], ids=["parts", "slices"])

@@ -39,11 +39,13 @@ from stagescope.ingest.usable_files import outcome_of, usable
 from stagescope.model import SPANS
 from stagescope.model.group_kinds import find_group_kinds
 from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stagescope.ingest.reader import ReadOptions
+    from stagescope.ingest.recording.amendments import Amendments
     from stagescope.ingest.recording.facts import Facts
     from stagescope.ingest.recording.frames import Contents
     from stagescope.ingest.recording.process import Process
@@ -56,11 +58,15 @@ Outcome: TypeAlias = "Part | InputError | TableError | Path"
 
 
 class Files(NamedTuple):
-    """Files that are read together, those of them that are copies of others, and what of them is shown."""
+    """Files that are read together, those of them that are copies of others, and what of them is shown.
+
+    `amendments` are what was found about the spans of a recording since it was surveyed.
+    """
 
     paths: tuple[Path, ...]
     copies: frozenset[Path] = frozenset()
     shown: Shown = Shown()
+    amendments: Amendments | None = None
 
     @property
     def name(self) -> str:
@@ -104,7 +110,14 @@ class Surveyed(NamedTuple):
     @property
     def whole(self) -> str | None:
         """Why the run cannot be divided into parts that are read one after the other; None if it can be."""
-        return self.reason_of_files or _reason_of_spans(self.decisions)
+        return self.reason_of_files or _reason_of_spans(self)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every span states its step, and every transfer its action, as far as they can be known."""
+        facts = [process.facts for process in self.decisions.processes]
+        has_steps = any(each.has_steps for each in facts) or not any(each.actions for each in facts)
+        return has_steps and not any(each.has_plain_transfers for each in facts)
 
 
 def batches(paths: Iterable[Path], count: int) -> Iterator[Files]:
@@ -264,14 +277,19 @@ def contents_of(process: Process, files: Files, most_spans: int | None = None) -
     again = contents_by_source(parts).get(process.source)
     if again is None or again.span_count != process.facts.spans:
         raise errors.changed_meanwhile(process.source)
-    return again
+    if files.amendments is None:
+        return again
+    return again.with_amendments(files.amendments.amended, again.span_count - files.amendments.dropped)
 
 
 def timeline_of_part(decisions: Decisions, contents: Iterable[Contents]) -> Timeline:
-    """Return the Timeline of some recordings of a run that was surveyed, with their spans and without its notes."""
+    """Return the Timeline of some recordings of a run that was surveyed, with their spans and without its notes.
+
+    What is found from the spans of several recordings is among the amendments of their contents.
+    """
     read = zip(decisions.processes, contents, strict=True)
     processes = tuple(replace(process, contents=own, notes=()) for process, own in read)
-    return timeline_of_decisions(replace(decisions, processes=processes))
+    return timeline_of_decisions(replace(decisions, processes=processes), is_settled=True)
 
 
 def _files_of(survey: Survey, copies: frozenset[Path]) -> Iterator[tuple[Path, ...]]:
@@ -293,12 +311,15 @@ def _reason_of_files(parts: Sequence[Part], gone: Sequence[Path]) -> str | None:
     return "files of its recordings were renamed" if len(identities) != len(stems) else None
 
 
-def _reason_of_spans(decisions: Decisions) -> str | None:
+def _reason_of_spans(surveyed: Surveyed) -> str | None:
     """Return why the spans of a run have to be in memory together; None if they need not."""
-    facts = [process.facts for process in decisions.processes]
-    if any(each.has_plain_transfers for each in facts):
-        return "it is a hand-written pipeline"
-    return None if any(each.has_steps for each in facts) else "nothing states its steps"
+    if surveyed.is_settled or any(process.facts.has_steps for process in surveyed.decisions.processes):
+        return None
+    if surveyed.decisions.label is not None:
+        return "nothing states the steps of its pipelines"
+    is_open = pl.col("stage").is_null() & pl.col("kind").is_in(ACTION_KINDS)
+    depends = surveyed.evidence.filter(is_open | (pl.col("chunk") > 0))
+    return None if depends.is_empty() else "nothing states its steps and stages"
 
 
 def _light_outcome(outcome: Outcome) -> Outcome:
