@@ -191,13 +191,24 @@ def store_parts(
     begin, manifest = to
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
     if surveyed.is_settled:
-        require_memory_for(spans_together(run.parts, how.spans_of_slice))
+        _require_memory(run.parts, how)
     with begin() as store:
         if not surveyed.is_settled:
             settled = settled_run(surveyed, how.executor, store.directory.absolute())
             run = divide_run(settled, inputs.diagnostics, options, how.spans_of_part)
-            require_memory_for(spans_together(run.parts, how.spans_of_slice))
+            _require_memory(run.parts, how)
         return _stored(store, manifest, run, (inputs, how))
+
+
+def _require_memory(parts: Sequence[RunPart], how: StoreOptions) -> None:
+    """Raise InputError if the spans of one of these parts, or of a slice of it, need more memory than there is."""
+    ways: dict[bool, list[RunPart]] = {True: [], False: []}
+    for part in parts:
+        ways[any(len(process.facts.steps) for process in part.decisions.processes)].append(part)
+    for has_steps, own in ways.items():
+        if own:
+            refused = InputError.more_than_memory if has_steps else InputError.indivisible_without_steps
+            require_memory_for(spans_together(own, how.spans_of_slice), refused)
 
 
 def _stored(

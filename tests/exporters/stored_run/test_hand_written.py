@@ -16,6 +16,7 @@ from stagescope.api import part_slices, read, settling, store, storing_parts
 from stagescope.exporters.stored_run import write_stored_run
 from stagescope.ingest.recording import long_spans, survey
 from stagescope.ingest.recording.columns import SPAN_DTYPE
+from stagescope.ingest.recording.frames import ANCHOR_DTYPE, RAW_ANCHOR_DTYPE
 from stagescope.model import SPANS
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.model.validate import conform
@@ -240,3 +241,21 @@ def test_loading_of_data_at_the_begin_of_a_forward_counts_the_same(monkeypatch, 
     assert_as_read(recordings, found.path)
     moved = read(found.path).spans.filter(pl.col("kind") == "forward", pl.col("microbatch") == 1)
     assert (moved["end_ns"] - moved["start_ns"]).max() < (firsts["end_ns"] - firsts["start_ns"]).min()
+
+
+def test_a_clock_that_was_slewed_is_converted_the_same(monkeypatch, tmp_path):
+    recordings = record("plain, without steps", tmp_path)
+    for path in sorted(recordings.iterdir())[:2]:
+        frames = [(frame.type, bytes(frame.payload)) for frame in fmt.scan_frames(path.read_bytes())]
+        anchors = np.frombuffer(
+            b"".join(payload for kind, payload in frames if kind == fmt.CLOCK), ANCHOR_DTYPE
+        )
+        own_ns = anchors["monotonic_ns"]
+        middle_ns = (own_ns[0] + own_ns[-1]) // 2
+        raw = np.zeros(len(own_ns), RAW_ANCHOR_DTYPE)
+        raw["monotonic_ns"], raw["width_ns"] = own_ns, 100
+        raw["raw_ns"] = own_ns - np.where(own_ns > middle_ns, (own_ns - middle_ns) // 2_000, 0)
+        path.write_bytes(encode([frames[0], (fmt.RAW_CLOCK, raw.tobytes()), *frames[1:]]))
+    _, found = stored(recordings, tmp_path / "run", monkeypatch, (10**9, 100))
+    assert_as_read(recordings, found.path)
+    assert "clock.slewed" in set(found.diagnostics["code"])
