@@ -28,7 +28,7 @@ from stagescope.ingest.recording.marked_steps import (
     with_shifted_microbatches,
     with_steps,
 )
-from stagescope.ingest.recording.marked_transfers import note_unmarked, placement_notes
+from stagescope.ingest.recording.marked_transfers import RECEIVE, SEND, note_unmarked, placement_notes
 from stagescope.ingest.recording.reader import SPANS_IN_MEMORY
 from stagescope.ingest.recording.settled_spans import (
     OF_PLACED,
@@ -41,6 +41,7 @@ from stagescope.ingest.recording.settled_spans import (
     with_merged_marks,
 )
 from stagescope.ingest.recording.survey import contents_of
+from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
     from stagescope.ingest.recording.slews import Slew
     from stagescope.ingest.recording.survey import Files, Surveyed
     from stagescope.model.diagnostics import Diagnostic
+
+
+FOR_STEPS = ("record", "rank", "kind", "lane", "step", "stage", "microbatch", "start_ns", "end_ns")
+FOR_PLACES = (*FOR_STEPS, "peer", "pair", "name", "wait_start_ns")
 
 
 class Unsettled(NamedTuple):
@@ -69,10 +74,14 @@ class Unsettled(NamedTuple):
 
 
 class Settling(NamedTuple):
-    """The file with the spans of a recording that matter, what they show, and what is known to change so far."""
+    """The file with the spans of a recording that matter, what they show, and what is known to change so far.
+
+    `steps` is a file with their steps, None if they state them.
+    """
 
     name: str
     spans: Path
+    steps: Path | None
     shows: RankShows
     amendments: Amendments
 
@@ -86,12 +95,11 @@ class Unstepped(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The files with the spans of a recording, which have steps now, with the steps of records, and with their starts.
+    """The files with the steps of the spans of a recording, and with their starts.
 
     `firsts` are those of first_microbatches.
     """
 
-    spans: Path
     changes: Path
     begun: Path
     steps: tuple[int, ...]
@@ -99,11 +107,11 @@ class Stepped(NamedTuple):
 
 
 class Unplaced(NamedTuple):
-    """Two ranks that exchange messages: their files of spans, and the file with the first micro-batch of each step."""
+    """Two ranks that exchange messages, their files, and the file with the first micro-batch of each step."""
 
     name: str
     ranks: tuple[int, int]
-    spans: tuple[Path, Path]
+    files: tuple[Settling, Settling]
     firsts: Path | None
 
 
@@ -181,9 +189,8 @@ def _keep_relevant(item: Unsettled) -> Settling:
     shows = shows._replace(steps=what_rank_shows(spans).steps)
     write_table(spans, place.with_suffix(".spans"))
     dropped = int(merged[DROPPED].sum())
-    return Settling(
-        item.name, place.with_suffix(".spans"), shows, Amendments(changes, slew=item.slew, dropped=dropped)
-    )
+    amendments = Amendments(changes, slew=item.slew, dropped=dropped)
+    return Settling(item.name, place.with_suffix(".spans"), None, shows, amendments)
 
 
 def _with_steps(
@@ -213,23 +220,27 @@ def _with_steps(
         changed = replace(
             known, changes=(*known.changes, own.changes), begun=own.begun, firsts=of_microbatches
         )
-        again.append(each._replace(spans=own.spans, amendments=changed))
+        again.append(each._replace(steps=own.changes, amendments=changed))
     every = {step for each in stepped for step in each.steps}
     return again, [each.steps for each in stepped], [note_of_steps(len(every))]
 
 
 def _is_out_of_order(item: Unstepped) -> bool:
-    return is_out_of_order(read_table(item.spans), item.way)
+    return is_out_of_order(_columns(item.spans, FOR_STEPS), item.way)
+
+
+def _columns(path: Path, names: Sequence[str]) -> pl.DataFrame:
+    """Return some columns of a table, which take a third of the memory of all."""
+    return pl.scan_ipc(path).select(names).collect()
 
 
 def _find_steps(item: Unstepped) -> Stepped:
-    known, begun = with_steps(read_table(item.spans), item.way)
-    spans, changes, begins = (item.spans.with_suffix(f".{name}") for name in ("stepped", "steps", "begun"))
-    write_table(known, spans)
-    write_table(known.select("record", pl.col("step").fill_null(-1)).sort("record"), changes)
+    known, begun = with_steps(_columns(item.spans, FOR_STEPS), item.way)
+    changes, begins = (item.spans.with_suffix(f".{name}") for name in ("steps", "begun"))
+    write_table(known.select("record", pl.col("step").fill_null(NONE)), changes)
     write_table(begun.select("step", "start_ns"), begins)
     steps = tuple(begun["step"].unique().sort().to_list())
-    return Stepped(spans, changes, begins, steps, first_microbatches(known))
+    return Stepped(changes, begins, steps, first_microbatches(known))
 
 
 def _with_transfers(
@@ -274,7 +285,7 @@ def _unplaced(found: dict[int, Settling]) -> Iterable[Unplaced]:
         Unplaced(
             f"the messages of ranks {one} and {other}",
             (one, other),
-            (found[one].spans, found[other].spans),
+            (found[one], found[other]),
             found[one].amendments.firsts,
         )
         for one, other in sorted(pairs)
@@ -283,18 +294,32 @@ def _unplaced(found: dict[int, Settling]) -> Iterable[Unplaced]:
 
 def _place(item: Unplaced) -> Placed:
     """Find the actions of the transfers between two ranks, and write them into a file for each."""
+    directions = (item.ranks, item.ranks[::-1])
+    found = [place_between(_needed(item, source, target)) for source, target in directions]
     one, other = item.ranks
-    spans = pl.concat(
-        read_table(path).filter(needed_to_place(peer))
-        for path, peer in zip(item.spans, (other, one), strict=True)
-    )
-    if item.firsts is not None:
-        spans = with_shifted_microbatches(spans, read_table(item.firsts))
-    placed = place_between(spans)
     files = []
-    for rank, path in zip(item.ranks, item.spans, strict=True):
-        own = placed.ends.filter(pl.col("rank") == rank).select(OF_PLACED)
+    for rank, each in zip(item.ranks, item.files, strict=True):
+        own = pl.concat(placed.ends.filter(pl.col("rank") == rank) for placed in found).select(OF_PLACED)
         if own.height:
-            files.append((rank, path.with_suffix(f".placed-{one}-{other}")))
-            write_table(own.with_columns(pair=pl.lit(-1, pl.Int32), name=pl.lit(0, pl.UInt32)), files[-1][1])
-    return Placed(tuple(files), placed.peers, placed.ends.height, placed.inside)
+            files.append((rank, each.spans.with_suffix(f".placed-{one}-{other}")))
+            changed = own.sort("record").with_columns(pair=pl.lit(NONE, pl.Int32), name=pl.lit(0, pl.UInt32))
+            write_table(changed, files[-1][1])
+    peers = tuple({pair for placed in found for pair in placed.peers})
+    rows, inside = (
+        sum(counts) for counts in zip(*((each.ends.height, each.inside) for each in found), strict=True)
+    )
+    return Placed(tuple(files), peers, rows, inside)
+
+
+def _needed(item: Unplaced, source: int, target: int) -> pl.DataFrame:
+    """Return the spans of two ranks that are needed to place the messages from one to the other."""
+    found = []
+    for rank, each in zip(item.ranks, item.files, strict=True):
+        spans = _columns(each.spans, FOR_PLACES)
+        if each.steps is not None:
+            steps = _columns(each.steps, ["step"])["step"]
+            spans = spans.with_columns(step=pl.when(steps != NONE).then(steps))
+        needed = needed_to_place(SEND, target) if rank == source else needed_to_place(RECEIVE, source)
+        found.append(spans.filter(needed))
+    together = pl.concat(found)
+    return together if item.firsts is None else with_shifted_microbatches(together, read_table(item.firsts))

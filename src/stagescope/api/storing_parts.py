@@ -170,8 +170,8 @@ def survey_run(
             surveys[place] = found
     surveyed = decide_surveyed(surveys, (copies, notes), options)
     shown = Shown()
-    while (again := needed_again(surveyed, shown)) is not None:
-        shown = again
+    while (wanted := needed_again(surveyed, shown)) is not None:
+        shown = wanted
         once_more = [Files(each.paths, copies.intersection(each.paths), shown) for each in files]
         surveyed = with_facts_of_spans(surveyed, list(how.executor.map(survey, once_more)))
     return surveyed, sources

@@ -48,7 +48,7 @@ def placed_messages(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the messages that both ends recorded, with the columns of their edge, null if it is unknown.
 
     `rows` has the column row. Where a message belongs depends on the two ranks that exchange it alone: it is enough if
-    these are the spans of two ranks, with the plain transfers between them and all of their actions.
+    these are the spans of two ranks, with the plain transfers from one to the other and all of their actions.
     """
     messages = _messages(rows)
     return _assign(messages, _edges(rows, messages))

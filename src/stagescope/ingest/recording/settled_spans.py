@@ -121,13 +121,13 @@ def what_rank_shows(spans: pl.DataFrame) -> RankShows:
     )
 
 
-def needed_to_place(peer: int) -> pl.Expr:
-    """Return which spans of a rank are needed to place its transfers with another one."""
-    return pl.col("kind").is_in(EXCHANGING_KINDS) | (IS_PLAIN & (pl.col("peer") == peer))
+def needed_to_place(kind: str, peer: int) -> pl.Expr:
+    """Return which spans of a rank are needed to place its sends to another one, or its receives from it."""
+    return pl.col("kind").is_in(EXCHANGING_KINDS) | ((pl.col("kind") == kind) & (pl.col("peer") == peer))
 
 
 def place_between(spans: pl.DataFrame) -> PlacedPair:
-    """Return which actions the transfers between two ranks belong to; `spans` are those that are needed of both."""
+    """Return which actions the transfers from one rank to another belong to; `spans` are those needed of both."""
     placed = placed_messages(spans.rename({"record": "row"}))
     ends = placed_ends(placed).rename({"row": "record"}).unique(["rank", "record"], keep="first")
     codes = {kind: BY_NAME[kind].code for kind in (*SENDS, *RECEIVES)}
