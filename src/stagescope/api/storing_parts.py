@@ -190,7 +190,7 @@ def store_parts(
     """
     begin, manifest = to
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
-    if surveyed.is_settled:
+    if surveyed.has_known_steps:
         _require_memory(run.parts, how)
     with begin() as store:
         if not surveyed.is_settled:

@@ -14,6 +14,7 @@ from recorded_runs import small_frames, write_recordings
 from recordings import encode
 from stagescope.api import part_slices, read, settling, store, storing_parts
 from stagescope.exporters.stored_run import write_stored_run
+from stagescope.ingest import memory_need
 from stagescope.ingest.recording import long_spans, survey
 from stagescope.ingest.recording.columns import SPAN_DTYPE
 from stagescope.ingest.recording.frames import ANCHOR_DTYPE, RAW_ANCHOR_DTYPE
@@ -22,6 +23,7 @@ from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.model.validate import conform
 from stagescope.record import format as fmt
 from stagescope.record.frameworks.host_activities import DATA_LOADING
+from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import BY_NAME, PLAIN_TRANSFERS, RECEIVES, SENDS
 from stored_parts import assert_as_read, stored
 
@@ -259,3 +261,23 @@ def test_a_clock_that_was_slewed_is_converted_the_same(monkeypatch, tmp_path):
     _, found = stored(recordings, tmp_path / "run", monkeypatch, (10**9, 100))
     assert_as_read(recordings, found.path)
     assert "clock.slewed" in set(found.diagnostics["code"])
+
+
+def test_a_run_that_cannot_be_divided_is_refused_with_the_reason(monkeypatch, tmp_path):
+    recordings = record("forwards", tmp_path)
+    monkeypatch.setattr(memory_need, "memory_bytes", lambda: 50 * memory_need.LEAST_SPAN_BYTES)
+    with pytest.raises(InputError, match="nothing states the steps, so that they cannot be divided") as found:
+        store(recordings, out=tmp_path / "run")
+    assert "stagescope.record.step" in str(found.value.hint)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(survey, "_reason_of_files", lambda *_: "files of its recordings were renamed")
+    with pytest.raises(InputError, match="in files that were deleted meanwhile, or renamed"):
+        store(recordings, out=tmp_path / "run")
+
+
+def test_some_steps_that_need_more_memory_than_there_is_are_refused(monkeypatch, tmp_path):
+    recordings = record("plain", tmp_path)
+    monkeypatch.setattr(memory_need, "memory_bytes", lambda: 600 * memory_need.LEAST_SPAN_BYTES)
+    with pytest.raises(InputError, match="which need at least"):
+        read(recordings, steps="0:10")
+    assert read(recordings, steps="0:1").spans.height < 600

@@ -116,8 +116,13 @@ class Surveyed(NamedTuple):
     def is_settled(self) -> bool:
         """Whether every span states its step, and every transfer its action, as far as they can be known."""
         facts = [process.facts for process in self.decisions.processes]
-        has_steps = any(each.has_steps for each in facts) or not any(each.actions for each in facts)
-        return has_steps and not any(each.has_plain_transfers for each in facts)
+        return self.has_known_steps and not any(each.has_plain_transfers for each in facts)
+
+    @property
+    def has_known_steps(self) -> bool:
+        """Whether spans state their steps, or these cannot be found because no action is a backward."""
+        facts = [process.facts for process in self.decisions.processes]
+        return any(each.has_steps for each in facts) or not any(each.backwards for each in facts)
 
 
 def batches(paths: Iterable[Path], count: int) -> Iterator[Files]:
@@ -313,7 +318,7 @@ def _reason_of_files(parts: Sequence[Part], gone: Sequence[Path]) -> str | None:
 
 def _reason_of_spans(surveyed: Surveyed) -> str | None:
     """Return why the spans of a run have to be in memory together; None if they need not."""
-    if surveyed.is_settled or any(process.facts.has_steps for process in surveyed.decisions.processes):
+    if surveyed.has_known_steps:
         return None
     if surveyed.decisions.label is not None:
         return "nothing states the steps of its pipelines"
