@@ -23,7 +23,7 @@ from stagescope.ingest.recording.survey import contents_of, timeline_of_part
 from stagescope.ingest.stages import stage_evidence, with_placement
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import PARTITIONED
-from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
+from stagescope.vocabulary.kinds import ACTION_KINDS, PLAIN_TRANSFERS, RECEIVES, SENDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,8 +78,9 @@ class Observation(NamedTuple):
     """What a part shows about the whole run.
 
     `rows` names the files with its rows, and `observed` has its tables in files, too (detached_tables.py). `counts` has
-    table, rank, step and n (rows), `edges` rank and peer of transfers, `acted` the ranks with actions, `stages` those
-    of stage_evidence, and `names` the distinct names of spans.
+    table, rank, step and n (rows), `edges` rank, peer and kind of transfers, `acted` the ranks with actions,
+    `first_actions` those of the first step, where no transfer of the run names its peer (find_pipelines), `stages`
+    those of stage_evidence, and `names` the distinct names of spans.
     """
 
     rows: WaitingRows
@@ -88,6 +89,7 @@ class Observation(NamedTuple):
     counts: pl.DataFrame
     edges: pl.DataFrame
     acted: pl.Series
+    first_actions: pl.DataFrame
     stages: pl.DataFrame
     names: pl.Series
     notes: tuple[Diagnostic, ...]
@@ -129,7 +131,8 @@ def observe_part(item: Unobserved) -> Observation:
     part = item.part
     timeline = read_part(part)
     spans = timeline.spans
-    is_edge = pl.col("kind").is_in([*SENDS, *RECEIVES]) & pl.col("peer").is_not_null()
+    kinds = [*SENDS, *RECEIVES, *PLAIN_TRANSFERS]
+    is_edge = pl.col("kind").is_in(kinds) & pl.col("peer").is_not_null()
     counts = [
         getattr(timeline, table.name)
         .group_by("rank", "step")
@@ -145,12 +148,22 @@ def observe_part(item: Unobserved) -> Observation:
         detach(observe(timeline, part.numbered, part.run), folder),
         extents_of(timeline, part.numbered),
         pl.concat(counts),
-        spans.lazy().filter(is_edge).select("rank", "peer").unique().collect(),
+        spans.lazy().filter(is_edge).select("rank", "peer", "kind").unique().collect(),
         spans.filter(pl.col("kind").is_in(ACTION_KINDS))["rank"].unique(),
+        _first_actions(spans, names_peers=part.run.names_peers),
         stage_evidence(spans),
         spans["name"].unique(),
         tuple(Diagnostic(**row) for row in timeline.diagnostics.iter_rows(named=True)),
     )
+
+
+def _first_actions(spans: pl.DataFrame, *, names_peers: bool) -> pl.DataFrame:
+    """Return the actions of the first step of a part, each once; none if transfers of the run name their peers."""
+    names = ["rank", "kind", "stage", "microbatch"]
+    if names_peers:
+        return spans.select("step", *names).clear()
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls(["step", "stage", "microbatch"])
+    return actions.filter(pl.col("step") == pl.col("step").min()).select("step", *names).unique()
 
 
 def store_part(item: Unstored) -> list[Part]:

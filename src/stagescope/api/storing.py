@@ -27,6 +27,7 @@ from stagescope.execution import checked_address, executor_for
 from stagescope.execution.spawning import core_count
 from stagescope.exporters.new_files import make_directory, require_here
 from stagescope.exporters.stored_run import Stored, WriteOptions, locked, storing, write_stored_run
+from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.recording.reader import READER as RECORDINGS
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest
@@ -116,6 +117,8 @@ def store(
         if surveyed is not None and surveyed.whole is None:
             begin = partial(storing, directory, wanted, on_written)
             return store_parts(surveyed, inputs, options, how, (begin, wanted))
+        if surveyed is not None:
+            _require_memory(surveyed)
         timeline = read(*paths, align=align, on_progress=on_progress, **facts)
         alignment = clock_json(clock_report(timeline)) if align else None
         write = WriteOptions(executor=executor, on_written=on_written)
@@ -137,6 +140,15 @@ def _survey(inputs: Inputs, options: ReadOptions, how: StoreOptions) -> tuple[Su
     if set(inputs.files) != {RECORDINGS} or options.steps is not None:
         return None, []
     return survey_run(inputs.files[RECORDINGS], options, how)
+
+
+def _require_memory(surveyed: Surveyed) -> None:
+    """Raise InputError if a run that cannot be divided needs more memory than there is."""
+    spans = sum(process.facts.spans for process in surveyed.decisions.processes)
+    is_of_files = surveyed.reason_of_files is not None
+    require_memory_for(
+        spans, InputError.indivisible_files if is_of_files else InputError.indivisible_without_steps
+    )
 
 
 def _worker_count(files: list[Path]) -> int:

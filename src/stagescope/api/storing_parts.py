@@ -32,6 +32,7 @@ from stagescope.api.run_parts import (
     of_clocks,
     store_part,
 )
+from stagescope.api.settling import settled_run
 from stagescope.clocks import MAX_PPM, ClockReport
 from stagescope.clocks import report_json as clock_json
 from stagescope.execution import for_large_items
@@ -39,6 +40,7 @@ from stagescope.exporters.stored_run.partition_files import unwritten, write_par
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
+from stagescope.ingest.recording.shown_spans import Shown
 from stagescope.ingest.recording.survey import (
     Files,
     Survey,
@@ -46,7 +48,9 @@ from stagescope.ingest.recording.survey import (
     batches,
     copies_in,
     decide_surveyed,
+    needed_again,
     survey,
+    with_facts_of_spans,
 )
 from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.model import SPANS
@@ -55,7 +59,7 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.model.stored_run import PARTITIONED, Source
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import ACTION_KINDS, SENDS
+from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.limits import require, require_if_stated
 
 if TYPE_CHECKING:
@@ -164,7 +168,13 @@ def survey_run(
         without = [Files(files[place].paths, copies.intersection(files[place].paths)) for place in again]
         for place, found in zip(again, how.executor.map(survey, without), strict=True):
             surveys[place] = found
-    return decide_surveyed(surveys, (copies, notes), options), sources
+    surveyed = decide_surveyed(surveys, (copies, notes), options)
+    shown = Shown()
+    while (wanted := needed_again(surveyed, shown)) is not None:
+        shown = wanted
+        once_more = [Files(each.paths, copies.intersection(each.paths), shown) for each in files]
+        surveyed = with_facts_of_spans(surveyed, list(how.executor.map(survey, once_more)))
+    return surveyed, sources
 
 
 def store_parts(
@@ -180,9 +190,25 @@ def store_parts(
     """
     begin, manifest = to
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
-    require_memory_for(spans_together(run.parts, how.spans_of_slice))
+    if surveyed.has_known_steps:
+        _require_memory(run.parts, how)
     with begin() as store:
+        if not surveyed.is_settled:
+            settled = settled_run(surveyed, how.executor, store.directory.absolute())
+            run = divide_run(settled, inputs.diagnostics, options, how.spans_of_part)
+            _require_memory(run.parts, how)
         return _stored(store, manifest, run, (inputs, how))
+
+
+def _require_memory(parts: Sequence[RunPart], how: StoreOptions) -> None:
+    """Raise InputError if the spans of one of these parts, or of a slice of it, need more memory than there is."""
+    ways: dict[bool, list[RunPart]] = {True: [], False: []}
+    for part in parts:
+        ways[any(len(process.facts.steps) for process in part.decisions.processes)].append(part)
+    for has_steps, own in ways.items():
+        if own:
+            refused = InputError.more_than_memory if has_steps else InputError.indivisible_without_steps
+            require_memory_for(spans_together(own, how.spans_of_slice), refused)
 
 
 def _stored(
@@ -308,10 +334,11 @@ def _pipelines(observations: Sequence[Observation], run: DividedRun) -> pl.DataF
     acted = pl.concat([each.acted for each in observations])
     rows = pl.concat(
         [
-            edges.with_columns(kind=pl.lit(SENDS[0])),
+            edges.with_columns(pl.col("kind").cast(pl.String)),
             pl.DataFrame(
                 {"rank": acted, "kind": ACTION_KINDS[0]}, schema={"rank": pl.Int32, "kind": pl.String}
             ),
+            *(each.first_actions.with_columns(pl.col("kind").cast(pl.String)) for each in observations),
         ],
         how="diagonal",
     )

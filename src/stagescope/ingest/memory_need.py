@@ -6,9 +6,13 @@ Otherwise the system would end the process after minutes of reading, without a w
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.limits import changed_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LEAST_SPAN_BYTES = 200
 """Reading and aligning takes about 400 bytes per span at its peak (docs/performance.md): with half of that it cannot
@@ -21,12 +25,17 @@ CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 """Of the container, in versions 2 and 1."""
 
 
-def require_memory_for(spans: int) -> None:
-    """Raise InputError if this many spans, which have to be read together, need more memory than there is."""
+def require_memory_for(
+    spans: int, refused: Callable[[int, int, int], InputError] = InputError.more_than_memory
+) -> None:
+    """Raise InputError if this many spans, which have to be read together, need more memory than there is.
+
+    `refused` returns the error, given the spans, the bytes that they need and those of the machine.
+    """
     have_bytes = memory_bytes()
     need_bytes = spans * LEAST_SPAN_BYTES
     if have_bytes is not None and need_bytes > have_bytes and "spans" not in changed_limits():
-        raise InputError.more_than_memory(spans, need_bytes, have_bytes)
+        raise refused(spans, need_bytes, have_bytes)
 
 
 def memory_bytes() -> int | None:

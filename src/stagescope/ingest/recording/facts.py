@@ -13,6 +13,7 @@ from stagescope.model.collectives import KINDS as COLLECTIVE_KINDS
 from stagescope.record.format import NONE
 from stagescope.vocabulary.kinds import (
     ACTION_KINDS,
+    BACKWARDS,
     BY_CODE,
     BY_NAME,
     COMPUTE,
@@ -42,6 +43,7 @@ def of_kinds(*kinds: str) -> npt.NDArray[np.bool_]:
 
 
 IS_ACTION, IS_PLAIN = of_kinds(*ACTION_KINDS), of_kinds(*PLAIN_TRANSFERS)
+IS_BACKWARD = of_kinds(*BACKWARDS)
 IS_COLLECTIVE = of_kinds(*COLLECTIVE_KINDS)
 IS_PLACED = of_kinds(*PLACED)
 IS_TRANSFER = of_kinds(*SENDS, *RECEIVES)
@@ -63,6 +65,7 @@ class Facts:
 
     spans: int
     actions: int
+    backwards: int
     steps: Ints
     labels: dict[str, tuple[int, Ints]]
     extent_ns: tuple[int, int] | None
@@ -127,6 +130,7 @@ class _Found:
         return Facts(
             spans=spans,
             actions=int(self._count_of_kind[IS_ACTION].sum()),
+            backwards=int(self._count_of_kind[IS_BACKWARD].sum()),
             steps=self._marked if len(self._marked) else self._stepped,
             labels=self._labels,
             extent_ns=(self._first_ns, self._last_ns) if spans else None,

@@ -112,6 +112,14 @@ class Contents:
             return replace(self, spans=change(self.spans))
         return replace(self, long=self.long.changed(change, count))
 
+    def with_amendments(
+        self, amended: Callable[[Iterator[Columns]], Iterator[Columns]], count: int
+    ) -> Contents:
+        """Return the content with what `amended` makes of its spans, block by block: `count` of them in total."""
+        if self.long is None:
+            return replace(self, spans=concatenated(list(amended(self.spans.blocks()))))
+        return replace(self, long=replace(self.long, height=count, amended=amended))
+
 
 def read_contents(data: bytes) -> Contents:
     """Return the content of `data`, the bytes of a recording; never raises, whatever the bytes are.

@@ -58,6 +58,7 @@ class LongSpans:
     files: tuple[Columns | SpansInFile, ...]
     height: int
     changes: tuple[Callable[[Columns], Columns], ...] = ()
+    amended: Callable[[Iterator[Columns]], Iterator[Columns]] = iter
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -65,6 +66,9 @@ class LongSpans:
 
     def blocks(self) -> Iterator[Columns]:
         """Yield the records a part at a time. Raises InputError if a file has changed or cannot be read."""
+        return self.amended(self._changed())
+
+    def _changed(self) -> Iterator[Columns]:
         for file in self.files:
             for block in file.blocks():
                 changed = block

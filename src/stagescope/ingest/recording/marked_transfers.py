@@ -37,13 +37,30 @@ def place_transfers(spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Diagnostic]
     if kinds.isdisjoint(PLAIN_TRANSFERS) or kinds & {*SENDS, *RECEIVES}:
         return spans, []
     if kinds.isdisjoint(ACTION_KINDS):
-        return spans, [_unmarked(spans)]
+        return spans, [note_unmarked(_count_plain(spans))]
     rows = spans.with_row_index("row")
-    messages = _messages(rows)
-    edges = _edges(rows, messages)
-    placed = _assign(messages, edges)
+    placed = placed_messages(rows)
     spans = _with_places(rows, placed)
-    return spans, _diagnostics(spans, placed)
+    return spans, placement_notes(_count_plain(spans), count_inside(placed))
+
+
+def placed_messages(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages that both ends recorded, with the columns of their edge, null if it is unknown.
+
+    `rows` has the column row. Where a message belongs depends on the two ranks that exchange it alone: it is enough if
+    these are the spans of two ranks, with the plain transfers from one to the other and all of their actions.
+    """
+    messages = _messages(rows)
+    return _assign(messages, _edges(rows, messages))
+
+
+def _count_plain(spans: pl.DataFrame) -> int:
+    return int(spans["kind"].is_in(PLAIN_TRANSFERS).sum())
+
+
+def count_inside(placed: pl.DataFrame) -> int:
+    """Return how many messages were received inside of the action that needs them."""
+    return placed.filter(pl.col("received_ns") > pl.col("to_start_ns")).height
 
 
 def _messages(rows: pl.DataFrame) -> pl.DataFrame:
@@ -161,15 +178,8 @@ def _in_order(messages: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
 
 def _with_places(rows: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
     """Return the spans with what is known of each transfer; its name and number are not needed any more."""
-    found = placed.drop_nulls("edge")
-    ends = pl.concat(
-        found.select(
-            pl.col(row).alias("row"), "step", "microbatch", pl.col(stage).alias("stage"),
-            kind=pl.when("is_forward").then(pl.lit(kinds[0])).otherwise(pl.lit(kinds[1])),
-        )
-        for row, stage, kinds in (("send_row", "from_stage", SENDS), ("receive_row", "to_stage", RECEIVES))
-    )  # fmt: skip
-    ends = ends.with_columns(pl.col("kind").cast(rows.schema["kind"]), is_placed=pl.lit(value=True))
+    kind = pl.col("kind").cast(rows.schema["kind"])
+    ends = placed_ends(placed).drop("rank", "peer").with_columns(kind, is_placed=pl.lit(value=True))
     joined = rows.join(ends, on="row", how="left", suffix="_found", maintain_order="left")
     is_placed = pl.col("is_placed").is_not_null()
     return joined.with_columns(
@@ -178,22 +188,37 @@ def _with_places(rows: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
     ).select(rows.columns[1:])
 
 
-def _unmarked(spans: pl.DataFrame) -> Diagnostic:
+def placed_ends(placed: pl.DataFrame) -> pl.DataFrame:
+    """Return rank, row, peer, kind, step, microbatch and stage of both ends of the messages with a known edge."""
+    found = placed.drop_nulls("edge")
+    return pl.concat(
+        found.select(
+            pl.col(row).alias("row"), "step", "microbatch", pl.col(stage).alias("stage"),
+            kind=pl.when("is_forward").then(pl.lit(kinds[0])).otherwise(pl.lit(kinds[1])),
+            rank=rank, peer=peer,
+        )
+        for row, stage, rank, peer, kinds in (
+            ("send_row", "from_stage", "source", "target", SENDS),
+            ("receive_row", "to_stage", "target", "source", RECEIVES),
+        )
+    )  # fmt: skip
+
+
+def note_unmarked(count: int) -> Diagnostic:
+    """Return the diagnostic for plain transfers of a run without actions."""
     text = (
         "sends and receives were recorded, but no forward or backward: mark them with stagescope.record.forward and"
         " backward (docs/hand-written-pipelines.md)"
     )
-    count = int(spans["kind"].is_in(PLAIN_TRANSFERS).sum())
     return Diagnostic("warning", text, count=count, code="actions.unmarked")
 
 
-def _diagnostics(spans: pl.DataFrame, placed: pl.DataFrame) -> list[Diagnostic]:
+def placement_notes(lost: int, inside: int) -> list[Diagnostic]:
+    """Return the diagnostics for transfers that belong to no action, and for those inside of actions."""
     found = []
-    lost = int(spans["kind"].is_in(PLAIN_TRANSFERS).sum())
     if lost:
         text = "sends and receives belong to no marked action, or match several; the analysis leaves them out"
         found.append(Diagnostic("info", text, count=lost, code="transfers.unplaced"))
-    inside = placed.filter(pl.col("received_ns") > pl.col("to_start_ns")).height
     if inside:
         text = "marked actions contain the wait for their input, which counts as compute: mark the computation only"
         found.append(Diagnostic("warning", text, count=inside, code="actions.contain_receive"))

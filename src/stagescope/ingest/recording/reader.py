@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.chosen_steps import with_chosen_steps
@@ -92,6 +93,8 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     parts, discarded, vanished = without_discarded(parts, gone)
     parts, lost = without_copies(parts)
     every, unknown = processes_of(parts, discarded)
+    if options.steps is not None:
+        require_memory_for(sum(process.facts.spans for process in every))
     return timeline_of(every, [*lost, *refused, *vanished, *unknown], options)
 
 
@@ -105,8 +108,11 @@ def timeline_of(
     return timeline_of_decisions(decide(every, lost, options, last=last))
 
 
-def timeline_of_decisions(decisions: Decisions) -> Timeline:
-    """Return the Timeline of the recordings of a run, or of some of them."""
+def timeline_of_decisions(decisions: Decisions, *, is_settled: bool = False) -> Timeline:
+    """Return the Timeline of the recordings of a run, or of some of them.
+
+    If the spans are settled, their steps and the actions of their transfers were found before (settled_spans.py).
+    """
     label = decisions.label
     offsets = dict(zip(decisions.clocks["clock"], decisions.clocks["offset_ns"], strict=True))
     markers: list[Records] = []
@@ -125,10 +131,15 @@ def timeline_of_decisions(decisions: Decisions) -> Timeline:
             counters.append(counters_of(process, label, offset_ns))
         notes += process.notes
     spans = without_leading_loads(spans_of(others))
-    stepped, divided = divide_into_steps(merge_marked(spans))
-    placed, unplaced = place_transfers(name_reductions(stepped, decisions.ranks, decisions.group_kinds))
+    divided: list[Diagnostic] = []
+    unplaced: list[Diagnostic] = []
+    if not is_settled:
+        spans, divided = divide_into_steps(merge_marked(spans))
+    spans = name_reductions(spans, decisions.ranks, decisions.group_kinds)
+    if not is_settled:
+        spans, unplaced = place_transfers(spans)
     return Timeline(
-        spans=in_order(placed, SPANS),
+        spans=in_order(spans, SPANS),
         ranks=decisions.ranks,
         steps=steps_of(markers).sort(STEPS.order),
         clocks=decisions.clocks,

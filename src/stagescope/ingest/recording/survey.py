@@ -11,14 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import numpy as np
 import polars as pl
 
 from stagescope.ingest.recording import errors
-from stagescope.ingest.recording.columns import Columns, no_columns
+from stagescope.ingest.recording.columns import no_columns
 from stagescope.ingest.recording.copies import without_copies
 from stagescope.ingest.recording.decisions import Decisions, decide
-from stagescope.ingest.recording.facts import IS_ACTION, IS_COLLECTIVE, are_placed, of_kinds
 from stagescope.ingest.recording.reader import (
     SPANS_IN_MEMORY,
     contents_by_source,
@@ -27,39 +25,48 @@ from stagescope.ingest.recording.reader import (
     require_known,
     timeline_of_decisions,
 )
-from stagescope.ingest.recording.reductions import MOST_BYTES_OF_VALUES, reducing_groups
 from stagescope.ingest.recording.segments import Part, identity_of, stem_of
-from stagescope.ingest.recording.span_tables import Records, spans_of
+from stagescope.ingest.recording.shown_spans import (
+    GROUPS,
+    Shown,
+    different_collectives,
+    evidence_of,
+    groups_of,
+    with_shown_spans,
+)
+from stagescope.ingest.recording.span_tables import spans_of
 from stagescope.ingest.usable_files import outcome_of, usable
 from stagescope.model import SPANS
-from stagescope.model.collectives import SEPARATOR
 from stagescope.model.group_kinds import find_group_kinds
-from stagescope.record.format import NONE
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import STEP_CODE
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stagescope.ingest.reader import ReadOptions
+    from stagescope.ingest.recording.amendments import Amendments
+    from stagescope.ingest.recording.facts import Facts
     from stagescope.ingest.recording.frames import Contents
     from stagescope.ingest.recording.process import Process
+    from stagescope.ingest.recording.span_tables import Records
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.errors import TableError
 
-GROUPS = {"group": pl.String, "rank": pl.Int32, "may_reduce": pl.Boolean}
 Outcome: TypeAlias = "Part | InputError | TableError | Path"
-IS_FIRST_MICROBATCH = of_kinds("forward", "backward", "backward_input")
 
 
 class Files(NamedTuple):
-    """Files that are read together, and those of them that are copies of others."""
+    """Files that are read together, those of them that are copies of others, and what of them is shown.
+
+    `amendments` are what was found about the spans of a recording since it was surveyed.
+    """
 
     paths: tuple[Path, ...]
     copies: frozenset[Path] = frozenset()
+    shown: Shown = Shown()
+    amendments: Amendments | None = None
 
     @property
     def name(self) -> str:
@@ -70,14 +77,17 @@ class Files(NamedTuple):
 class Survey(NamedTuple):
     """What is known of some files: each of them without spans, or why it is not used, and their recordings.
 
-    The outcome of a file that was deleted meanwhile is its path.
+    The outcome of a file that was deleted meanwhile is its path. `facts` are those about the spans of each process that
+    are shown.
 
     `groups` has group and rank of collectives, and whether they may reduce gradients; `evidence` the spans that show
-    stages, on the clock of each process.
+    stages, on the clock of each process. Two recordings may be of one rank, as after a restart, so the rank in both is
+    the place in `processes`.
     """
 
     outcomes: tuple[tuple[Path, Outcome], ...]
     processes: tuple[Process, ...]
+    facts: tuple[Facts, ...]
     unknown: tuple[Diagnostic, ...]
     groups: pl.DataFrame
     evidence: pl.DataFrame
@@ -87,15 +97,32 @@ class Surveyed(NamedTuple):
     """What is known of all files of a run, and decided about it.
 
     `files` are those of each recording, by its source, `groups` has group and rank of all collectives, and `evidence`
-    the spans that show stages. `whole` states why the run cannot be divided into parts that are read one after the
-    other; None if it can be.
+    the spans that show stages. `reason_of_files` states why its files cannot be read one after the other; None if they
+    can be.
     """
 
     decisions: Decisions
     groups: pl.DataFrame
     evidence: pl.DataFrame
     files: dict[str, Files]
-    whole: str | None
+    reason_of_files: str | None
+
+    @property
+    def whole(self) -> str | None:
+        """Why the run cannot be divided into parts that are read one after the other; None if it can be."""
+        return self.reason_of_files or _reason_of_spans(self)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every span states its step, and every transfer its action, as far as they can be known."""
+        facts = [process.facts for process in self.decisions.processes]
+        return self.has_known_steps and not any(each.has_plain_transfers for each in facts)
+
+    @property
+    def has_known_steps(self) -> bool:
+        """Whether spans state their steps, or these cannot be found because no action is a backward."""
+        facts = [process.facts for process in self.decisions.processes]
+        return any(each.has_steps for each in facts) or not any(each.backwards for each in facts)
 
 
 def batches(paths: Iterable[Path], count: int) -> Iterator[Files]:
@@ -117,6 +144,7 @@ def survey(files: Files) -> Survey:
     """Return what is known of some files. Raises InputError for a file of a newer format."""
     outcomes = []
     processes: list[Process] = []
+    facts: list[Facts] = []
     unknown: list[Diagnostic] = []
     collectives: list[Records] = []
     evidence: list[Records] = []
@@ -128,14 +156,18 @@ def survey(files: Files) -> Survey:
         found, lost = known_processes(parts)
         unknown += lost
         for process in found:
-            collectives += _different_collectives(process)
-            evidence += _evidence(process)
+            shown = with_shown_spans(process, files.shown.label)
+            place = len(processes)
+            collectives += different_collectives(shown, place)
+            evidence += evidence_of(shown, place, always=files.shown.all_evidence)
             processes.append(replace(process, contents=_light(process.contents)))
+            facts.append(shown.facts)
     return Survey(
         tuple(outcomes),
         tuple(processes),
+        tuple(facts),
         tuple(unknown),
-        _groups_of(spans_of(collectives)) if collectives else pl.DataFrame(schema=GROUPS),
+        groups_of(spans_of(collectives)) if collectives else pl.DataFrame(schema=GROUPS),
         spans_of(evidence) if evidence else SPANS.empty(),
     )
 
@@ -166,27 +198,78 @@ def decide_surveyed(
     unknown = [note for each in surveys for note in each.unknown]
     ordered = sorted(processes, key=lambda process: process.rank)
     decisions = decide(ordered, [*copies[1], *refused, *unknown], options)
-    groups = pl.concat([each.groups for each in surveys])
-    reducing = groups.filter("may_reduce").select("group", "rank")
-    used = {process.source: process for process in decisions.processes}
+    used = {process.source for process in decisions.processes}
     files = {
         process.source: Files(each_files)
         for each in surveys
         for process, each_files in zip(each.processes, _files_of(each, copies[0]), strict=True)
         if process.source in used
     }
+    surveyed = Surveyed(decisions, pl.DataFrame(), pl.DataFrame(), files, _reason_of_files(parts, gone))
+    return with_facts_of_spans(surveyed, surveys)
+
+
+def needed_again(surveyed: Surveyed, before: Shown) -> Shown | None:
+    """Return how the files of a run have to be surveyed once more, after they were with `before`; None if not."""
+    if surveyed.reason_of_files is not None:
+        return None
+    if before.label != surveyed.decisions.label:
+        return Shown(surveyed.decisions.label)
+    facts = [process.facts for process in surveyed.decisions.processes]
+    differ = len({each.has_open_stages for each in facts if each.actions}) > 1
+    return Shown(before.label, all_evidence=True) if differ and not before.all_evidence else None
+
+
+def with_facts_of_spans(surveyed: Surveyed, surveys: Sequence[Survey]) -> Surveyed:
+    """Return what is known of a run, with what its spans show: those that are shown, of the recordings that are used.
+
+    `surveys` may be later ones than those from which everything else was decided.
+    """
+    decisions = surveyed.decisions
+    rank_of = {process.source: process.rank for process in decisions.processes}
+    known = {
+        process.source: facts
+        for each in surveys
+        for process, facts in zip(each.processes, each.facts, strict=True)
+        if process.source in rank_of
+    }
+    processes = [
+        replace(
+            process,
+            facts=replace(
+                known.get(process.source, process.facts),
+                spans=process.facts.spans,
+                labels=process.facts.labels,
+            ),
+        )
+        for process in decisions.processes
+    ]
+    groups = _of_used([(each, each.groups) for each in surveys], rank_of)
+    reducing = groups.filter("may_reduce").select("group", "rank")
     offsets = decisions.ranks.join(decisions.clocks.select("clock", "offset_ns"), on="clock", how="left")
-    evidence = pl.concat([each.evidence for each in surveys]).join(
+    evidence = _of_used([(each, each.evidence) for each in surveys], rank_of).join(
         offsets.select("rank", "offset_ns"), on="rank", maintain_order="left"
     )
     moved = evidence.with_columns(pl.col("start_ns", "end_ns") + pl.col("offset_ns")).drop("offset_ns")
-    return Surveyed(
-        replace(decisions, group_kinds=find_group_kinds(reducing, decisions.ranks)),
-        groups.select("group", "rank").unique(),
-        moved.sort(SPANS.order, maintain_order=True),
-        files,
-        _reason_for_whole(decisions, len(processes), parts, gone),
+    kinds = find_group_kinds(reducing, decisions.ranks)
+    return surveyed._replace(
+        decisions=replace(decisions, processes=tuple(processes), group_kinds=kinds),
+        groups=groups.select("group", "rank").unique(),
+        evidence=moved.sort(SPANS.order, maintain_order=True),
     )
+
+
+def _of_used(tables: Iterable[tuple[Survey, pl.DataFrame]], rank_of: Mapping[str, int]) -> pl.DataFrame:
+    """Return the rows of the recordings that are used, with their ranks in place of their places."""
+    found = []
+    for survey, rows in tables:
+        ranks = [rank_of.get(process.source) for process in survey.processes]
+        if rows.is_empty() or ranks == list(range(len(ranks))):
+            found.append(rows)
+            continue
+        rank = pl.Series(ranks, dtype=pl.Int32).gather(rows["rank"])
+        found.append(rows.with_columns(rank=rank).drop_nulls("rank"))
+    return pl.concat(found)
 
 
 def contents_of(process: Process, files: Files, most_spans: int | None = None) -> Contents:
@@ -199,14 +282,19 @@ def contents_of(process: Process, files: Files, most_spans: int | None = None) -
     again = contents_by_source(parts).get(process.source)
     if again is None or again.span_count != process.facts.spans:
         raise errors.changed_meanwhile(process.source)
-    return again
+    if files.amendments is None:
+        return again
+    return again.with_amendments(files.amendments.amended, again.span_count - files.amendments.dropped)
 
 
 def timeline_of_part(decisions: Decisions, contents: Iterable[Contents]) -> Timeline:
-    """Return the Timeline of some recordings of a run that was surveyed, with their spans and without its notes."""
+    """Return the Timeline of some recordings of a run that was surveyed, with their spans and without its notes.
+
+    What is found from the spans of several recordings is among the amendments of their contents.
+    """
     read = zip(decisions.processes, contents, strict=True)
     processes = tuple(replace(process, contents=own, notes=()) for process, own in read)
-    return timeline_of_decisions(replace(decisions, processes=processes))
+    return timeline_of_decisions(replace(decisions, processes=processes), is_settled=True)
 
 
 def _files_of(survey: Survey, copies: frozenset[Path]) -> Iterator[tuple[Path, ...]]:
@@ -219,23 +307,24 @@ def _files_of(survey: Survey, copies: frozenset[Path]) -> Iterator[tuple[Path, .
     return (of_file[process.source] for process in survey.processes)
 
 
-def _reason_for_whole(
-    decisions: Decisions, recordings: int, parts: Sequence[Part], gone: Sequence[Path]
-) -> str | None:
-    """Return why the spans of a run have to be in memory together; None if they need not."""
-    facts = [process.facts for process in decisions.processes]
+def _reason_of_files(parts: Sequence[Part], gone: Sequence[Path]) -> str | None:
+    """Return why the files of a run have to be read together; None if they need not."""
     bounded = [part for part in parts if "segment" in part.contents.header]
     identities, stems = {identity_of(part) for part in bounded}, {stem_of(part.path) for part in bounded}
-    reasons = {
-        "files of it were deleted while it was read": bool(gone),
-        "files of its recordings were renamed": len(identities) != len(stems),
-        "the training ran several pipelines": decisions.label is not None,
-        "it has recordings beside those that are used": len(decisions.processes) < recordings,
-        "it is a hand-written pipeline": any(each.has_plain_transfers for each in facts),
-        "nothing states its steps": not any(each.has_steps for each in facts),
-        "only some of its ranks state their stages": len({e.has_open_stages for e in facts if e.actions}) > 1,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    if gone:
+        return "files of it were deleted while it was read"
+    return "files of its recordings were renamed" if len(identities) != len(stems) else None
+
+
+def _reason_of_spans(surveyed: Surveyed) -> str | None:
+    """Return why the spans of a run have to be in memory together; None if they need not."""
+    if surveyed.has_known_steps:
+        return None
+    if surveyed.decisions.label is not None:
+        return "nothing states the steps of its pipelines"
+    is_open = pl.col("stage").is_null() & pl.col("kind").is_in(ACTION_KINDS)
+    depends = surveyed.evidence.filter(is_open | (pl.col("chunk") > 0))
+    return None if depends.is_empty() else "nothing states its steps and stages"
 
 
 def _light_outcome(outcome: Outcome) -> Outcome:
@@ -253,62 +342,3 @@ def _light(contents: Contents) -> Contents:
         state={},
         unchosen_spans=contents.stored_spans,
     )
-
-
-def _different_collectives(process: Process) -> list[Records]:
-    """Return the collectives of a recording, one of those alike: it may have millions of them."""
-    found: list[Records] = []
-    known = np.empty(0, np.int64)
-    for spans in process.contents.blocks():
-        own = np.flatnonzero(IS_COLLECTIVE[spans["kind"]] & (spans["name"] > 0))
-        if not len(own):
-            continue
-        name, kind = spans["name"][own].astype(np.int64), spans["kind"][own].astype(np.int64)
-        is_large, has_step = spans["bytes"][own] > MOST_BYTES_OF_VALUES, spans["step"][own] != NONE
-        numbers, first = np.unique((((name << 8) | kind) << 2) | (2 * is_large + has_step), return_index=True)
-        is_new = ~np.isin(numbers, known)
-        if is_new.any():
-            known = np.union1d(known, numbers)
-            found.append(_records(process, spans, own[np.sort(first[is_new])]))
-    return found
-
-
-def _groups_of(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Return the groups of some collectives, and whether they may reduce gradients."""
-    parts = pl.col("name").str.splitn(SEPARATOR, 2).struct.field("field_1")
-    named = collectives.select("rank", group=parts).drop_nulls().unique(maintain_order=True)
-    found = ((reducing_groups(collectives), True), (named, False))
-    return pl.concat(
-        each.select("group", "rank", may_reduce=pl.lit(value=may_reduce)) for each, may_reduce in found
-    )
-
-
-def _evidence(process: Process) -> list[Records]:
-    """Return the spans that `find_placement` needs: nothing where every span has its stage."""
-    if not process.facts.has_open_stages:
-        return []
-    found: list[Records] = []
-    is_known = np.zeros(3, np.bool_)
-    most_chunk = -np.inf
-    for spans in process.contents.blocks():
-        is_action = IS_ACTION[spans["kind"]]
-        is_open = are_placed(spans) & (spans["stage"] == NONE)
-        chosen = IS_FIRST_MICROBATCH[spans["kind"]] & (spans["microbatch"] == 0)
-        for place, each in enumerate(
-            (is_action, is_open, is_action & is_open & (spans["microbatch"] != NONE))
-        ):
-            if not is_known[place]:
-                chosen[np.flatnonzero(each)[:1]] = True
-                is_known[place] = each.any()
-        others = np.flatnonzero(spans["kind"] != STEP_CODE)
-        if len(others) and (chunk := int(spans["chunk"][others].max())) > most_chunk:
-            most_chunk = chunk
-            chosen[others[spans["chunk"][others].argmax()]] = True
-        found.append(_records(process, spans, np.flatnonzero(chosen)))
-    return found
-
-
-def _records(process: Process, spans: Columns, rows: npt.NDArray[np.intp]) -> Records:
-    """Return some records of a process, on its own clock."""
-    own = Columns({name: column[rows] for name, column in spans.arrays.items()}, len(rows))
-    return Records(own, np.arange(len(rows)), process.rank, process.contents.names, 0)

@@ -94,6 +94,26 @@ class InputError(StagescopeError):
         )
 
     @classmethod
+    def indivisible_without_steps(cls, spans: int, need_bytes: int, have_bytes: int) -> Self:
+        """Return the error for spans that cannot be in memory at once, nor be divided by steps."""
+        return cls(
+            f"the run has about {spans:,} spans of which nothing states the steps, so that they cannot be divided; "
+            f"they need at least {size_text(need_bytes)} of memory, and this machine has {size_text(have_bytes)}",
+            f"mark the steps with stagescope.record.step, or try it anyway with --limit spans={spans}",
+        )
+
+    @classmethod
+    def indivisible_files(cls, spans: int, need_bytes: int, have_bytes: int) -> Self:
+        """Return the error for spans that cannot be in memory at once, of files that cannot be read one by one."""
+        return cls(
+            f"the run has about {spans:,} spans in files that were deleted meanwhile, or renamed, so that they cannot "
+            f"be divided; they need at least {size_text(need_bytes)} of memory, and this machine has "
+            f"{size_text(have_bytes)}",
+            "store the run when it has ended, from files with their own names, or try it anyway with "
+            f"--limit spans={spans}",
+        )
+
+    @classmethod
     def too_large_to_analyze(
         cls, path: str | os.PathLike[str], spans: int, need_bytes: int, have_bytes: int
     ) -> Self:

@@ -1,0 +1,126 @@
+"""What is found about the spans of a recording together with those of others, to be applied where they are read again.
+
+Which action a plain transfer belongs to depends on the rank at its other end, and the steps of a loop that marks none
+on all ranks. Both are found from a few columns of some spans (settled_spans.py), and wait in files, by the number of
+each record in its recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stagescope.ingest.recording.columns import Columns
+from stagescope.record.format import NONE
+from stagescope.vocabulary.kinds import STEP_CODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from stagescope.ingest.recording.slews import Slew
+
+    Array = npt.NDArray[Any]
+
+DROPPED = "is_dropped"
+
+
+@dataclass(frozen=True)
+class Amendments:
+    """Files with what is known of the spans of one recording.
+
+    `changes` have tables with the column record, sorted, and the columns of SPANS records that they replace; records
+    that `DROPPED` marks are left out. `begun` has the start and the number of each step, for spans that no table
+    mentions, and `firsts` the first micro-batch of each step, from which those of all spans are counted. Micro-batches
+    in `changes` are counted already. `slew` is that of the clock which the starts of steps are on.
+    """
+
+    changes: tuple[Path, ...] = ()
+    begun: Path | None = None
+    firsts: Path | None = None
+    slew: Slew | None = None
+    dropped: int = 0
+
+    def amended(self, blocks: Iterator[Columns]) -> Iterator[Columns]:
+        """Yield the spans of a recording, which is read in blocks, with what is known of them. Raises OSError."""
+        changes = [_Change.of(pl.read_ipc(path)) for path in self.changes]
+        begun = None if self.begun is None else _numbers(pl.read_ipc(self.begun), "start_ns", "step")
+        firsts = None if self.firsts is None else _numbers(pl.read_ipc(self.firsts), "step", "first")
+        begins = 0
+        for block in blocks:
+            arrays = dict(block.arrays)
+            if begun is not None:
+                arrays["step"] = self._steps(block, begun)
+            for change in changes:
+                if "microbatch" not in change.columns:
+                    change.apply(arrays, begins)
+            if firsts is not None:
+                arrays["microbatch"] = _counted(arrays, firsts)
+            is_kept = np.ones(len(block), np.bool_)
+            for change in changes:
+                if "microbatch" in change.columns:
+                    change.apply(arrays, begins)
+                is_kept[change.dropped_in(begins, len(block))] = False
+            yield Columns(arrays, len(block)).where(is_kept)
+            begins += len(block)
+
+    def _steps(self, block: Columns, begun: tuple[Array, Array]) -> Array:
+        """Return the step of each record: the last one that had begun; markers of steps keep theirs."""
+        starts_ns, steps = begun
+        start_ns = block["start_ns"] if self.slew is None else self.slew.removed(block["start_ns"])
+        place = np.searchsorted(starts_ns, start_ns, side="right") - 1
+        found = np.where(place >= 0, steps[place] if len(steps) else NONE, NONE)
+        kept: Array = np.where(block["kind"] == STEP_CODE, block["step"], found).astype(np.int32)
+        return kept
+
+
+class _Change(NamedTuple):
+    """Records by their numbers, sorted, the values to put there, and the numbers of those that are left out."""
+
+    records: Array
+    columns: dict[str, Array]
+    dropped: Array
+
+    @classmethod
+    def of(cls, table: pl.DataFrame) -> _Change:
+        """Return the change that a table describes."""
+        is_dropped = table[DROPPED] if DROPPED in table.columns else pl.repeat(False, len(table), eager=True)
+        kept = table.filter(~is_dropped)
+        columns = {name: kept[name].to_numpy() for name in kept.columns if name not in ("record", DROPPED)}
+        numbers = table["record"].cast(pl.Int64)
+        return cls(kept["record"].cast(pl.Int64).to_numpy(), columns, numbers.filter(is_dropped).to_numpy())
+
+    def apply(self, arrays: dict[str, Array], begins: int) -> None:
+        """Put the values into a block of records, the first of which has the number `begins`."""
+        count = len(arrays["kind"])
+        first, last = np.searchsorted(self.records, [begins, begins + count])
+        places = self.records[first:last] - begins
+        for name, values in self.columns.items():
+            arrays[name] = arrays[name].copy()
+            arrays[name][places] = values[first:last]
+
+    def dropped_in(self, begins: int, count: int) -> Array:
+        """Return which records of a block are left out."""
+        first, last = np.searchsorted(self.dropped, [begins, begins + count])
+        places: Array = self.dropped[first:last] - begins
+        return places
+
+
+def _numbers(table: pl.DataFrame, key: str, value: str) -> tuple[Array, Array]:
+    ordered = table.drop_nulls([key, value]).sort(key, maintain_order=True)
+    return ordered[key].to_numpy(), ordered[value].to_numpy()
+
+
+def _counted(arrays: dict[str, Array], firsts: tuple[Array, Array]) -> Array:
+    """Return micro-batches counted from the first one of their step."""
+    steps, first = firsts
+    number, step = arrays["microbatch"], arrays["step"]
+    place = np.minimum(np.searchsorted(steps, step), max(len(steps) - 1, 0))
+    is_known = (steps[place] == step) & (number != NONE) if len(steps) else np.zeros(len(step), np.bool_)
+    counted: Array = np.where(is_known, number - first[place], number).astype(np.int32)
+    return counted

@@ -1,0 +1,36 @@
+"""Stores recordings in parts and slices of any size, and compares what was stored with what is read at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stagescope.api import read, run_division, store, storing_parts
+from stagescope.model import TABLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def stored(recordings: Path, out: Path, monkeypatch, sizes: tuple[int, int], **where: Any) -> tuple[int, Any]:
+    """Store recordings with parts and slices of these sizes; return how many there are, and what was stored."""
+    parts = []
+    divide = run_division.sliced_parts
+
+    def counted(*arguments):
+        divided = divide(*arguments)
+        parts.extend(divided)
+        return divided
+
+    monkeypatch.setattr(storing_parts, "SPANS_OF_PART", sizes[0])
+    monkeypatch.setattr(storing_parts, "SPANS_OF_SLICE", sizes[1])
+    monkeypatch.setattr(storing_parts, "sliced_parts", counted)
+    found = store(recordings, out=out, **where)
+    return len(parts), found
+
+
+def assert_as_read(recordings: Path, stored_run: Path) -> None:
+    """Assert that a stored run is the same as its recordings when they are read at once."""
+    timeline, again = read(recordings), read(stored_run)
+    for table in TABLES:
+        assert getattr(again, table.name).equals(getattr(timeline, table.name)), table.name
+    assert again.alignment == timeline.alignment
