@@ -97,6 +97,13 @@ int give_to_guard(const Wrapper *self, PyObject *action)
     return done == NULL ? -1 : 0;
 }
 
+/* Note an action of the range in progress, and set the pair of its record. Return -1 with an exception. */
+static int note_in_range(const Ring *ring, PyObject *action, Record *record)
+{
+    PyObject *noted = noted_in_range(ring, &record->pair);
+    return noted == Py_None ? 0 : PySet_Add(noted, action);
+}
+
 /* Record an action that ends now, in Python where it is unusual. Return -1 with an exception. */
 static int record(const Wrapper *self, const Action *found, int64_t start)
 {
@@ -113,7 +120,7 @@ static int record(const Wrapper *self, const Action *found, int64_t start)
         set_slot(recorder, slots.action, Py_None);
         if (get_slot(recorder, slots.has_actions) != Py_True)
             set_slot(recorder, slots.has_actions, Py_True);
-        return 0;
+        return is_in_range(recorder) ? note_in_range(ring, found->action, record) : 0;
     }
     forget_moment(recorder, end_moment);
     PyObject *begun = moment_object(recorder, start), *done = NULL;

@@ -2,7 +2,7 @@
 
 #include "plain.h"
 
-#define INTERFACE 5
+#define INTERFACE 6
 
 static const struct {
     const char *name;

@@ -80,7 +80,8 @@ extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Place
 
 /* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and conversions of numbers. */
 typedef struct {
-    Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_run, is_off, plain, waiting_thread;
+    Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_run, is_off, plain, plain_in_range,
+        waiting_thread;
 } Slots;
 
 extern Slots slots;
@@ -133,6 +134,14 @@ int32_t step_of(const Ring *ring);
 int begin_record(const Ring *ring, uint8_t kind, Record *record);
 Record *next_record(Ring *ring, uint8_t kind);
 int append_record(Ring *ring, const Record *record, const int64_t times[4]);
+PyObject *noted_in_range(const Ring *ring, int32_t *pair);
+
+/* Return whether the ring is open in a range in which a schedule computes actions. */
+static inline int is_in_range(PyObject *recorder)
+{
+    PyObject *found = get_slot(recorder, slots.plain_in_range);
+    return found != NULL && found != Py_None;
+}
 
 /* events.c: the functions of CUDA's driver, in the order of `use_driver`; each returns 0 or an error. */
 typedef struct {

@@ -18,6 +18,7 @@ static const struct {
     {"has_actions", 0, &slots.has_actions},
     {"is_in_run", 0, &slots.is_in_run},
     {"plain", 0, &slots.plain},
+    {"plain_in_range", 0, &slots.plain_in_range},
     {"waiting_thread", 0, &slots.waiting_thread},
     {"is_off", 1, &slots.is_off},
     {"forward", 2, &slots.forward},

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 5
+INTERFACE = 6
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PREFIX = "PP:"
 OPENED = "_stagescope_opened"
-"""Slot of an open range: its action, the receives before it, and when it began."""
+"""Slot of an open range: its action, the receives and the reductions before it, when it began, and the range around it
+if it computes an action.
+"""
 
 MOST_UNSEEN = 1 << 16
 
@@ -102,20 +104,17 @@ class ActionRanges:
         opened = args[0]
         action = parse_action(opened.name)
         parts = action.parts
-        recorder = self._recorder
+        recorder, outer = self._recorder, None
         if action.housekeeping:
             begun = now_ns()
             if len(self.brief) < MOST_UNSEEN:
                 self.brief[opened.name] = action
         elif parts and not action.reduces:
             begun = recorder.timer.begin()
-            recorder.is_in_range = recorder.enabled
-            recorder.plain = None
-            passes = self._instrumentation.passes
-            passes.note = passes.seen.add  # asked for at the end of this range, and only there
-            if len(parts) > 1:
-                recorder.pair = recorder.new_pair()
-            elif self.customized is not None and not self.customized and len(self.unseen) < MOST_UNSEEN:
+            is_certain = self.customized is not None and not self.customized
+            noted = None if is_certain else self._instrumentation.passes.seen
+            outer = recorder.enter_range(noted, is_pair=len(parts) > 1)
+            if is_certain and len(parts) == 1 and len(self.unseen) < MOST_UNSEEN:
                 self.unseen.add(opened.name)
         elif parts:
             begun = recorder.timer.begin()
@@ -124,7 +123,7 @@ class ActionRanges:
             if len(self.unseen) < MOST_UNSEEN:
                 self.unseen.add(opened.name)
             return
-        setattr(opened, OPENED, (action, self._messages.receives, self._collectives.reduced, begun))
+        setattr(opened, OPENED, (action, self._messages.receives, self._collectives.reduced, begun, outer))
 
     def left(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See a range that is about to end; the arguments are the range and the type of the exception that ends it."""
@@ -134,19 +133,22 @@ class ActionRanges:
         if facts is None:
             return
         setattr(opened, OPENED, None)
-        recorder, (action, receives, reduced, begun) = self._recorder, facts
-        recorder.is_in_range = False
+        recorder, (action, receives, reduced, begun, outer) = self._recorder, facts
         if action.reduces:
             self._collectives.reductions -= 1
-        if recorder.enabled and error is None:
+        try:
+            if not recorder.enabled or error is not None:
+                return
             if action.housekeeping:
                 name = recorder.name_ids.get(action.housekeeping) or recorder.name_id(action.housekeeping)
                 recorder.emit_action(_OTHER, begun, now_ns(), action.stage, NONE, NONE, name)
-            elif not action.reduces or (self.customized and self._reduces_itself(reduced)):
+            elif recorder.noted is not None if outer else self._reduces_itself(reduced):
                 has_received = self._messages.receives > receives
                 self._record_unseen(action, self._messages.last_receive if has_received else begun)
-        self._instrumentation.passes.note = recorder.computed = None
-        recorder.pair = NONE
+        finally:
+            recorder.computed = None
+            if outer is not None:
+                recorder.leave_range(outer)
 
     def _reduces_itself(self, reduced: int) -> bool:
         """Return whether a function of the training has reduced gradients, without any collective since `reduced`."""
@@ -201,7 +203,7 @@ def range_class(
                 return original(text, *args, **kwargs) if args or kwargs else original(text)
             if text in briefly:
                 one: Any = object.__new__(ended)
-                setattr(one, OPENED, (briefly[text], 0, 0, now_ns()))
+                setattr(one, OPENED, (briefly[text], 0, 0, now_ns(), None))
                 return one
         return object.__new__(cls)
 

@@ -230,7 +230,8 @@ class Instrumentation:
         messages = self.messages
         if messages.pending or messages.under_way or messages.created:
             messages.close()
-        self.recorder.pair, self.recorder.is_in_range = NONE, False
+        recorder = self.recorder
+        recorder.pair, recorder.is_in_range, recorder.noted, recorder.plain_in_range = NONE, False, None, None
         functions = getattr(schedule, "_comp_type_to_function_map", None)
         if functions is not self._functions or self._are_functions is not bool(functions) or functions:
             self._functions, self._are_functions = functions, bool(functions)
