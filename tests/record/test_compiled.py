@@ -292,6 +292,7 @@ def test_a_call_of_another_thread_is_left_to_python(recorder):
     ]
 
 
+@pytest.mark.usefixtures("plain")
 def test_another_clock_than_that_of_the_extension_is_read_for_all_spans(recorder, monkeypatch):
     def shifted_ns():
         return time.monotonic_ns() + 10**12
