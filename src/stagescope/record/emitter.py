@@ -139,7 +139,9 @@ class Emitter(ActionInProgress):
             if self.plain_middle is not middle or not self.enabled:
                 self.unsettle()  # meanwhile another thread has begun a step
 
-    def enter_range(self, noted: set[Action] | None, *, is_pair: bool) -> tuple[bool, int, set[Action] | None]:
+    def enter_range(
+        self, noted: set[Action] | None, *, is_pair: bool
+    ) -> tuple[bool, int, set[Action] | None]:
         """Enter a range in which a schedule computes actions; return what `leave_range` needs.
 
         Their number is that of the range around it, unless it `is_pair`: of actions that overlap.
