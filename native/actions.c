@@ -199,19 +199,3 @@ PyObject *call_outside_runs(PyObject *object, PyObject *const *args, size_t narg
                   get_slot(recorder, slots.is_in_run) == Py_False && get_slot(recorder, slots.enabled) == Py_True;
     return pass_to(is_seen ? self->general : self->original, args, nargsf, names);
 }
-
-/* Make the range of an action, as `make` of record/frameworks/torch_actions.py does. */
-
-enum { R_CLASS, R_ORIGINAL, R_UNSEEN };
-
-PyObject *call_range(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    const Wrapper *self = (Wrapper *)object;
-    int is_plain = PyVectorcall_NARGS(nargsf) == 2 && names == NULL && args[0] == self->refs[R_CLASS] &&
-                   PyUnicode_CheckExact(args[1]) && PyAnySet_Check(self->refs[R_UNSEEN]);
-    int is_unseen = is_plain ? PySet_Contains(self->refs[R_UNSEEN], args[1]) : 0;
-    if (is_unseen < 0)
-        return NULL;
-    return is_unseen ? PyObject_CallOneArg(self->refs[R_ORIGINAL], args[1])
-                     : pass_to(self->general, args, nargsf, names);
-}

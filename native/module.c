@@ -9,8 +9,8 @@ static const struct {
     vectorcallfunc call;
 } CALLS[] = {
     {"action", call_action},   {"creation", call_creation}, {"issue", call_issue},
-    {"wait", call_wait},       {"range", call_range},
-    {"outside_runs", call_outside_runs},
+    {"wait", call_wait},       {"outside_runs", call_outside_runs},
+    {"range", call_range},     {"range_begin", call_range_begin}, {"range_end", call_range_end},
     {"forward", call_forward}, {"backward", call_backward}, {"exchange", call_exchange},
     {"pass", call_pass},       {"load", call_load},         {"transfer", call_transfer},
     {"move", call_move},
@@ -206,8 +206,8 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__plain(void)
 {
-    if (prepare_events() < 0 || prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 ||
-        prepare_exchanges() < 0 || prepare_deepspeed() < 0 || prepare_moves() < 0 || PyType_Ready(&Wrapper_Type) < 0)
+    if (prepare_events() < 0 || prepare_actions() < 0 || prepare_messages() < 0 || prepare_ranges() < 0 ||
+        prepare_megatron() < 0 || prepare_exchanges() < 0 || prepare_deepspeed() < 0 || prepare_moves() < 0 || PyType_Ready(&Wrapper_Type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&

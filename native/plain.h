@@ -80,8 +80,8 @@ extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Place
 
 /* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and conversions of numbers. */
 typedef struct {
-    Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_run, is_off, plain, plain_in_range,
-        waiting_thread;
+    Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_range, is_in_run, is_off, last_pair,
+        pair, plain, plain_in_range, waiting_thread;
 } Slots;
 
 extern Slots slots;
@@ -232,8 +232,12 @@ PyObject *call_action(PyObject *self, PyObject *const *args, size_t nargsf, PyOb
 PyObject *call_creation(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_issue(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_wait(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
-PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_outside_runs(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+
+/* The same; see ranges.c. */
+PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_range_begin(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *call_range_end(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
 /* The same; see megatron.c and exchanges.c. */
 PyObject *call_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
@@ -249,6 +253,7 @@ PyObject *call_move(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 int prepare_events(void);
 int prepare_actions(void);
 int prepare_messages(void);
+int prepare_ranges(void);
 int prepare_megatron(void);
 int prepare_exchanges(void);
 int prepare_deepspeed(void);

@@ -18,7 +18,7 @@ from stagescope.record.signal_handlers import is_of_signal_handler
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from stagescope.record.devices.device import Device
     from stagescope.record.emitter import Emitter
@@ -282,12 +282,17 @@ def plain_wrapper(original: Function, general: Function, watch: Any, guard: Guar
     return extension().wrapper(kind, original, general, refs, numbers)  # type: ignore[no-any-return]
 
 
-def range_maker(general: Function, made: type, original: type, unseen: Collection[str]) -> Function:
-    """Return what makes an object of the class `made`: one of `original` for a text in `unseen`, else `general`."""
+def range_maker(
+    general: Function, made: type, original: type, unseen: Collection[str], brief: Mapping[str, object]
+) -> Function:
+    """Return what makes an object of the class `made`: one of `original` for a text in `unseen`.
+
+    Objects for a text in `brief` are made by `general`, which makes all others in the same way.
+    """
     plain = extension()
     if plain is None:
         return general
-    return plain.wrapper("range", original, general, (made, original, unseen), ())  # type: ignore[no-any-return]
+    return plain.wrapper("range", original, general, (made, original, unseen, brief), ())  # type: ignore[no-any-return]
 
 
 def calls_in_progress(thread: int) -> list[tuple[Any, int | None, int]]:

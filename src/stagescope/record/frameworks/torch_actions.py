@@ -75,28 +75,40 @@ def parse_action(text: str) -> Action:
     return Action(parts, "", NONE, reduces=bool(parts) and parts[0][0] == GRAD_REDUCE)
 
 
+OUTSIDE = (False, NONE, None)
+"""What `Emitter.enter_range` returns outside of other ranges. Only the range of a pair that a wrapper in C enters has
+this object.
+"""
+
+Facts = tuple[Action, int, int, Any, "tuple[bool, int, Any] | None"]
+"""What is known of an open range, see `OPENED`."""
+
+
 class ActionRanges:
     """Observes the ranges that the schedules enter for their actions.
 
     They show which actions overlap, and actions that a custom function performs without the stage's methods. `unseen`
     are the names of ranges that show nothing: those of single actions that are certainly performed by these methods.
-    `brief` has the actions of ranges of which only the end is observed: those of housekeeping.
+    `brief` has the actions of ranges of which only the end is observed: those of housekeeping. `pairs` has the facts of
+    ranges of several actions that are certainly performed by these methods, which wrappers in C can enter and leave.
     """
 
     def __init__(self, instrumentation: Instrumentation) -> None:
-        self._recorder = instrumentation.recorder
+        self.recorder = instrumentation.recorder
         self._instrumentation = instrumentation
         self._messages = instrumentation.messages
         self._collectives = instrumentation.collectives
         self.customized: frozenset[str] | None = None
         self.unseen: set[str] = set()
         self.brief: dict[str, Action] = {}
+        self.pairs: dict[str, Facts] = {}
 
     def customize(self, functions: frozenset[str] | None) -> None:
         """Note the actions that the training performs with functions of its own, None if that is unknown."""
         if functions != self.customized:
             self.customized = functions
             self.unseen.clear()
+            self.pairs.clear()
 
     def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """See a range that has been entered, the first of the arguments."""
@@ -104,7 +116,7 @@ class ActionRanges:
         opened = args[0]
         action = parse_action(opened.name)
         parts = action.parts
-        recorder, outer = self._recorder, None
+        recorder, outer = self.recorder, None
         if action.housekeeping:
             begun = now_ns()
             if len(self.brief) < MOST_UNSEEN:
@@ -114,8 +126,11 @@ class ActionRanges:
             is_certain = self.customized is not None and not self.customized
             noted = None if is_certain else self._instrumentation.passes.seen
             outer = recorder.enter_range(noted, is_pair=len(parts) > 1)
-            if is_certain and len(parts) == 1 and len(self.unseen) < MOST_UNSEEN:
-                self.unseen.add(opened.name)
+            if is_certain and len(self.unseen) + len(self.pairs) < MOST_UNSEEN:
+                if len(parts) == 1:
+                    self.unseen.add(opened.name)
+                else:
+                    self.pairs[opened.name] = (action, 0, 0, None, OUTSIDE)
         elif parts:
             begun = recorder.timer.begin()
             self._collectives.reductions += 1
@@ -133,7 +148,7 @@ class ActionRanges:
         if facts is None:
             return
         setattr(opened, OPENED, None)
-        recorder, (action, receives, reduced, begun, outer) = self._recorder, facts
+        recorder, (action, receives, reduced, begun, outer) = self.recorder, facts
         if action.reduces:
             self._collectives.reductions -= 1
         try:
@@ -166,10 +181,24 @@ class ActionRanges:
                 self._instrumentation.passes.record(begun, kind, stage, microbatch)
 
 
+class RangeBegin:
+    """Sees the method that begins a range."""
+
+    def __init__(self, ranges: ActionRanges) -> None:
+        self.recorder = ranges.recorder
+        self.usual = "range_begin", (ranges.pairs, OPENED), ()
+        self._entered = ranges.entered
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._entered(args, kwargs, result)
+
+
 class RangeEnd:
     """Watches the method that ends a range, whose beginning has been seen."""
 
     def __init__(self, ranges: ActionRanges) -> None:
+        self.recorder = ranges.recorder
+        self.usual = "range_end", (OUTSIDE, OPENED), ()
         self.begin = ranges.left
 
     def end(self, state: Any, result: Any) -> None:
@@ -207,7 +236,7 @@ def range_class(
                 return one
         return object.__new__(cls)
 
-    maker: Any = compiled.range_maker(make, made, original, unseen)
+    maker: Any = compiled.range_maker(make, made, original, unseen, briefly)
     maker.__wrapped__ = vars(original).get("__init__")  # for the signature of the class
     made.__new__ = staticmethod(maker)  # type: ignore[method-assign]
     return made

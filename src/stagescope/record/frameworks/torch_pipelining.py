@@ -29,6 +29,7 @@ from stagescope.record.frameworks.reductions import Reduction
 from stagescope.record.frameworks.runs import BACKWARD_WEIGHT, FORWARD, Runs
 from stagescope.record.frameworks.torch_actions import (
     ActionRanges,
+    RangeBegin,
     RangeEnd,
     customized_actions,
     range_class,
@@ -182,7 +183,7 @@ class Instrumentation:
     def enter_range(self, signature: Signature) -> Result:
         """Observe the beginning of a range."""
         del signature
-        return self.ranges.entered
+        return RangeBegin(self.ranges)
 
     @prepared
     def exit_range(self, signature: Signature) -> Watch:
