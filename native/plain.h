@@ -234,10 +234,10 @@ PyObject *call_issue(PyObject *self, PyObject *const *args, size_t nargsf, PyObj
 PyObject *call_wait(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_outside_runs(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 
-/* The same; see ranges.c. */
+/* The same; see ranges.c. `use_maker` lets calls of the class of a wrapper of this kind need less time. */
 PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
-PyObject *call_range_begin(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
-PyObject *call_range_end(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *use_maker(PyObject *module, PyObject *wrapper);
+void forget_maker(const Wrapper *wrapper);
 
 /* The same; see megatron.c and exchanges.c. */
 PyObject *call_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
@@ -272,9 +272,10 @@ PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, 
 UNUSUAL int give_to_guard(const Wrapper *self, PyObject *action);
 UNUSUAL void abandon_call(const Wrapper *self, PyObject *action);
 
-/* messages.c: `is_in_classes` keeps the class of a handle whose waits are observed, `keywords_of` returns the dict of
-   the keywords of a call. */
+/* messages.c: `is_in_classes` keeps the class of a handle whose waits are observed, `positional` and `keywords_of` return
+   the tuple and the dict of the arguments of a call. */
 int is_in_classes(PyObject *classes, PyObject *handle, PyObject **known_class);
+PyObject *positional(PyObject *const *args, Py_ssize_t count);
 PyObject *keywords_of(PyObject *const *values, PyObject *names);
 
 /* Ask for the memory of a wrapper, all at once; see `fetch`. */

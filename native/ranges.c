@@ -1,69 +1,65 @@
-/* The ranges that schedules enter for their actions; see record/frameworks/torch_actions.py. Here are those that show
-   nothing, and those of overlapping actions that the methods of stages certainly compute. */
+/* The ranges that schedules enter for their actions; see record/frameworks/torch_actions.py. Here are those that need not
+   be observed: their objects are of torch's own class. */
 
 #include "plain.h"
 
-static PyObject *name_of, *number_of_none, *no_arguments;
+enum { CLASS, ORIGINAL, UNSEEN, PAIRS, RECORDER, GUARD };
+enum { OPEN };
+
+static PyObject *number_of_none;
 
 int prepare_ranges(void)
 {
-    name_of = PyUnicode_InternFromString("name");
     number_of_none = PyLong_FromLong(NONE);
-    no_arguments = PyTuple_New(0);
-    return name_of && number_of_none && no_arguments ? 0 : -1;
+    return number_of_none ? 0 : -1;
+}
+
+/* Return the object of torch for a text that is in one of the sets; NULL without an exception for others. */
+static PyObject *make_if_in(const Wrapper *self, int set, PyObject *text)
+{
+    if (!PyUnicode_CheckExact(text) || !PyAnySet_Check(self->refs[set]))
+        return NULL;
+    int is_in = PySet_Contains(self->refs[set], text);
+    return is_in > 0 ? PyObject_CallOneArg(self->refs[ORIGINAL], text) : NULL;
 }
 
 /* Make the range of an action, as `make` of record/frameworks/torch_actions.py does. */
-
-enum { R_CLASS, R_ORIGINAL, R_UNSEEN, R_BRIEF };
-
 PyObject *call_range(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     const Wrapper *self = (Wrapper *)object;
-    if (PyVectorcall_NARGS(nargsf) != 2 || names != NULL || args[0] != self->refs[R_CLASS] ||
-        !PyUnicode_CheckExact(args[1]) || !PyAnySet_Check(self->refs[R_UNSEEN]))
-        return pass_to(self->general, args, nargsf, names);
-    int is_unseen = PySet_Contains(self->refs[R_UNSEEN], args[1]);
-    if (is_unseen != 0)
-        return is_unseen < 0 ? NULL : PyObject_CallOneArg(self->refs[R_ORIGINAL], args[1]);
-    int is_brief = PyDict_Contains(self->refs[R_BRIEF], args[1]);
-    if (is_brief != 0)
-        return is_brief < 0 ? NULL : pass_to(self->general, args, nargsf, names);
-    return PyBaseObject_Type.tp_new((PyTypeObject *)args[0], no_arguments, NULL);
+    int is_usual = PyVectorcall_NARGS(nargsf) == 2 && names == NULL && args[0] == self->refs[CLASS];
+    PyObject *made = is_usual ? make_if_in(self, UNSEEN, args[1]) : NULL;
+    return made != NULL || PyErr_Occurred() ? made : pass_to(self->general, args, nargsf, names);
 }
 
-/* The begin and the end of a range: `ActionRanges.entered` and `left`, for the range of a pair outside of others. */
+/* Pairs: ranges of overlapping actions that the methods of stages certainly compute. Such a range begins where its
+   object is made, and ends where the next one is, or with the step: nothing is recorded between two ranges. */
 
-enum { RECORDER, GUARD, RING, WATCH, PAIRS, OPENED };
-enum { OUTSIDE = PAIRS, FACTS = 5, OUTER = FACTS - 1 };
-
-static int is_in(PyObject *recorder, Py_ssize_t slot, PyObject *value)
+static int64_t number_in(PyObject *recorder, Py_ssize_t slot)
 {
-    return get_slot(recorder, slot) == value;
+    int32_t number;
+    PyObject *found = get_slot(recorder, slot);
+    return found != NULL && is_int32(found, &number) ? number : INT64_MAX;
 }
 
 /* Return whether nothing is unusual, and no range is in progress. */
-static int is_outside(PyObject *recorder)
+static int is_outside(const Wrapper *self)
 {
-    int32_t pair;
-    PyObject *plain = get_slot(recorder, slots.plain), *number = get_slot(recorder, slots.pair);
-    return plain != NULL && plain != Py_None && is_in(recorder, slots.is_in_range, Py_False) &&
-           is_in(recorder, slots.enabled, Py_True) && number != NULL && is_int32(number, &pair) && pair == NONE;
+    PyObject *recorder = self->refs[RECORDER], *plain = get_slot(recorder, slots.plain);
+    return plain != NULL && plain != Py_None && get_slot(self->refs[GUARD], slots.is_off) == Py_False &&
+           get_slot(recorder, slots.is_in_range) == Py_False && get_slot(recorder, slots.enabled) == Py_True &&
+           number_in(recorder, slots.pair) == NONE && number_in(recorder, slots.last_pair) < INT32_MAX;
 }
 
 /* Do what `enter_range` of a recorder does. Return -1 with an exception. */
-static int enter_pair(PyObject *recorder)
+static int enter_pair(Wrapper *self)
 {
-    int32_t last = 0;
-    PyObject *before = get_slot(recorder, slots.last_pair);
-    if (before == NULL || !is_int32(before, &last) || last == INT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "too many pairs");
-        return -1;
-    }
-    PyObject *number = PyLong_FromLong(last + 1), *inside = NULL;
+    PyObject *recorder = self->refs[RECORDER], *inside = NULL;
+    PyObject *number = PyLong_FromLongLong(number_in(recorder, slots.last_pair) + 1);
     if (number != NULL)
         inside = PyTuple_Pack(3, get_slot(recorder, slots.plain), number, Py_None);
     if (inside != NULL) {
+        self->numbers[OPEN] = PyLong_AsSsize_t(number);
         set_slot(recorder, slots.plain, Py_None);
         set_slot(recorder, slots.last_pair, number);
         set_slot(recorder, slots.pair, number);
@@ -75,63 +71,60 @@ static int enter_pair(PyObject *recorder)
     return inside == NULL ? -1 : 0;
 }
 
-/* Do what `leave_range` of a recorder does. */
-static void leave_pair(PyObject *recorder)
+/* Do what `leave_range` of a recorder does, unless the pair has ended. */
+static void leave_pair(Wrapper *self)
 {
-    PyObject *inside = Py_XNewRef(get_slot(recorder, slots.plain_in_range));
-    set_slot(recorder, slots.plain_in_range, Py_None);
-    set_slot(recorder, slots.is_in_range, Py_False);
-    set_slot(recorder, slots.pair, number_of_none);
-    if (inside != NULL && inside != Py_None)
-        set_slot(recorder, slots.plain, PyTuple_GET_ITEM(inside, 0));
+    PyObject *recorder = self->refs[RECORDER], *inside = Py_XNewRef(get_slot(recorder, slots.plain_in_range));
+    if (number_in(recorder, slots.pair) == self->numbers[OPEN]) {
+        set_slot(recorder, slots.plain_in_range, Py_None);
+        set_slot(recorder, slots.is_in_range, Py_False);
+        set_slot(recorder, slots.pair, number_of_none);
+        if (inside != NULL && inside != Py_None)
+            set_slot(recorder, slots.plain, PyTuple_GET_ITEM(inside, 0));
+    }
+    self->numbers[OPEN] = NONE;
     Py_XDECREF(inside);
 }
 
-/* Return the facts of the range of a pair that is known, a borrowed reference, NULL for others or with an exception. */
-static PyObject *facts_of(const Wrapper *self, PyObject *range)
+/* The wrapper of the kind above that was made last. `make_range` is the vectorcall of its class, so that a call of the
+   class neither looks up `__new__` nor makes a tuple of its arguments. It is not inherited. */
+static Wrapper *maker;
+
+void forget_maker(const Wrapper *wrapper)
 {
-    PyObject *name = PyObject_GetAttr(range, name_of), *facts = NULL;
-    if (name != NULL && PyUnicode_CheckExact(name))
-        facts = PyDict_GetItemWithError(self->refs[PAIRS], name);
-    Py_XDECREF(name);
-    return facts;
+    if (wrapper == maker)
+        maker = NULL;
 }
 
-PyObject *call_range_begin(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+static PyObject *make_range(PyObject *class, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    const Wrapper *self = (Wrapper *)object;
-    PyObject *recorder = self->refs[RECORDER], *facts = NULL;
-    fetch((Ring *)self->refs[RING], recorder);
-    int is_usual = PyVectorcall_NARGS(nargsf) == 1 && names == NULL && is_in(self->refs[GUARD], slots.is_off, Py_False);
-    if (is_usual && is_outside(recorder))
-        facts = facts_of(self, args[0]);
-    if (facts == NULL || PyObject_SetAttr(args[0], self->refs[OPENED], facts) < 0 || enter_pair(recorder) < 0)
-        return leave_to_python(self, args, nargsf, names);
-    PyObject *result = pass_to(self->original, args, nargsf, names);
-    if (result == NULL)
-        leave_pair(recorder);
-    return result;
+    Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *made = NULL;
+    if (maker != NULL && class == maker->refs[CLASS] && count == 1 && names == NULL) {
+        if (maker->numbers[OPEN] != NONE)
+            leave_pair(maker);
+        made = make_if_in(maker, UNSEEN, args[0]);
+        if (made == NULL && !PyErr_Occurred() && is_outside(maker)) {
+            made = make_if_in(maker, PAIRS, args[0]);
+            if (made != NULL && enter_pair(maker) < 0)
+                Py_CLEAR(made);
+        }
+    }
+    if (made != NULL || PyErr_Occurred())
+        return made;
+    PyObject *given = positional(args, count), *named = names == NULL ? NULL : keywords_of(args + count, names);
+    if (given != NULL && (named != NULL || names == NULL))
+        made = PyType_Type.tp_call(class, given, named);
+    Py_XDECREF(given);
+    Py_XDECREF(named);
+    return made;
 }
 
-/* Return whether a range is that of a pair which began in C, and is marked as ended now; -1 with an exception. */
-static int is_end_of_pair(const Wrapper *self, PyObject *range)
+PyObject *use_maker(PyObject *Py_UNUSED(module), PyObject *wrapper)
 {
-    PyObject *facts = PyObject_GetAttr(range, self->refs[OPENED]);
-    int is_pair = facts != NULL && PyTuple_CheckExact(facts) && PyTuple_GET_SIZE(facts) == FACTS &&
-                  PyTuple_GET_ITEM(facts, OUTER) == self->refs[OUTSIDE];
-    Py_XDECREF(facts);
-    return facts == NULL || (is_pair && PyObject_SetAttr(range, self->refs[OPENED], Py_None) < 0) ? -1 : is_pair;
-}
-
-PyObject *call_range_end(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    const Wrapper *self = (Wrapper *)object;
-    PyObject *recorder = self->refs[RECORDER];
-    fetch((Ring *)self->refs[RING], recorder);
-    int is_usual = PyVectorcall_NARGS(nargsf) > 0 && is_in_range(recorder) &&
-                   is_in(self->refs[GUARD], slots.is_off, Py_False);
-    if (!is_usual || is_end_of_pair(self, args[0]) <= 0)
-        return leave_to_python(self, args, nargsf, names);
-    leave_pair(recorder);
-    return pass_to(self->original, args, nargsf, names);
+    if (!Py_IS_TYPE(wrapper, &Wrapper_Type) || ((Wrapper *)wrapper)->call != call_range)
+        return PyErr_Format(PyExc_TypeError, "no maker of ranges: %R", wrapper);
+    maker = (Wrapper *)wrapper;
+    ((PyTypeObject *)maker->refs[CLASS])->tp_vectorcall = make_range;
+    Py_RETURN_NONE;
 }

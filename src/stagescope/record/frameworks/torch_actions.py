@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
+    from stagescope.record.hooks import Guard
 
 PREFIX = "PP:"
 OPENED = "_stagescope_opened"
@@ -76,12 +77,7 @@ def parse_action(text: str) -> Action:
 
 
 OUTSIDE = (False, NONE, None)
-"""What `Emitter.enter_range` returns outside of other ranges. Only the range of a pair that a wrapper in C enters has
-this object.
-"""
-
-Facts = tuple[Action, int, int, Any, "tuple[bool, int, Any] | None"]
-"""What is known of an open range, see `OPENED`."""
+"""What `Emitter.enter_range` returns outside of other ranges."""
 
 
 class ActionRanges:
@@ -89,8 +85,8 @@ class ActionRanges:
 
     They show which actions overlap, and actions that a custom function performs without the stage's methods. `unseen`
     are the names of ranges that show nothing: those of single actions that are certainly performed by these methods.
-    `brief` has the actions of ranges of which only the end is observed: those of housekeeping. `pairs` has the facts of
-    ranges of several actions that are certainly performed by these methods, which wrappers in C can enter and leave.
+    `brief` has the actions of ranges of which only the end is observed: those of housekeeping. `pairs` are the names
+    of ranges of several actions that are certainly performed by these methods, whose objects a wrapper in C can make.
     """
 
     def __init__(self, instrumentation: Instrumentation) -> None:
@@ -101,7 +97,7 @@ class ActionRanges:
         self.customized: frozenset[str] | None = None
         self.unseen: set[str] = set()
         self.brief: dict[str, Action] = {}
-        self.pairs: dict[str, Facts] = {}
+        self.pairs: set[str] = set()
 
     def customize(self, functions: frozenset[str] | None) -> None:
         """Note the actions that the training performs with functions of its own, None if that is unknown."""
@@ -127,10 +123,7 @@ class ActionRanges:
             noted = None if is_certain else self._instrumentation.passes.seen
             outer = recorder.enter_range(noted, is_pair=len(parts) > 1)
             if is_certain and len(self.unseen) + len(self.pairs) < MOST_UNSEEN:
-                if len(parts) == 1:
-                    self.unseen.add(opened.name)
-                else:
-                    self.pairs[opened.name] = (action, 0, 0, None, OUTSIDE)
+                (self.unseen if len(parts) == 1 else self.pairs).add(opened.name)
         elif parts:
             begun = recorder.timer.begin()
             self._collectives.reductions += 1
@@ -165,6 +158,12 @@ class ActionRanges:
             if outer is not None:
                 recorder.leave_range(outer)
 
+    def leave_all(self) -> None:
+        """Leave the ranges in progress: none is outside of the runs of a schedule."""
+        recorder = self.recorder
+        if recorder.is_in_range or recorder.pair != NONE:
+            recorder.leave_range(OUTSIDE)
+
     def _reduces_itself(self, reduced: int) -> bool:
         """Return whether a function of the training has reduced gradients, without any collective since `reduced`."""
         return self._collectives.reduced == reduced and REDUCE_GRAD in (self.customized or ())
@@ -181,24 +180,10 @@ class ActionRanges:
                 self._instrumentation.passes.record(begun, kind, stage, microbatch)
 
 
-class RangeBegin:
-    """Sees the method that begins a range."""
-
-    def __init__(self, ranges: ActionRanges) -> None:
-        self.recorder = ranges.recorder
-        self.usual = "range_begin", (ranges.pairs, OPENED), ()
-        self._entered = ranges.entered
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._entered(args, kwargs, result)
-
-
 class RangeEnd:
     """Watches the method that ends a range, whose beginning has been seen."""
 
     def __init__(self, ranges: ActionRanges) -> None:
-        self.recorder = ranges.recorder
-        self.usual = "range_end", (OUTSIDE, OPENED), ()
         self.begin = ranges.left
 
     def end(self, state: Any, result: Any) -> None:
@@ -209,12 +194,13 @@ class RangeEnd:
 
 
 def range_class(
-    original: type, module: str, unseen: Collection[str] = (), brief: Mapping[str, Action] | None = None
+    original: type, module: str, ranges: ActionRanges | None = None, guard: Guard | None = None
 ) -> type:
     """Return a subclass of torch's ``record_function`` for the schedules in `module`, whose methods can be observed.
 
-    A range whose name is in `unseen` is one of torch's own class: it costs no call more than without recording. One
-    whose name is in `brief` begins where it is made, so only its end has to be observed.
+    A range whose name is in `unseen` of `ranges` is one of torch's own class: it costs no call more than without
+    recording. A wrapper in C makes those in `pairs` so, too, until the guard is off. One whose name is in `brief`
+    begins where it is made, so only its end has to be observed.
 
     Those of torch's own class are left alone: the training may compile them with torch.jit. In a pickle the class is
     the ``record_function`` of the module, recorded or not.
@@ -224,19 +210,22 @@ def range_class(
     facts = {"__doc__": original.__doc__, "__module__": module, "__qualname__": "record_function"}
     made = type(name, (original,), {**facts, "__slots__": (OPENED,), **methods})
     ended = type(name, (made,), {**facts, "__slots__": (), "__enter__": methods["__enter__"]})
-    briefly = {} if brief is None else brief  # which is filled later
+    unseen: Collection[str] = () if ranges is None else ranges.unseen  # which are filled later
+    brief: Mapping[str, Action] = {} if ranges is None else ranges.brief
 
     def make(cls: type, text: object = None, *args: Any, **kwargs: Any) -> Any:
         if cls is made and text.__class__ is str:
             if text in unseen:
                 return original(text, *args, **kwargs) if args or kwargs else original(text)
-            if text in briefly:
+            if text in brief:
                 one: Any = object.__new__(ended)
-                setattr(one, OPENED, (briefly[text], 0, 0, now_ns(), None))
+                setattr(one, OPENED, (brief[text], 0, 0, now_ns(), None))
                 return one
         return object.__new__(cls)
 
-    maker: Any = compiled.range_maker(make, made, original, unseen, briefly)
+    maker: Any = make
+    if ranges is not None and guard is not None:
+        maker = compiled.range_maker(make, made, original, ranges, guard)
     maker.__wrapped__ = vars(original).get("__init__")  # for the signature of the class
     made.__new__ = staticmethod(maker)  # type: ignore[method-assign]
     return made
