@@ -119,11 +119,9 @@ class ActionRanges:
                 self.brief[opened.name] = action
         elif parts and not action.reduces:
             begun = recorder.timer.begin()
-            is_certain = self.customized is not None and not self.customized
-            noted = None if is_certain else self._instrumentation.passes.seen
-            outer = recorder.enter_range(noted, is_pair=len(parts) > 1)
-            if is_certain and len(self.unseen) + len(self.pairs) < MOST_UNSEEN:
-                (self.unseen if len(parts) == 1 else self.pairs).add(opened.name)
+            outer = recorder.enter_range(self._instrumentation.passes.seen, is_pair=len(parts) > 1)
+            if len(parts) == 1 and self._is_certain():
+                self.unseen.add(opened.name)
         elif parts:
             begun = recorder.timer.begin()
             self._collectives.reductions += 1
@@ -150,13 +148,23 @@ class ActionRanges:
             if action.housekeeping:
                 name = recorder.name_ids.get(action.housekeeping) or recorder.name_id(action.housekeeping)
                 recorder.emit_action(_OTHER, begun, now_ns(), action.stage, NONE, NONE, name)
-            elif recorder.noted is not None if outer else self._reduces_itself(reduced):
+            elif outer is not None or self._reduces_itself(reduced):
                 has_received = self._messages.receives > receives
-                self._record_unseen(action, self._messages.last_receive if has_received else begun)
+                begun = self._messages.last_receive if has_received else begun
+                if not self._record_unseen(action, begun) and len(action.parts) > 1 and self._is_certain():
+                    self.pairs.add(opened.name)
         finally:
             recorder.computed = None
             if outer is not None:
                 recorder.leave_range(outer)
+
+    def _is_certain(self) -> bool:
+        """Return whether the methods of stages perform all actions, and there is place for one more name."""
+        return (
+            self.customized is not None
+            and not self.customized
+            and len(self.unseen) + len(self.pairs) < MOST_UNSEEN
+        )
 
     def leave_all(self) -> None:
         """Leave the ranges in progress: none is outside of the runs of a schedule."""
@@ -168,16 +176,19 @@ class ActionRanges:
         """Return whether a function of the training has reduced gradients, without any collective since `reduced`."""
         return self._collectives.reduced == reduced and REDUCE_GRAD in (self.customized or ())
 
-    def _record_unseen(self, action: Action, begun: Any) -> None:
+    def _record_unseen(self, action: Action, begun: Any) -> bool:
         """Record the actions of a range that bypassed the stage's methods, starting at the end of their last receive.
 
+        Returns whether there were any.
         During an evaluation torch enters ranges of backwards too, without computing anything. A gradient reduction is
         recorded by its collectives; its range only if a custom function performs it without any.
         """
-        for kind, stage, microbatch in action.parts:
-            is_done = kind == _KIND_OF_LETTER["F"] or not self._instrumentation.evaluates
-            if is_done and not self._instrumentation.passes.is_recorded(kind, stage, microbatch):
-                self._instrumentation.passes.record(begun, kind, stage, microbatch)
+        passes = self._instrumentation.passes
+        missing = [part for part in action.parts if not passes.is_recorded(*part)]
+        for kind, stage, microbatch in missing:
+            if kind == _KIND_OF_LETTER["F"] or not self._instrumentation.evaluates:
+                passes.record(begun, kind, stage, microbatch)
+        return bool(missing)
 
 
 class RangeEnd:
