@@ -161,6 +161,18 @@ static int uses_awaited(const Wrapper *self, const Action *found)
     return 1;
 }
 
+/* Leave a call to Python where the ring is closed, such as in another thread, with the data that it uses. */
+static UNUSUAL PyObject *act_in_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    PyObject *pending = self->refs[PENDING];
+    Action found = {0};
+    if (pending != Py_None && ((Pending *)pending)->receives_issued.count > 0 &&
+        identify(self, args, PyVectorcall_NARGS(nargsf), names, &found) >= 0 && found.action != NULL)
+        uses_awaited(self, &found);
+    Py_XDECREF(found.action);
+    return leave_to_python(self, args, nargsf, names);
+}
+
 /* Call a method of a stage, as `stage_wrapper` in record/wrappers.py does. */
 PyObject *call_action(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
@@ -173,8 +185,10 @@ PyObject *call_action(PyObject *object, PyObject *const *args, size_t nargsf, Py
     __builtin_prefetch(self->refs[EXPECTED]);
     __builtin_prefetch(self->refs[CHUNKS]);
     if (get_slot(recorder, slots.action) != Py_None || get_slot(self->refs[GUARD], slots.is_off) != Py_False ||
-        !is_empty(self->refs[EXPECTED]) || !is_open((Ring *)self->refs[RING], recorder))
+        !is_empty(self->refs[EXPECTED]))
         return pass_to(self->general, args, nargsf, names);
+    if (!is_open((Ring *)self->refs[RING], recorder))
+        return act_in_python(self, args, nargsf, names);
     Action found = {0};
     int is_none = identify(self, args, PyVectorcall_NARGS(nargsf), names, &found);
     if (is_none < 0 && is_of_training())

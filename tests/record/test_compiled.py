@@ -505,6 +505,22 @@ def test_an_action_that_uses_what_was_received_without_a_wait_is_left_to_python(
     assert len(handles) == 2
 
 
+def test_an_action_of_another_thread_takes_what_was_received_without_a_wait(messages, recorder, monkeypatch):
+    expected = []
+    monkeypatch.setattr(Stage, "stage_index", 2)
+    timed = Timed(ActionsInProgress(recorder), lambda *_: None, method=StageMethod(FORWARD, 0, 1, {2: 0}))
+    timed.actions.pending = messages.pending
+    general = lambda *_: expected.append(len(messages.expected))  # noqa: E731
+    wrapper = compiled.plain_wrapper(lambda *_: "plain", general, timed, Guard(recorder, "x"))
+    handles = messages.issue(Sender().operations(5))
+    for microbatch in (4, 5):
+        other = threading.Thread(target=wrapper, args=(Stage(), microbatch))
+        other.start()
+        other.join()
+    assert expected == [0, 2]
+    assert len(handles) == 2
+
+
 def test_an_object_at_the_address_of_another_one_is_not_taken_for_it(messages, recorder):
     """An operation and a handle that are unused leave their addresses to others."""
     addresses = {id(operation) for operation in Sender().operations(5)}
