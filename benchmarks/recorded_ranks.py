@@ -162,6 +162,32 @@ class Entry(Point):
         self.owner[self._key] = function  # type: ignore[index]  # as above
 
 
+class Ranges(Point):
+    """What makes the ranges of torch's schedules. A call is all of a range: it is made, entered and left."""
+
+    def _read_inside(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return original
+
+    def _read_around(self, function: Callable[..., Any], steps: list[list[int]]) -> Callable[..., Any]:
+        class Range:
+            def __init__(self, text: str) -> None:
+                begun_ns = thread_time_ns()
+                self._range = function(text)
+                self._cost_ns = thread_time_ns() - begun_ns
+
+            def __enter__(self) -> None:
+                begun_ns = thread_time_ns()
+                self._range.__enter__()
+                self._cost_ns += thread_time_ns() - begun_ns
+
+            def __exit__(self, *error: object) -> None:
+                begun_ns = thread_time_ns()
+                self._range.__exit__(*error)
+                steps[-1].append(self._cost_ns + thread_time_ns() - begun_ns)
+
+        return Range
+
+
 def points() -> Iterator[Point]:
     """Yield the functions that the recorder wraps in each step and that all frameworks call."""
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
@@ -178,6 +204,7 @@ def points_of_torch() -> Iterator[Point]:
         yield Point(stage._PipelineStageBase, name)  # noqa: SLF001  # no public name
     yield Point(schedules._PipelineSchedule, "_maybe_compute_loss")  # noqa: SLF001  # same
     yield Point(schedules, "_batch_p2p")
+    yield Ranges(schedules, "record_function")
 
 
 def points_of_megatron() -> Iterator[Point]:

@@ -97,6 +97,13 @@ int give_to_guard(const Wrapper *self, PyObject *action)
     return done == NULL ? -1 : 0;
 }
 
+/* Note an action of the range in progress, and set the pair of its record. Return -1 with an exception. */
+static int note_in_range(const Ring *ring, PyObject *action, Record *record)
+{
+    PyObject *noted = noted_in_range(ring, &record->pair);
+    return noted == Py_None ? 0 : PySet_Add(noted, action);
+}
+
 /* Record an action that ends now, in Python where it is unusual. Return -1 with an exception. */
 static int record(const Wrapper *self, const Action *found, int64_t start)
 {
@@ -113,7 +120,7 @@ static int record(const Wrapper *self, const Action *found, int64_t start)
         set_slot(recorder, slots.action, Py_None);
         if (get_slot(recorder, slots.has_actions) != Py_True)
             set_slot(recorder, slots.has_actions, Py_True);
-        return 0;
+        return is_in_range(recorder) ? note_in_range(ring, found->action, record) : 0;
     }
     forget_moment(recorder, end_moment);
     PyObject *begun = moment_object(recorder, start), *done = NULL;
@@ -154,6 +161,18 @@ static int uses_awaited(const Wrapper *self, const Action *found)
     return 1;
 }
 
+/* Leave a call to Python where the ring is closed, such as in another thread, with the data that it uses. */
+static UNUSUAL PyObject *act_in_python(const Wrapper *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    PyObject *pending = self->refs[PENDING];
+    Action found = {0};
+    if (pending != Py_None && ((Pending *)pending)->receives_issued.count > 0 &&
+        identify(self, args, PyVectorcall_NARGS(nargsf), names, &found) >= 0 && found.action != NULL)
+        uses_awaited(self, &found);
+    Py_XDECREF(found.action);
+    return leave_to_python(self, args, nargsf, names);
+}
+
 /* Call a method of a stage, as `stage_wrapper` in record/wrappers.py does. */
 PyObject *call_action(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
@@ -166,8 +185,10 @@ PyObject *call_action(PyObject *object, PyObject *const *args, size_t nargsf, Py
     __builtin_prefetch(self->refs[EXPECTED]);
     __builtin_prefetch(self->refs[CHUNKS]);
     if (get_slot(recorder, slots.action) != Py_None || get_slot(self->refs[GUARD], slots.is_off) != Py_False ||
-        !is_empty(self->refs[EXPECTED]) || !is_open((Ring *)self->refs[RING], recorder))
+        !is_empty(self->refs[EXPECTED]))
         return pass_to(self->general, args, nargsf, names);
+    if (!is_open((Ring *)self->refs[RING], recorder))
+        return act_in_python(self, args, nargsf, names);
     Action found = {0};
     int is_none = identify(self, args, PyVectorcall_NARGS(nargsf), names, &found);
     if (is_none < 0 && is_of_training())
@@ -191,20 +212,4 @@ PyObject *call_outside_runs(PyObject *object, PyObject *const *args, size_t narg
     int is_seen = get_slot(self->refs[GUARD], slots.is_off) == Py_False &&
                   get_slot(recorder, slots.is_in_run) == Py_False && get_slot(recorder, slots.enabled) == Py_True;
     return pass_to(is_seen ? self->general : self->original, args, nargsf, names);
-}
-
-/* Make the range of an action, as `make` of record/frameworks/torch_actions.py does. */
-
-enum { R_CLASS, R_ORIGINAL, R_UNSEEN };
-
-PyObject *call_range(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    const Wrapper *self = (Wrapper *)object;
-    int is_plain = PyVectorcall_NARGS(nargsf) == 2 && names == NULL && args[0] == self->refs[R_CLASS] &&
-                   PyUnicode_CheckExact(args[1]) && PyAnySet_Check(self->refs[R_UNSEEN]);
-    int is_unseen = is_plain ? PySet_Contains(self->refs[R_UNSEEN], args[1]) : 0;
-    if (is_unseen < 0)
-        return NULL;
-    return is_unseen ? PyObject_CallOneArg(self->refs[R_ORIGINAL], args[1])
-                     : pass_to(self->general, args, nargsf, names);
 }

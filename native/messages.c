@@ -77,7 +77,7 @@ PyObject *keywords_of(PyObject *const *values, PyObject *names)
     return found;
 }
 
-static PyObject *positional(PyObject *const *args, Py_ssize_t count)
+PyObject *positional(PyObject *const *args, Py_ssize_t count)
 {
     PyObject *found = PyTuple_New(count);
     for (Py_ssize_t i = 0; found != NULL && i < count; i++)

@@ -2,15 +2,15 @@
 
 #include "plain.h"
 
-#define INTERFACE 5
+#define INTERFACE 6
 
 static const struct {
     const char *name;
     vectorcallfunc call;
 } CALLS[] = {
     {"action", call_action},   {"creation", call_creation}, {"issue", call_issue},
-    {"wait", call_wait},       {"range", call_range},
-    {"outside_runs", call_outside_runs},
+    {"wait", call_wait},       {"outside_runs", call_outside_runs},
+    {"range", call_range},
     {"forward", call_forward}, {"backward", call_backward}, {"exchange", call_exchange},
     {"pass", call_pass},       {"load", call_load},         {"transfer", call_transfer},
     {"move", call_move},
@@ -40,6 +40,7 @@ static PyObject *call_cleared(PyObject *Py_UNUSED(self), PyObject *const *Py_UNU
 static int clear(PyObject *object)
 {
     Wrapper *self = (Wrapper *)object;
+    forget_maker(self);
     self->call = call_cleared;
     Py_CLEAR(self->original);
     Py_CLEAR(self->general);
@@ -187,6 +188,7 @@ static PyObject *use_signal_handlers(PyObject *Py_UNUSED(module), PyObject *test
 
 static PyMethodDef functions[] = {
     {"wrapper", wrapper, METH_VARARGS, "Return a wrapper: kind, original, wrapper in Python, references, numbers."},
+    {"use_maker", use_maker, METH_O, "Let calls of the class of ranges use this wrapper of the kind range."},
     {"in_progress", in_progress, METH_O, "Return the calls in progress of a thread, the innermost first."},
     {"use_slots", use_slots, METH_VARARGS, "Find the slots of a recorder, a guard and activities."},
     {"use_driver", use_driver, METH_O,
@@ -206,8 +208,8 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__plain(void)
 {
-    if (prepare_events() < 0 || prepare_actions() < 0 || prepare_messages() < 0 || prepare_megatron() < 0 ||
-        prepare_exchanges() < 0 || prepare_deepspeed() < 0 || prepare_moves() < 0 || PyType_Ready(&Wrapper_Type) < 0)
+    if (prepare_events() < 0 || prepare_actions() < 0 || prepare_messages() < 0 || prepare_ranges() < 0 ||
+        prepare_megatron() < 0 || prepare_exchanges() < 0 || prepare_deepspeed() < 0 || prepare_moves() < 0 || PyType_Ready(&Wrapper_Type) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&

@@ -80,7 +80,8 @@ extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Place
 
 /* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and conversions of numbers. */
 typedef struct {
-    Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_run, is_off, plain, waiting_thread;
+    Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_range, is_in_run, is_off, last_pair,
+        pair, plain, plain_in_range, waiting_thread;
 } Slots;
 
 extern Slots slots;
@@ -133,6 +134,14 @@ int32_t step_of(const Ring *ring);
 int begin_record(const Ring *ring, uint8_t kind, Record *record);
 Record *next_record(Ring *ring, uint8_t kind);
 int append_record(Ring *ring, const Record *record, const int64_t times[4]);
+PyObject *noted_in_range(const Ring *ring, int32_t *pair);
+
+/* Return whether the ring is open in a range in which a schedule computes actions. */
+static inline int is_in_range(PyObject *recorder)
+{
+    PyObject *found = get_slot(recorder, slots.plain_in_range);
+    return found != NULL && found != Py_None;
+}
 
 /* events.c: the functions of CUDA's driver, in the order of `use_driver`; each returns 0 or an error. */
 typedef struct {
@@ -223,8 +232,12 @@ PyObject *call_action(PyObject *self, PyObject *const *args, size_t nargsf, PyOb
 PyObject *call_creation(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_issue(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_wait(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
-PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *call_outside_runs(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+
+/* The same; see ranges.c. `use_maker` lets calls of the class of a wrapper of this kind need less time. */
+PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *use_maker(PyObject *module, PyObject *wrapper);
+void forget_maker(const Wrapper *wrapper);
 
 /* The same; see megatron.c and exchanges.c. */
 PyObject *call_forward(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
@@ -240,6 +253,7 @@ PyObject *call_move(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 int prepare_events(void);
 int prepare_actions(void);
 int prepare_messages(void);
+int prepare_ranges(void);
 int prepare_megatron(void);
 int prepare_exchanges(void);
 int prepare_deepspeed(void);
@@ -258,9 +272,10 @@ PyObject *run_action(const Wrapper *self, PyObject *const *args, size_t nargsf, 
 UNUSUAL int give_to_guard(const Wrapper *self, PyObject *action);
 UNUSUAL void abandon_call(const Wrapper *self, PyObject *action);
 
-/* messages.c: `is_in_classes` keeps the class of a handle whose waits are observed, `keywords_of` returns the dict of
-   the keywords of a call. */
+/* messages.c: `is_in_classes` keeps the class of a handle whose waits are observed, `positional` and `keywords_of` return
+   the tuple and the dict of the arguments of a call. */
 int is_in_classes(PyObject *classes, PyObject *handle, PyObject **known_class);
+PyObject *positional(PyObject *const *args, Py_ssize_t count);
 PyObject *keywords_of(PyObject *const *values, PyObject *names);
 
 /* Ask for the memory of a wrapper, all at once; see `fetch`. */

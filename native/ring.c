@@ -14,13 +14,13 @@
 
 _Static_assert(sizeof(Record) == 72, "as SPAN in record/format.py");
 
-/* `plain` and `thread` are objects of the recorder whose values are known: the step and the index of the thread, and
-   the identifier of the thread. */
+/* `plain`, `in_range` and `thread` are objects of the recorder whose values are known: the step and the index of the
+   thread, the pair, and the identifier of the thread. */
 struct Ring {
     PyObject_HEAD
-    PyObject *plain, *thread;
+    PyObject *plain, *thread, *in_range;
     unsigned long thread_number;
-    int32_t step;
+    int32_t step, pair;
     uint16_t thread_index;
     Py_ssize_t first, count;
     long long dropped;
@@ -49,6 +49,35 @@ static int read_plain(Ring *ring, PyObject *plain)
     return 1;
 }
 
+/* Read what `plain_in_range` of a recorder has besides what would be `plain`. */
+static int read_range(Ring *ring, PyObject *found)
+{
+    if (!PyTuple_CheckExact(found) || PyTuple_GET_SIZE(found) != 3 ||
+        !is_int32(PyTuple_GET_ITEM(found, 1), &ring->pair) ||
+        !(PyTuple_GET_ITEM(found, 2) == Py_None || PySet_CheckExact(PyTuple_GET_ITEM(found, 2))))
+        return 0;
+    Py_XSETREF(ring->in_range, Py_NewRef(found));
+    return 1;
+}
+
+/* Return what all actions have in common outside of ranges, or in the one in progress; NULL if that is unusual. */
+static PyObject *plain_of(Ring *ring, PyObject *recorder)
+{
+    PyObject *plain = get_slot(recorder, slots.plain);
+    if (plain != Py_None || !is_in_range(recorder))
+        return plain == Py_None ? NULL : plain;
+    PyObject *found = get_slot(recorder, slots.plain_in_range);
+    return found == ring->in_range || read_range(ring, found) ? PyTuple_GET_ITEM(found, 0) : NULL;
+}
+
+/* Return the set in which the actions of the range in progress are noted, a borrowed reference, None if there is none,
+   and the number of its pair. The ring has been open in it. */
+PyObject *noted_in_range(const Ring *ring, int32_t *pair)
+{
+    *pair = ring->pair;
+    return PyTuple_GET_ITEM(ring->in_range, 2);
+}
+
 static int read_thread(Ring *ring, PyObject *thread)
 {
     if (!PyLong_Check(thread))
@@ -61,8 +90,8 @@ static int read_thread(Ring *ring, PyObject *thread)
 /* Return whether this thread may leave a record of the current step here, while nothing is unusual. */
 int is_open(Ring *ring, PyObject *recorder)
 {
-    PyObject *plain = get_slot(recorder, slots.plain), *thread = get_slot(recorder, slots.waiting_thread);
-    if (plain == NULL || plain == Py_None || thread == NULL || ring->count >= MOST_RECORDS)
+    PyObject *plain = plain_of(ring, recorder), *thread = get_slot(recorder, slots.waiting_thread);
+    if (plain == NULL || thread == NULL || ring->count >= MOST_RECORDS)
         return 0;
     if (plain != ring->plain && !read_plain(ring, plain))
         return 0;
@@ -258,6 +287,7 @@ static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(na
 static void deallocate(PyObject *object)
 {
     Py_XDECREF(((Ring *)object)->plain);
+    Py_XDECREF(((Ring *)object)->in_range);
     Py_XDECREF(((Ring *)object)->thread);
     Py_TYPE(object)->tp_free(object);
 }

@@ -14,6 +14,22 @@ static void leave_waits(const Waits *waits)
         leave_call(waits->places[i]);
 }
 
+/* Count a receive whose wait has ended. What a function of the training computes in a range begins then, so a range in
+   which actions are noted may ask for a mark. */
+static void count_receive(Pending *pending, int64_t end)
+{
+    int32_t pair;
+    pending->receives++;
+    pending->last_receive_ns = end >= 0 ? end : NONE;
+    Py_CLEAR(pending->last_receive);
+    if (end >= NONE || !is_in_range(pending->recorder) || noted_in_range(pending->ring, &pair) == Py_None)
+        return;
+    keep_moment(pending->recorder, end);
+    pending->last_receive = moment_object(pending->recorder, end);
+    if (pending->last_receive == NULL)
+        PyErr_Clear();
+}
+
 /* Record a message, whose wait began and ended at two moments. Return -1 if that is left to Python. */
 static int record_message(Pending *pending, const Message *message, int64_t start, int64_t end)
 {
@@ -34,11 +50,8 @@ static int record_message(Pending *pending, const Message *message, int64_t star
     record->stage = message->stage;
     record->microbatch = message->microbatch;
     record->peer = message->peer;
-    if (message->is_receive) {
-        pending->receives++;
-        pending->last_receive_ns = end >= 0 ? end : NONE; /* nothing asks for a mark: within ranges, Python waits */
-        Py_CLEAR(pending->last_receive);
-    }
+    if (message->is_receive)
+        count_receive(pending, end);
     return 0;
 }
 

@@ -292,6 +292,7 @@ def test_a_call_of_another_thread_is_left_to_python(recorder):
     ]
 
 
+@pytest.mark.usefixtures("plain")
 def test_another_clock_than_that_of_the_extension_is_read_for_all_spans(recorder, monkeypatch):
     def shifted_ns():
         return time.monotonic_ns() + 10**12
@@ -501,6 +502,22 @@ def test_an_action_that_uses_what_was_received_without_a_wait_is_left_to_python(
     assert wrapper(Stage(), 5) is None
     assert used == [5]
     assert len(messages.expected) == 2
+    assert len(handles) == 2
+
+
+def test_an_action_of_another_thread_takes_what_was_received_without_a_wait(messages, recorder, monkeypatch):
+    expected = []
+    monkeypatch.setattr(Stage, "stage_index", 2)
+    timed = Timed(ActionsInProgress(recorder), lambda *_: None, method=StageMethod(FORWARD, 0, 1, {2: 0}))
+    timed.actions.pending = messages.pending
+    general = lambda *_: expected.append(len(messages.expected))  # noqa: E731
+    wrapper = compiled.plain_wrapper(lambda *_: "plain", general, timed, Guard(recorder, "x"))
+    handles = messages.issue(Sender().operations(5))
+    for microbatch in (4, 5):
+        other = threading.Thread(target=wrapper, args=(Stage(), microbatch))
+        other.start()
+        other.join()
+    assert expected == [0, 2]
     assert len(handles) == 2
 
 

@@ -13,21 +13,23 @@ import time
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stagescope.record.format import NONE
 from stagescope.record.records import LANE_OF_CODE
 from stagescope.record.signal_handlers import is_of_signal_handler
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from stagescope.record.devices.device import Device
     from stagescope.record.emitter import Emitter
     from stagescope.record.frameworks.megatron_messages import Exchanges
+    from stagescope.record.frameworks.torch_actions import ActionRanges
     from stagescope.record.hooks import Creation, Function, Guard, Issues, Timed, Waits
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 5
+INTERFACE = 6
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"
@@ -282,12 +284,20 @@ def plain_wrapper(original: Function, general: Function, watch: Any, guard: Guar
     return extension().wrapper(kind, original, general, refs, numbers)  # type: ignore[no-any-return]
 
 
-def range_maker(general: Function, made: type, original: type, unseen: Collection[str]) -> Function:
-    """Return what makes an object of the class `made`: one of `original` for a text in `unseen`, else `general`."""
+def range_maker(
+    general: Function, made: type, original: type, ranges: ActionRanges, guard: Guard
+) -> Function:
+    """Return what makes an object of the class `made`: one of `original` for a text in `unseen` or `pairs` of `ranges`.
+
+    A pair begins where its object is made, and ends where the next one is, unless the guard is off.
+    """
     plain = extension()
     if plain is None:
         return general
-    return plain.wrapper("range", original, general, (made, original, unseen), ())  # type: ignore[no-any-return]
+    refs = (made, original, ranges.unseen, ranges.pairs, ranges.recorder, guard)
+    maker = plain.wrapper("range", original, general, refs, (NONE,))
+    plain.use_maker(maker)
+    return maker  # type: ignore[no-any-return]
 
 
 def calls_in_progress(thread: int) -> list[tuple[Any, int | None, int]]:

@@ -50,7 +50,8 @@ class ActionInProgress:
 
     __slots__ = (
         "_computed", "action", "device_records", "enabled", "has_actions", "is_detailed", "is_in_range",
-        "is_one_by_one", "mirror", "pair", "plain", "plain_middle", "thread_index", "timer", "waiting_thread",
+        "is_one_by_one", "mirror", "pair", "plain", "plain_in_range", "plain_middle", "thread_index", "timer",
+        "waiting_thread",
     )  # fmt: skip
 
 
@@ -63,10 +64,13 @@ class Emitter(ActionInProgress):
     * `is_one_by_one`: set while collectives are recorded one by one also within an action, as they are everywhere if
       the recording `is_detailed`.
     * `pair`: the number of the overlapping actions in progress.
+    * `noted`: where the actions that are computed in such a range are noted, None if nothing asks for them.
     * `plain`: what all actions of this step have in common, while nothing needs to be done for an action but to record
       it: the bytes of `plain_middle` and `thread_index`. None otherwise: what is done for an action then depends on
-      all the other attributes. What changes one of those in a way that matters sets it to None afterwards; the next
+      all the other attributes. What changes one of those in a way that matters calls `unsettle` afterwards; the next
       action that ends looks at all of them again, see `settle`.
+    * `plain_in_range`: the same in a range, in which `plain` is None: what would be `plain`, `pair` and `noted`. It is
+      for wrappers in C only; what else ends an action in a range looks at all of these attributes.
     * `device_records`: the records whose times a device has yet to report, where wrappers in C time actions on it; None
       otherwise. `plain` is for those wrappers only then.
     * `has_actions`: whether a framework has computed an action, so that a step without any can be reported. The first
@@ -79,8 +83,8 @@ class Emitter(ActionInProgress):
     """
 
     __slots__ = (
-        "_step", "alone", "is_in_marked_step", "is_in_run", "last_pair", "local", "most_waiting", "on_change",
-        "seen", "waiting",
+        "_step", "alone", "is_in_marked_step", "is_in_run", "last_pair", "local", "most_waiting", "noted",
+        "on_change", "seen", "waiting",
     )  # fmt: skip
 
     timer: Timer
@@ -95,8 +99,10 @@ class Emitter(ActionInProgress):
         self.is_detailed = self.is_one_by_one = self.is_in_range = False
         self._computed: Any = None
         self.plain: Plain | None = None
+        self.plain_in_range: tuple[Plain, int, set[Action] | None] | None = None
         self.device_records: DeviceRecords | None = None
         self.pair = NONE
+        self.noted: set[Action] | None = None
         self.last_pair = 0
         self.has_actions = False
         self.is_in_run = self.is_in_marked_step = False
@@ -113,17 +119,57 @@ class Emitter(ActionInProgress):
         self.seen.spans = False
         self.waiting.clear()
         self.waiting_thread = self.thread_index = 0
-        self.plain = None
+        self.unsettle()
+
+    def unsettle(self) -> None:
+        """Let the next action that ends look at everything that may need to be done for it."""
+        self.plain = self.plain_in_range = None
 
     def settle(self) -> None:
-        """Set `plain` if nothing needs to be done for an action but to record it."""
-        usual = self.enabled and self.action is None and not self.is_in_range and self.pair == NONE
+        """Set `plain` or `plain_in_range` if nothing needs to be done for an action but to record it."""
+        usual = self.enabled and self.action is None and (self.is_in_range or self.pair == NONE)
         is_known = isinstance(self.waiting, deque) or now_ns is compiled.MONOTONIC_NS
         usual = usual and is_known and (self.device_records is not None or self.timer.begin is now_ns)
         if usual and self.mirror is None and self._computed is None:
-            self.plain = middle, _ = self.plain_middle, self.thread_index
+            middle, _ = plain = self.plain_middle, self.thread_index
+            if self.is_in_range:
+                self.plain_in_range = plain, self.pair, self.noted
+            else:
+                self.plain = plain
             if self.plain_middle is not middle or not self.enabled:
-                self.plain = None  # meanwhile another thread has begun a step
+                self.unsettle()  # meanwhile another thread has begun a step
+
+    def enter_range(
+        self, noted: set[Action] | None, *, is_pair: bool
+    ) -> tuple[bool, int, set[Action] | None]:
+        """Enter a range in which a schedule computes actions; return what `leave_range` needs.
+
+        Their number is that of the range around it, unless it `is_pair`: of actions that overlap.
+        """
+        outer = self.is_in_range, self.pair, self.noted
+        plain, around = self.plain, self.plain_in_range
+        self.unsettle()
+        self.is_in_range = self.enabled
+        self.noted = noted
+        if is_pair:
+            self.pair = self.new_pair()
+        if plain is not None:
+            self.plain_in_range = plain, self.pair, noted
+        elif around is not None:
+            self.plain_in_range = around[0], self.pair, noted
+        return outer
+
+    def leave_range(self, outer: tuple[bool, int, set[Action] | None]) -> None:
+        """Leave a range, maybe for the one around it."""
+        inside = self.plain_in_range
+        self.plain_in_range = None
+        self.is_in_range, self.pair, self.noted = outer
+        if inside is None:
+            return
+        if self.is_in_range:
+            self.plain_in_range = inside[0], self.pair, self.noted
+        elif self.pair == NONE:
+            self.plain = inside[0]
 
     @property
     def stage(self) -> int:
@@ -148,7 +194,7 @@ class Emitter(ActionInProgress):
             self._computed = None
         elif self.action is not None or self.is_in_range:
             self._computed = moment
-            self.plain = None
+            self.unsettle()
 
     computed = property(attrgetter("_computed"), _set_computed)
     """The moment of the timer at which the action in progress had computed everything and began to wait for the
@@ -167,7 +213,7 @@ class Emitter(ActionInProgress):
     def _set_step(self, step: int) -> None:
         self._step = step
         self.plain_middle = plain_middle(step)
-        self.plain = None
+        self.unsettle()
         self.on_change()
 
     step = property(
@@ -183,13 +229,13 @@ class Emitter(ActionInProgress):
             self.enabled = start <= step < stop
         except (struct.error, TypeError):
             self.plain_middle, self.enabled = None, False
-        self.plain = None
+        self.unsettle()
         self.on_change()
 
     def switch(self, *, on: bool) -> None:
         """Turn recording on or off."""
         self.enabled = on
-        self.plain = None
+        self.unsettle()
         self.on_change()
 
     @property

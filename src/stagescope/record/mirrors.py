@@ -102,7 +102,7 @@ def install(names: tuple[str, ...], recorder: Recorder, patches: Patches) -> Non
     from stagescope.record import spans  # circular: spans imports this package
 
     mirrors = recorder.mirror = Mirrors(recorder, names)
-    recorder.plain = None
+    recorder.unsettle()
 
     class MirroredSpan(spans.DetailedSpan):
         """Records like any span, and opens a range around the body in the other profilers."""

@@ -191,7 +191,7 @@ class Recorder(Emitter):
         if self.thread_index != buffer.index or self.waiting_thread != self.training_thread:
             self.waiting_thread = 0  # in this order: a signal handler may record an action on any line
             self.thread_index = buffer.index
-            self.plain = None
+            self.unsettle()
             self.waiting_thread = self.training_thread
 
     def apply(self, request: Request, step: int = NONE) -> None:
@@ -240,7 +240,7 @@ class Recorder(Emitter):
         # A guard such as `profile_range` needs to know about spans before the previous one, too.
         self._had_spans = self.has_recorded
         self.seen.spans = False
-        self.plain = None
+        self.unsettle()
         self.has_actions = self.has_actions and self.is_in_run  # the next action states both again
         return self._had_spans
 

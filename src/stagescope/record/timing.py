@@ -130,7 +130,7 @@ class Timer:
             samples = self._recorder.details_memory
             self.end = self._memory.end if samples else self.device.end
             self._recorder.device_records = None if samples else self.device.records
-            self._recorder.plain = None
+            self._recorder.unsettle()
 
     def sample_memory(self) -> None:
         """Record the memory of the device now."""
@@ -159,7 +159,7 @@ class Timer:
         self._use_host()
         self.begin = self._begin_first
         self.end = self._end_first
-        self._recorder.plain = None
+        self._recorder.unsettle()
 
     def _use_host(self) -> None:
         self.device = self._recorder.device_records = None
@@ -180,7 +180,7 @@ class Timer:
         self.begin = device.begin
         self.follow_details()
         self.resolve = device.resolve
-        self._recorder.plain = None
+        self._recorder.unsettle()
         self._recorder.expect_spans()
         self._recorder.describe(device=device.name, device_model=device.model)
 

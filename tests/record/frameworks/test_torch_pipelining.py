@@ -71,7 +71,7 @@ def golden_order(name):
     return next(case["orders"] for case in cases if case["pp"] == 4 and case["n_mb"] == 8)
 
 
-COLUMNS = ("rank", "step", "kind", "stage", "microbatch", "chunk", "peer", "bytes")
+COLUMNS = ("rank", "step", "kind", "stage", "microbatch", "chunk", "peer", "bytes", "pair")
 
 
 def rows_of(timeline):
@@ -81,7 +81,7 @@ def rows_of(timeline):
     return sorted(spans.rows(), key=str)
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble"])
+@pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble", "DualPipeV"])
 def test_the_extension_records_what_is_recorded_in_python(schedule):
     in_python = workflow.read(record_training(schedule, compiled=False).directory)
     assert rows_of(in_python) == rows_of(timeline_of(schedule))
@@ -89,7 +89,7 @@ def test_the_extension_records_what_is_recorded_in_python(schedule):
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["in Python", "compiled"])
-@pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble"])
+@pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble", "DualPipeV"])
 def test_what_is_timed_with_events_of_a_gpu_is_what_is_timed_on_the_host(schedule, compiled):
     directory = record_training(schedule, compiled=compiled, gpu=True).directory
     assert all(len(contents.device_anchors) > 1 for contents in contents_in(directory))

@@ -77,7 +77,7 @@ class KernelTrace:
         self._profiler = profiler
         self._mirror_before = self._recorder.mirror
         self._recorder.mirror = self._mirror_before or Mirrors(self._recorder, (RANGES,))
-        self._recorder.plain = None
+        self._recorder.unsettle()
 
     def _end(self) -> None:
         began_ns, profiler = now_ns(), self._profiler

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stagescope.record.frameworks.runs import end_action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from stagescope.record.recorder import Recorder
 
@@ -23,13 +23,12 @@ class ActionsInProgress:
     The last that has begun is `recorder.action`; those around it are in a set, which is usually empty.
     """
 
-    __slots__ = ("_around", "expected", "note", "pending", "recorder")
+    __slots__ = ("_around", "expected", "pending", "recorder")
 
     def __init__(self, recorder: Recorder, expected: Collection[Any] = ()) -> None:
         self.recorder = recorder
         self.expected = expected
         self.pending: Any = None
-        self.note: Callable[[Action], object] | None = None
         self._around: set[Action] = set()
 
     def forget(self) -> None:
@@ -42,7 +41,7 @@ class ActionsInProgress:
         if action == outer or action in self._around:
             return False
         self._around.add(outer)
-        self.recorder.plain = None
+        self.recorder.unsettle()
         return True
 
     def leave(self, action: Action, outer: Action | None) -> None:
@@ -69,8 +68,8 @@ class ActionsInProgress:
             end_action(recorder, token, kind, (stage, microbatch, chunk), recorder.pair)
         if not recorder.has_actions:
             recorder.has_actions = recorder.seen.spans = True
-        if self.note is not None:
-            self.note(action)
+        if recorder.noted is not None:
+            recorder.noted.add(action)
         if outer is None and recorder.action is action:
             recorder.action = None
         else:

@@ -109,9 +109,7 @@ class Instrumentation:
             self.patches.observe(dist, "batch_isend_irecv", self.issue_batch, guard)
         for class_name, method in INITIALIZERS.items():
             self.patches.observe(getattr(schedules, class_name), method, self.initialize, guard)
-        ranges = range_class(
-            schedules.record_function, schedules.__name__, self.ranges.unseen, self.ranges.brief
-        )
+        ranges = range_class(schedules.record_function, schedules.__name__, self.ranges, guard)
         self.patches.observe(ranges, "__enter__", self.enter_range, guard)
         self.patches.observe(ranges, "__exit__", self.exit_range, guard)
         self.patches.replace(schedules, "record_function", ranges)
@@ -230,7 +228,7 @@ class Instrumentation:
         messages = self.messages
         if messages.pending or messages.under_way or messages.created:
             messages.close()
-        self.recorder.pair, self.recorder.is_in_range = NONE, False
+        self.ranges.leave_all()
         functions = getattr(schedule, "_comp_type_to_function_map", None)
         if functions is not self._functions or self._are_functions is not bool(functions) or functions:
             self._functions, self._are_functions = functions, bool(functions)
@@ -298,6 +296,7 @@ class StepOfSchedule:
     def end(self, state: Run, result: Any) -> None:
         """End the run."""
         del result
+        self._instrumentation.ranges.leave_all()
         self._runs.end(state)
         self._instrumentation.evaluates = False
         messages = self._messages
@@ -306,6 +305,7 @@ class StepOfSchedule:
 
     def abandon(self, state: Run | None) -> None:
         """End a run that has failed."""
+        self._instrumentation.ranges.leave_all()
         if state is not None:
             self._runs.fail(state)
         self._instrumentation.evaluates = False
