@@ -17,9 +17,10 @@ import polars as pl
 
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION_DENOMINATOR
 from stagescope.model.bubbles import DENOMINATOR as WINDOW_DENOMINATOR
+from stagescope.model.lazy import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from stagescope.analysis.intermediates import Intermediates
 
@@ -102,17 +103,20 @@ WHY_UNKNOWN = {
 
 def measure_bubble(intermediates: Intermediates, steps: Sequence[int], name: str = WINDOW) -> Bubble:
     """Return the bubble of a run under a definition; `steps` are those in the totals."""
-    times = MEASURES[name](intermediates)
-    totals = times.filter(pl.col("step").is_in(list(steps)))
-    idle_ns, whole_ns = (int(totals[column].cast(pl.Int128).sum()) for column in ("idle_ns", "whole_ns"))
+    chosen = pl.col("step").is_in(list(steps))
+    parts = [
+        (_sums(rows, "step"), _sums(rows.filter(chosen), "rank")) for rows in MEASURES[name](intermediates)
+    ]
+    of_steps, of_ranks = (_added(pl.concat(sums)) for sums in zip(*parts, strict=True))
+    idle_ns, whole_ns, count = (int(of_ranks[column].sum()) for column in ("idle_ns", "whole_ns", "count"))
     return Bubble(
         fraction=(idle_ns / whole_ns if whole_ns else 0.0) if steps else None,
-        per_rank=_fractions(totals, "rank"),
+        per_rank=_fractions(of_ranks),
         denominator=DEFINITIONS[name].denominator,
         steps=tuple(steps),
         name=name,
-        per_step=_fractions(times, "step"),
-        idle_ns=idle_ns // max(totals.height, 1),
+        per_step=_fractions(of_steps),
+        idle_ns=idle_ns // max(count, 1),
         unknown_because="" if steps else _why_unknown(intermediates),
         measure=lambda other: measure_bubble(intermediates, steps, other),
     )
@@ -125,33 +129,45 @@ def _why_unknown(intermediates: Intermediates) -> str:
     return next((reason for code, reason in WHY_UNKNOWN.items() if code in codes), NO_STEP)
 
 
-def _fractions(times: pl.DataFrame, key: str) -> dict[int, float]:
-    """Return idle time over the whole, 0 without a length, by rank or step."""
-    sums = times.group_by(key).agg(pl.col("idle_ns", "whole_ns").cast(pl.Int128).sum()).sort(key)
+def _sums(times: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Return idle time, the whole and the number of rows by rank or step."""
+    sums = pl.col("idle_ns", "whole_ns").cast(pl.Int128).sum()
+    return times.group_by(key).agg(sums, count=pl.len().cast(pl.Int64))
+
+
+def _added(sums: pl.DataFrame) -> pl.DataFrame:
+    """Return the sums of all parts, sorted by their key, the first column."""
+    key = sums.columns[0]
+    return sums.group_by(key).agg(pl.sum("idle_ns", "whole_ns", "count")).sort(key)
+
+
+def _fractions(sums: pl.DataFrame) -> dict[int, float]:
+    """Return idle time over the whole, 0 without a length, by the first column."""
+    key = sums.columns[0]
     fraction = pl.when(pl.col("whole_ns") > 0).then(pl.col("idle_ns") / pl.col("whole_ns")).otherwise(0.0)
     return dict(zip(sums[key].to_list(), sums.select(fraction).to_series().to_list(), strict=True))
 
 
-def _of_windows(intermediates: Intermediates) -> pl.DataFrame:
-    return intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="window_ns")
+def _of_windows(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
+    return [intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="window_ns")]
 
 
-def _of_compute(intermediates: Intermediates) -> pl.DataFrame:
-    return intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="busy_ns")
+def _of_compute(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
+    return [intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="busy_ns")]
 
 
-def _of_iterations(intermediates: Intermediates) -> pl.DataFrame:
-    return intermediates.idle_of_iterations
+def _of_iterations(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
+    return parts_of(intermediates, "idle_of_iterations")
 
 
-def _of_own_spans(intermediates: Intermediates) -> pl.DataFrame:
-    return intermediates.idle_of_own_spans
+def _of_own_spans(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
+    return parts_of(intermediates, "idle_of_own_spans")
 
 
-MEASURES: dict[str, Callable[[Intermediates], pl.DataFrame]] = {
+MEASURES: dict[str, Callable[[Intermediates], Iterable[pl.DataFrame]]] = {
     WINDOW: _of_windows,
     ITERATION: _of_iterations,
     IDEAL_RATIO: _of_compute,
     OWN_SPAN: _of_own_spans,
 }
-"""Return step, rank, idle_ns and whole_ns, for every step and rank with a window."""
+"""Return step, rank, idle_ns and whole_ns, for every step and rank with a window, some steps after the others."""

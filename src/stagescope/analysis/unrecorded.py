@@ -16,7 +16,7 @@ from stagescope.model.simulated import is_simulated
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.model import Timeline
@@ -37,8 +37,20 @@ def find_unrecorded(timeline: Timeline, actions: Actions) -> frozenset[str]:
 
 def without_unrecorded(table: pl.DataFrame, unrecorded: Collection[str]) -> pl.DataFrame:
     """Return a table with null in the columns of unrecorded causes, where they are 0 throughout."""
-    empty = [name for name in table.columns if name in unrecorded and not (table[name] != 0).any()]
-    return table.with_columns(pl.lit(None, table.schema[name]).alias(name) for name in empty)
+    return without_columns(table, empty_columns([table], unrecorded))
+
+
+def empty_columns(parts: Iterable[pl.DataFrame], unrecorded: Collection[str]) -> set[str]:
+    """Return the columns of unrecorded causes that are 0 throughout the parts of a table."""
+    found = set(unrecorded)
+    for rows in parts:
+        found = {name for name in found if name in rows.columns and not (rows[name] != 0).any()}
+    return found
+
+
+def without_columns(table: pl.DataFrame, names: Collection[str]) -> pl.DataFrame:
+    """Return a table with null in some columns."""
+    return table.with_columns(pl.lit(None, table.schema[name]).alias(name) for name in names)
 
 
 def losses_without_unrecorded(losses: pl.DataFrame, unrecorded: Collection[str]) -> pl.DataFrame:

@@ -35,6 +35,7 @@ from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import JoinedResults, StepResults
+from stagescope.analysis.unrecorded import empty_columns, without_columns
 from stagescope.model.lazy import lazily, with_known, with_later
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def build_joined_report(
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     return replace(
         explained(report, with_later(explanation, tables)),
-        pieces=_pieces(long, _is_in(report.bubble.steps)),
+        pieces=_pieces(long, _is_in(report.bubble.steps)) | _iterations(known, long["iterations"]),
     )
 
 
@@ -156,6 +157,18 @@ def _pieces(
     return {
         saved: long[name].changed(lambda rows: rows.filter(chosen)).pieces for saved, name in names.items()
     }
+
+
+def _iterations(known: Intermediates, long: LongTable) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
+    """Return what yields the table ITERATIONS of the report in pieces, unless iterations have several steps."""
+    if known.accumulation.steps_per_iteration > 1:
+        return {}
+
+    def pieces() -> Iterator[pl.DataFrame]:
+        empty = empty_columns(long.parts(), known.unrecorded)
+        return long.changed(lambda rows: without_columns(rows, empty)).pieces()
+
+    return {"iterations": pieces}
 
 
 def _joined(
