@@ -228,11 +228,12 @@ def parts_to_store(parts: Sequence[RunPart], expected: pl.DataFrame) -> list[ToS
     together.
     """
     path = pl.format("{}/pipeline={}/step_range={}/part.parquet", "table", "pipeline", "step_range")
-    placed = expected.with_columns(path=path)
+    keys = ("table", "pipeline", "step_range", "part")
+    placed = expected.group_by(keys).agg(pl.sum("n")).with_columns(path=path)
     files: dict[str, tuple[int, int]] = {}
     first: dict[str, int] = {}
     edges = [(number, number) for number in range(len(parts))]
-    by_part = placed.group_by("path", "step_range", "part").agg(pl.sum("n")).sort("path", "part")
+    by_part = placed.select("path", "step_range", "part", "n").sort("path", "part")
     for name, step_range, part, count in by_part.iter_rows():
         files[name] = step_range, count + (files[name][1] if name in files else 0)
         edges.append((part, first.setdefault(name, part)))

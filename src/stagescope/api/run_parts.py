@@ -28,6 +28,7 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, PLAIN_TRANSFERS, RECEIVES,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stagescope.api.detached_tables import Detached
     from stagescope.api.part_slices import Slice
     from stagescope.clocks import Observed, PartOfRun
     from stagescope.clocks.correction import Correction
@@ -77,16 +78,17 @@ class Unobserved(NamedTuple):
 class Observation(NamedTuple):
     """What a part shows about the whole run.
 
-    `rows` names the files with its rows, and `observed` has its tables in files, too (detached_tables.py). `counts` has
-    table, rank, step and n (rows), `edges` rank, peer and kind of transfers, `acted` the ranks with actions,
-    `first_actions` those of the first step, where no transfer of the run names its peer (find_pipelines), `stages`
-    those of stage_evidence, and `names` the distinct names of spans.
+    `rows` names the files with its rows, and `observed` has its tables in files, too (detached_tables.py). So has
+    `counts`, with table, rank, step and n (rows): there is a row for every rank and step. `edges` has rank, peer
+    and kind of transfers, `acted` the ranks with actions, `first_actions` those of the first step, where no
+    transfer of the run names its peer (find_pipelines), `stages` those of stage_evidence, and `names` the distinct
+    names of spans.
     """
 
     rows: WaitingRows
     observed: Observed
     extents: pl.DataFrame
-    counts: pl.DataFrame
+    counts: Detached
     edges: pl.DataFrame
     acted: pl.Series
     first_actions: pl.DataFrame
@@ -147,7 +149,7 @@ def observe_part(item: Unobserved) -> Observation:
         waiting_rows,
         detach(observe(timeline, part.numbered, part.run), folder),
         extents_of(timeline, part.numbered),
-        pl.concat(counts),
+        detach(pl.concat(counts), folder / "counts"),
         spans.lazy().filter(is_edge).select("rank", "peer", "kind").unique().collect(),
         spans.filter(pl.col("kind").is_in(ACTION_KINDS))["rank"].unique(),
         _first_actions(spans, names_peers=part.run.names_peers),

@@ -15,6 +15,7 @@ from zlib import crc32
 
 import polars as pl
 
+from stagescope.api.detached_tables import attach
 from stagescope.api.fetched_paths import with_addresses
 from stagescope.api.run_clocks import Unsolved, solve_run
 from stagescope.api.run_division import (
@@ -37,7 +38,12 @@ from stagescope.clocks import MAX_PPM, ClockReport
 from stagescope.clocks import report_json as clock_json
 from stagescope.execution import for_large_items
 from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
-from stagescope.exporters.stored_run.partitions import MOST_SPANS, step_ranges, whole_tables, with_places
+from stagescope.exporters.stored_run.partitions import (
+    MOST_SPANS,
+    ranges_of_counts,
+    whole_tables,
+    with_step_range,
+)
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
 from stagescope.ingest.recording.shown_spans import Shown
@@ -56,7 +62,7 @@ from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.model import SPANS
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.pipelines import find_pipelines
-from stagescope.model.stored_run import PARTITIONED, Source
+from stagescope.model.stored_run import NONE, PARTITIONED, Source
 from stagescope.model.validate import conform
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import ACTION_KINDS
@@ -243,17 +249,14 @@ def _stored(
             tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
         report = ClockReport((), max_ppm=MAX_PPM) if solved is None else solved.report
         manifest = replace(manifest, alignment=clock_json(report))
-    counts = pl.concat(
-        each.counts.with_columns(part=pl.lit(number)) for number, each in enumerate(observations)
-    )
     pipelines = _pipelines(observations, run)
-    of_spans = counts.filter(pl.col("table") == SPANS.name)
-    ranges = step_ranges(of_spans.select("rank", "step", "n"), pipelines, how.most_spans)
+    counts = _counts_of_pipelines(observations, pipelines)
+    ranges = ranges_of_counts(counts.filter(pl.col("table") == SPANS.name), how.most_spans)
     tables = with_addresses(tables)
     whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     completed: dict[str, Part] = {}
     items = []
-    for group in parts_to_store(run.parts, with_places(counts, pipelines, ranges)):
+    for group in parts_to_store(run.parts, with_step_range(counts, ranges)):
         known = {path: store.journal.completed(path, rows) for path, rows in group.files.items()}
         completed |= {path: each for path, each in known.items() if each is not None}
         missing = frozenset(known.keys() - completed.keys())
@@ -304,12 +307,16 @@ def _with_observed_notes(run: DividedRun, observations: Iterable[Observation]) -
 def _check_limits(observations: Iterable[Observation], tables: Timeline) -> None:
     """Raise InputError if the run has more than the limits allow."""
     source = next(iter(tables.ranks["source"].drop_nulls()), "the run")
-    counts = pl.concat(each.counts for each in observations).filter(pl.col("table") == SPANS.name)
+    span_count, steps = 0, pl.Series("step", [], pl.Int32)
+    for each in observations:
+        of_spans = attach(each.counts).filter(pl.col("table") == SPANS.name)
+        span_count += int(of_spans["n"].sum())
+        steps = pl.concat([steps, of_spans["step"].unique()]).unique()
     names = pl.concat([each.names for each in observations]).unique()
     longest = max((len(name) for name in names.drop_nulls()), default=0)
-    require_if_stated("spans", sum(counts["n"]), source)
+    require_if_stated("spans", span_count, source)
     require("ranks", tables.ranks.height, source)
-    require("steps", counts["step"].n_unique(), source)
+    require("steps", len(steps), source)
     require("names", len(names), source)
     require("name-length", longest, source)
 
@@ -326,6 +333,21 @@ def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOpti
     with for_large_items(how.executor, how.on_notice) as executor:
         [solved] = executor.map(solve_run, [item])
     return solved
+
+
+def _counts_of_pipelines(observations: Sequence[Observation], pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return how many rows (n) of each table the pipelines have in every step, by the number of the part.
+
+    Those of ranks are read one part after the other.
+    """
+    keys = ("table", "pipeline", "step")
+    found: list[pl.DataFrame] = []
+    for number, each in enumerate(observations):
+        counts: pl.DataFrame = attach(each.counts)
+        placed = counts.join(pipelines, on="rank", how="left")
+        sums = placed.with_columns(pl.col("pipeline").fill_null(NONE)).group_by(keys).agg(pl.sum("n"))
+        found.append(sums.with_columns(part=pl.lit(number)))
+    return pl.concat(found)
 
 
 def _pipelines(observations: Sequence[Observation], run: DividedRun) -> pl.DataFrame:

@@ -12,6 +12,8 @@ from stagescope.clocks.exits import EXITS_SCHEMA, MEMBER_EXITS, with_exits
 from stagescope.clocks.observation_table import OBSERVATION_SCHEMA, ROWS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stagescope.clocks.evidence import Bools, Ints
     from stagescope.model import Timeline
 
@@ -116,24 +118,22 @@ def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
     more than MOST_LONG / 8 clocks only the nearer ones: they would be most of the observations of a run.
     """
     size = np.bincount(call)[call]
-    first = (np.cumsum(np.bincount(call)) - np.bincount(call))[call]
-    rows = np.arange(len(call))
-    sources, targets, near_ones = [], [], []
-    for number in range(1, MOST_REDUCERS + 1):
-        near = number if number <= MOST_REDUCERS // 2 else number - MOST_REDUCERS - 1
-        distance = np.where(size <= MOST_REDUCERS, number, near)
-        there = rows[distance < size]
-        sources.append(there)
-        targets.append((first + (rows - first + distance) % size)[there])
-        near_ones.append((np.abs(distance) <= np.maximum(1, MOST_LONG // size))[there])
-    source, target, is_near = (np.concatenate(parts) for parts in (sources, targets, near_ones))
     clock, waited = (members[name].to_numpy() for name in ("clock", "waited"))
-    pair = clock[source].astype(np.int64) * (int(clock.max(initial=0)) + 1) + clock[target]
-    has_short = np.unique(pair[waited[source]])
-    is_open = is_near.astype(bool) & ~np.isin(pair, has_short)
-    kept = waited[source] | (size[source] <= MOST_REDUCERS) | is_open
+    clocks = int(clock.max(initial=0)) + 1
+    short = [
+        np.unique(clock[source].astype(np.int64) * clocks + clock[target])
+        for source, target, _ in _in_rings(call, size, waited)
+    ]
+    has_short = np.unique(np.concatenate(short))
+    kept = []
+    for source, target, is_near in _in_rings(call, size):
+        pair = clock[source].astype(np.int64) * clocks + clock[target]
+        is_open = is_near & ~np.isin(pair, has_short)
+        is_kept = waited[source] | (size[source] <= MOST_REDUCERS) | is_open
+        kept.append((source[is_kept], target[is_kept]))
     hub, spoke = _stars(call, size, waited)
-    by, to = (members[np.concatenate(ends)] for ends in ((source[kept], hub), (target[kept], spoke)))
+    ends = zip(*kept, (hub, spoke), strict=True)
+    by, to = (members[np.concatenate(rows)] for rows in ends)
     return pl.DataFrame(
         {
             "kind": pl.repeat("reduction", by.height, eager=True),
@@ -153,6 +153,22 @@ def _compared(call: Ints, members: pl.DataFrame) -> pl.DataFrame:
         },
         schema=OBSERVATION_SCHEMA,
     )
+
+
+def _in_rings(call: Ints, size: Ints, chosen: Bools | None = None) -> Iterator[tuple[Ints, Ints, Bools]]:
+    """Yield members of calls, those that they are compared with, and whether these are near them in a large ring.
+
+    One distance after the other: all together would take hundreds of bytes per member. `chosen` members only.
+    """
+    sizes: Ints = np.bincount(call)
+    first: Ints = (np.cumsum(sizes) - sizes)[call]
+    for number in range(1, MOST_REDUCERS + 1):
+        near = number if number <= MOST_REDUCERS // 2 else number - MOST_REDUCERS - 1
+        distance = np.where(size <= MOST_REDUCERS, number, near)
+        is_there = distance < size if chosen is None else chosen & (distance < size)
+        there = np.flatnonzero(is_there)
+        target = first[there] + (there - first[there] + distance[there]) % size[there]
+        yield there, target, np.abs(distance[there]) <= np.maximum(1, MOST_LONG // size[there])
 
 
 def _stars(call: Ints, size: Ints, waited: Bools) -> tuple[Ints, Ints]:

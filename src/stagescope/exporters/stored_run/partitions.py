@@ -94,10 +94,14 @@ def _by_place(placed: pl.DataFrame) -> dict[tuple[int, int], pl.DataFrame]:
 
 def with_places(rows: pl.DataFrame, pipelines: pl.DataFrame, ranges: StepRanges) -> pl.DataFrame:
     """Return rows with the columns pipeline and step_range."""
-    return rows.join(pipelines, on="rank", how="left", maintain_order="left").with_columns(
-        pipeline=pl.col("pipeline").fill_null(NONE),
-        step_range=((pl.col("step") - ranges.first) // ranges.length).cast(pl.Int32).fill_null(NONE),
-    )
+    placed = rows.join(pipelines, on="rank", how="left", maintain_order="left")
+    return with_step_range(placed.with_columns(pl.col("pipeline").fill_null(NONE)), ranges)
+
+
+def with_step_range(rows: pl.DataFrame, ranges: StepRanges) -> pl.DataFrame:
+    """Return rows with the column step_range."""
+    number = (pl.col("step") - ranges.first) // ranges.length
+    return rows.with_columns(step_range=number.cast(pl.Int32).fill_null(NONE))
 
 
 def of_range(ranges: StepRanges, number: int) -> pl.Expr:
@@ -111,12 +115,17 @@ def of_range(ranges: StepRanges, number: int) -> pl.Expr:
 def step_ranges(counted: pl.DataFrame, pipelines: pl.DataFrame, most_spans: int = MOST_SPANS) -> StepRanges:
     """Return the ranges of steps with which no partition has too many spans.
 
-    `counted` has rank and step of each span, or of several with their number, n.
+    `counted` has rank and step of each span.
     """
-    known = counted.drop_nulls("step").join(pipelines, on="rank", how="left")
+    placed = counted.join(pipelines, on="rank", how="left")
+    return ranges_of_counts(placed.group_by("pipeline", "step").agg(n=pl.len()), most_spans)
+
+
+def ranges_of_counts(counts: pl.DataFrame, most_spans: int = MOST_SPANS) -> StepRanges:
+    """Return the same, given the number of spans, n, by pipeline and step, of some ranks and of others."""
+    known = counts.drop_nulls("step")
     if known.is_empty():
         return StepRanges(0, 1)
-    number = pl.col("n").sum() if "n" in known.columns else pl.len()
-    largest = known.group_by("pipeline", "step").agg(n=number)["n"].max()
+    largest = known.group_by("pipeline", "step").agg(pl.sum("n"))["n"].max()
     first = known["step"].min()
     return StepRanges(int(first), max(1, most_spans // int(largest)))  # type: ignore[arg-type]  # integers
