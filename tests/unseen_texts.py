@@ -55,6 +55,7 @@ PLACES = {
     "api/query_service.py:RUN_FILE": "Python",
     "api/reading.py:check_count": "a mistake in a call of the Python API",
     "api/run_division.py:_edges": "a key",
+    "api/settling.py:_unplaced": "the name of a task, for workers",
     "clocks/reductions.py:_name_of_reduction": "a value of a table, of which the catalog has the whole",
     "cli/demo.py:command": "a command to type, beside texts that have entries",
     "cli/inspect.py:_proposal_lines": "a command to type, beside texts that have entries",

@@ -12,7 +12,7 @@ from truth.engine import simulate
 from truth.plan import DOWN, MS, Costs, Shape, make_plan
 from truth.spans import timeline_of
 
-UNKNOWN = "which is not known without replicas"
+UNKNOWN = "unknown without replicas"
 
 
 def report_of(plan):

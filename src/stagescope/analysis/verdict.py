@@ -27,7 +27,7 @@ from stagescope.vocabulary.number_ranges import MOST_LISTED, listed_numbers
 from stagescope.vocabulary.ratios import comparative_text, percent_text, points_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.report import Report
@@ -274,15 +274,18 @@ def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
         larger = []
     named = [("Fix first", fix), ("Redesign", free)]
     if fix and free and _is_secondary(fix[0], free[0]):
-        named = [("Redesign", free), ("Fix", fix)]
-    if not fix or (free and free[0]["method"] == "replay"):
-        # Moving layers helps if they are the reason; otherwise the devices are.
-        named.append(("Fix", unknown))
+        named = [("Redesign", free), ("Fix", [] if _gains_less(fix, unknown) else fix)]
     sentences = [
         f"{head}: {_prediction_text(row, step, in_cost_units=in_cost_units)}."
         for head, rows in named
         for row in rows
     ]
+    if not fix or (free and free[0]["method"] == "replay"):
+        # Moving layers helps if they are the reason; otherwise the devices are.
+        for row in unknown:
+            text = f"{row['change']} ({row['condition']}), at best {_less_of_bound(row)}"
+            text = text if sentences else _prediction_text(row, step, in_cost_units=in_cost_units)
+            sentences.append(f"Fix: {text}.")
     for row in larger:
         # Next to others it is only named, so that the report stays one screen; the table has its ranks and memory.
         text = f"{row['change']}, {_less_text(row)}"
@@ -291,6 +294,15 @@ def _best_improvements(explanation: Explanation, *, in_cost_units: bool) -> str:
     if not sentences and explanation.tested.is_nothing:
         return "No change was tested."
     return " ".join(sentences) or f"No tested change would shorten the {step} by 0.5 % or more."
+
+
+def _gains_less(fix: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a fix is a bound below that of the ranks that may be slow: the table has it."""
+    return any(
+        one["high_step_ns"] >= one["measured_step_ns"] and one["gain_ns"] < other["gain_ns"]
+        for one in fix
+        for other in unknown
+    )
 
 
 def _is_secondary(fix: Mapping[str, Any], redesign: Mapping[str, Any]) -> bool:
@@ -311,18 +323,21 @@ def _prediction_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) 
 
 
 def _step_times_text(row: Mapping[str, Any], step: str, *, in_cost_units: bool) -> str:
-    measured_ns, gain_ns = row["measured_step_ns"], row["gain_ns"]
     unit = " cost units" if in_cost_units else ""
     before, after, low, high = (
         simulated_time_text(round(row[f"{name}_step_ns"]), in_cost_units=in_cost_units)
         for name in ("measured", "predicted", "low", "high")
     )
     change = row["change"] + (f" ({row['condition']})" if row["condition"] else "")
-    if row["high_step_ns"] >= measured_ns:
-        less = f"{100 * gain_ns / measured_ns:.0f} % less"
-        return f"{change}, from {before} to {after}{unit} per {step} at best, {less}"
+    if row["high_step_ns"] >= row["measured_step_ns"]:
+        return f"{change}, from {before} to {after}{unit} per {step} at best, {_less_of_bound(row)}"
     after = f"about {after}" if low == high else f"between {low} and {high}"
     return f"{change}, from {before} to {after}{unit} per {step}, {_less_text(row)}"
+
+
+def _less_of_bound(row: Mapping[str, Any]) -> str:
+    """Return by how many percent a change shortens the step at best."""
+    return f"{100 * row['gain_ns'] / row['measured_step_ns']:.0f} % less"
 
 
 def _less_text(row: Mapping[str, Any]) -> str:

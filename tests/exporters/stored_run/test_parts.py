@@ -215,10 +215,8 @@ def test_storing_in_parts_goes_on_where_it_was_interrupted(recordings, monkeypat
 
 
 def test_files_with_other_rows_of_the_run_are_not_kept(recordings, monkeypatch, tmp_path):
-    divide = storing_parts.step_ranges
-    monkeypatch.setattr(
-        storing_parts, "step_ranges", lambda counted, pipelines, _: divide(counted, pipelines, 1)
-    )
+    divide = storing_parts.ranges_of_counts
+    monkeypatch.setattr(storing_parts, "ranges_of_counts", lambda counts, _: divide(counts, 1))
     narrow = store(recordings, out=tmp_path / "run")
     monkeypatch.undo()
     again = store(recordings, out=tmp_path / "run")

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-CONDITION = (
-    "if their devices are slow and their stages have no more work, which is not known without replicas"
-)
-CONDITION_OF_ONE = "if its device is slow and its stage has no more work, which is not known without replicas"
+CONDITION = "if their devices are slow, unknown without replicas"
+CONDITION_OF_ONE = "if its device is slow, unknown without replicas"
 CONDITIONS = (CONDITION, CONDITION_OF_ONE)
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.chosen_steps import with_chosen_steps
@@ -93,8 +92,6 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     parts, discarded, vanished = without_discarded(parts, gone)
     parts, lost = without_copies(parts)
     every, unknown = processes_of(parts, discarded)
-    if options.steps is not None:
-        require_memory_for(sum(process.facts.spans for process in every))
     return timeline_of(every, [*lost, *refused, *vanished, *unknown], options)
 
 
