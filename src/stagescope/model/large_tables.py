@@ -1,4 +1,4 @@
-"""Operations on tables with a row for every rank and step, of which a large run has room for one and not for two."""
+"""Operations on tables with a row for every rank and step: a large run fits into memory once, and not twice."""
 
 from __future__ import annotations
 
