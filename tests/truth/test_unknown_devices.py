@@ -12,7 +12,7 @@ from truth.engine import simulate
 from truth.plan import DOWN, MS, Costs, Shape, make_plan
 from truth.spans import timeline_of
 
-UNKNOWN = "unknown without replicas"
+UNKNOWN = "which no replica can show"
 
 
 def report_of(plan):

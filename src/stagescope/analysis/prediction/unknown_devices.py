@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-CONDITION = "if their devices are slow, unknown without replicas"
-CONDITION_OF_ONE = "if its device is slow, unknown without replicas"
+CONDITION = "if their devices are slow, which no replica can show"
+CONDITION_OF_ONE = "if its device is slow, which no replica can show"
 CONDITIONS = (CONDITION, CONDITION_OF_ONE)
 
 
