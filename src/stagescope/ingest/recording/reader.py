@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.recording import errors
 from stagescope.ingest.recording.chosen_steps import with_chosen_steps
@@ -78,7 +79,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     Damage is counted in diagnostics, and every valid frame is used. Of several attempts of the run, and of several
     pipelines that each process ran, those that `options` name are read. Raises InputError for recordings of two
     trainings with the same rank, for a file of a newer format, if there is no such attempt, pipeline
-    or step, if the rank of no file is known, and if the machine has too little memory for all steps.
+    or step, if the rank of no file is known, and if the machine has too little memory for these steps.
     """
     options = options or ReadOptions()
     require_memory(paths, options.steps)
@@ -92,7 +93,14 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     parts, discarded, vanished = without_discarded(parts, gone)
     parts, lost = without_copies(parts)
     every, unknown = processes_of(parts, discarded)
+    if options.steps is not None and _has_several_steps(every):
+        require_memory_for(sum(process.facts.spans for process in every))
     return timeline_of(every, [*lost, *refused, *vanished, *unknown], options)
+
+
+def _has_several_steps(processes: Iterable[Process]) -> bool:
+    """Return whether fewer of these steps could be read."""
+    return len(set().union(*(process.facts.steps for process in processes))) > 1
 
 
 def timeline_of(
