@@ -50,7 +50,7 @@ from stagescope.vocabulary.kinds import STEP_CODE
 from stagescope.vocabulary.limits import limit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from stagescope.vocabulary.steps import StepRange
 
