@@ -230,7 +230,8 @@ def _write_bubbles(bubbles: pl.DataFrame, ranges: Sequence[StepRange], folder: P
     `bubbles` is sorted by step, and has a row for every rank and step: no worker reads all.
     """
     for number, steps in enumerate(ranges):
-        first, last = (bubbles["step"].search_sorted(step) for step in (steps.start - 1, steps.stop + 1))
+        bounds = (steps.start - 1, steps.stop + 1)
+        first, last = (bubbles["step"].search_sorted(step, side="left") for step in bounds)
         write_table(bubbles[first:last], _bubbles_of(folder, number))
 
 

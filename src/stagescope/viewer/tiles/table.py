@@ -159,7 +159,7 @@ def _whole_rows(table: LargeTable, outlines: list[pl.DataFrame]) -> Iterator[pl.
         piece = pl.concat([carried, read])
         # The last rank of a piece continues in the next one.
         goes_on = offset + SPANS_AT_ONCE < count
-        cut = piece["rank"].search_sorted(piece["rank"][-1]) if goes_on else piece.height
+        cut = piece["rank"].search_sorted(piece["rank"][-1], side="left") if goes_on else piece.height
         whole, carried = piece.slice(0, cut), piece.slice(cut)
         if whole.height:
             outlines.append(_outline(whole))
