@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from planted_runs import Shape
 from stagescope.api import read, run_division, store, storing_parts
 from stagescope.model import TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+SHAPE = Shape(pipelines=4, stages=4, microbatches=4, steps=12)
 
 
 def stored(recordings: Path, out: Path, monkeypatch, sizes: tuple[int, int], **where: Any) -> tuple[int, Any]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from planted_runs import Shape, random_times, run
-from recorded_runs import write_recordings
 from recordings import encode
 from stagescope.api import read, store, storing_parts
 from stagescope.ingest.recording.columns import SPAN_DTYPE
@@ -24,37 +21,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SHAPE = Shape(pipelines=4, stages=4, microbatches=4, steps=12)
 TIMES = ("start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 HOUR_NS = 3_600_000_000_000
 
 
-@pytest.fixture(scope="module")
-def planted():
-    """Return a run of 4 pipelines on 8 machines, whose replicas reduce gradients."""
-    return run(replace(random_times(SHAPE), reduces=True))
-
-
-@pytest.fixture
-def recordings(planted, tmp_path):
-    write_recordings(planted, tmp_path / "recordings", SHAPE.stages, ranks_per_machine=2)
-    return tmp_path / "recordings"
+def rewrite(path: Path, payload_of: Callable[[fmt.Frame], bytes]) -> None:
+    """Write a recording again with other payloads."""
+    frames = []
+    for frame in fmt.scan_frames(path.read_bytes()):
+        assert isinstance(frame, fmt.Frame)
+        frames.append((frame.type, payload_of(frame)))
+    path.write_bytes(encode(frames))
 
 
 def change(path: Path, spans: Callable[[np.ndarray], object], **header: Any) -> None:
     """Change the spans of a recording in place, and its header."""
-    frames = []
-    for frame in fmt.scan_frames(path.read_bytes()):
-        assert isinstance(frame, fmt.Frame)
-        payload = bytes(frame.payload)
+
+    def payload_of(frame: fmt.Frame) -> bytes:
         if frame.type == fmt.SPANS:
-            rows = np.frombuffer(payload, SPAN_DTYPE).copy()
+            rows = np.frombuffer(frame.payload, SPAN_DTYPE).copy()
             spans(rows)
-            payload = rows.tobytes()
-        elif frame.type == fmt.HEADER:
-            payload = json.dumps(json.loads(payload) | header).encode()
-        frames.append((frame.type, payload))
-    path.write_bytes(encode(frames))
+            return rows.tobytes()
+        if frame.type == fmt.HEADER:
+            return json.dumps(json.loads(bytes(frame.payload)) | header).encode()
+        return bytes(frame.payload)
+
+    rewrite(path, payload_of)
 
 
 def later(path: Path, by_ns: int, **header: Any) -> None:
@@ -64,18 +56,16 @@ def later(path: Path, by_ns: int, **header: Any) -> None:
         for name in TIMES:
             rows[name] += np.where(rows[name] == fmt.NONE, 0, by_ns)
 
+    def payload_of(frame: fmt.Frame) -> bytes:
+        if frame.type != fmt.CLOCK:
+            return bytes(frame.payload)
+        anchors = np.frombuffer(frame.payload, ANCHOR_DTYPE).copy()
+        for name in ("monotonic_ns", "realtime_ns"):
+            anchors[name] += by_ns
+        return anchors.tobytes()
+
     change(path, moved, **header)
-    frames = []
-    for frame in fmt.scan_frames(path.read_bytes()):
-        assert isinstance(frame, fmt.Frame)
-        payload = bytes(frame.payload)
-        if frame.type == fmt.CLOCK:
-            anchors = np.frombuffer(payload, ANCHOR_DTYPE).copy()
-            for name in ("monotonic_ns", "realtime_ns"):
-                anchors[name] += by_ns
-            payload = anchors.tobytes()
-        frames.append((frame.type, payload))
-    path.write_bytes(encode(frames))
+    rewrite(path, payload_of)
 
 
 def restart(recordings: Path) -> None:

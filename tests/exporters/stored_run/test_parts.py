@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,6 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import read, run_division, store, storing_parts
 from stagescope.clocks import thinning
@@ -19,24 +17,12 @@ from stagescope.exporters.stored_run import write_stored_run
 from stagescope.model import TABLES
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.vocabulary.errors import InputError
+from stored_parts import SHAPE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SHAPE = Shape(pipelines=4, stages=4, microbatches=4, steps=12)
 SPANS_OF_PIPELINE = 1_056
-
-
-@pytest.fixture(scope="module")
-def planted():
-    """Return a run of 4 pipelines on 8 machines, whose replicas reduce gradients."""
-    return run(replace(random_times(SHAPE), reduces=True))
-
-
-@pytest.fixture
-def recordings(planted, tmp_path):
-    write_recordings(planted, tmp_path / "recordings", SHAPE.stages, ranks_per_machine=2)
-    return tmp_path / "recordings"
 
 
 def stored_by_parts(
