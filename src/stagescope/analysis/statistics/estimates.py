@@ -27,7 +27,7 @@ FEWEST_TO_TRIM = 8
 
 CONFIDENCE = 0.95
 SAMPLES_AT_ONCE = 1_000_000
-"""That are looked at together: each takes about 60 bytes."""
+"""Samples that are looked at together; each takes about 60 bytes."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ VALUES = ("usual_ns", "fast_ns", "spread_ns", "action_count", "total_ns")
 SUMS = ("span_count", "busy_ns", "deviation_ns", "excess")
 """Over the samples in which a rank has a peer; the excess over all."""
 CELLS_AT_ONCE = 1_000_000
-"""Slots, classes and samples that are compared at once; each takes about 120 bytes."""
+"""Values (by slot, class and sample) that are compared at once; each takes about 120 bytes."""
 
 
 @dataclass(frozen=True)
