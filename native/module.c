@@ -2,7 +2,7 @@
 
 #include "plain.h"
 
-#define INTERFACE 6
+#define INTERFACE 7
 
 static const struct {
     const char *name;
@@ -188,7 +188,9 @@ static PyObject *use_signal_handlers(PyObject *Py_UNUSED(module), PyObject *test
 
 static PyMethodDef functions[] = {
     {"wrapper", wrapper, METH_VARARGS, "Return a wrapper: kind, original, wrapper in Python, references, numbers."},
-    {"use_maker", use_maker, METH_O, "Let calls of the class of ranges use this wrapper of the kind range."},
+    {"use_maker", use_maker, METH_VARARGS,
+     "Let calls of the class of ranges use this wrapper of the kind range; whether methods certainly compute all "
+     "actions."},
     {"in_progress", in_progress, METH_O, "Return the calls in progress of a thread, the innermost first."},
     {"use_slots", use_slots, METH_VARARGS, "Find the slots of a recorder, a guard and activities."},
     {"use_driver", use_driver, METH_O,

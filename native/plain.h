@@ -236,7 +236,7 @@ PyObject *call_outside_runs(PyObject *self, PyObject *const *args, size_t nargsf
 
 /* The same; see ranges.c. `use_maker` lets calls of the class of a wrapper of this kind need less time. */
 PyObject *call_range(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names);
-PyObject *use_maker(PyObject *module, PyObject *wrapper);
+PyObject *use_maker(PyObject *module, PyObject *args);
 void forget_maker(const Wrapper *wrapper);
 
 /* The same; see megatron.c and exchanges.c. */

@@ -4,9 +4,18 @@
 #include "plain.h"
 
 enum { CLASS, ORIGINAL, UNSEEN, PAIRS, RECORDER, GUARD };
-enum { OPEN };
 
 static PyObject *number_of_none;
+
+/* What a call of the class needs, in one line of memory, which the training has evicted from the caches: the wrapper
+   that was made last and two of its references, the number of the pair in progress, and whether the methods of stages
+   certainly compute all actions. */
+static struct {
+    Wrapper *maker;
+    PyObject *class, *original;
+    Py_ssize_t open;
+    int are_certain;
+} current __attribute__((aligned(64))) = {.open = NONE};
 
 int prepare_ranges(void)
 {
@@ -21,6 +30,17 @@ static PyObject *make_if_in(const Wrapper *self, int set, PyObject *text)
         return NULL;
     int is_in = PySet_Contains(self->refs[set], text);
     return is_in > 0 ? PyObject_CallOneArg(self->refs[ORIGINAL], text) : NULL;
+}
+
+/* Return whether a text names a single action with a micro-batch, such as PP:1F0 or PP:1SEND_F0, or none at all. */
+static int is_single(PyObject *text)
+{
+    if (!PyUnicode_CheckExact(text) || !PyUnicode_IS_COMPACT_ASCII(text) || PyUnicode_GET_LENGTH(text) < 6)
+        return 0;
+    const char *begin = (const char *)PyUnicode_1BYTE_DATA(text), *last = begin + PyUnicode_GET_LENGTH(text) - 1, *at = last;
+    while (at > begin && *at >= '0' && *at <= '9')
+        at--;
+    return at < last && begin[3] != '(' && (*at == 'F' || *at == 'B' || *at == 'I' || *at == 'W');
 }
 
 /* Make the range of an action, as `make` of record/frameworks/torch_actions.py does. */
@@ -59,7 +79,7 @@ static int enter_pair(Wrapper *self)
     if (number != NULL)
         inside = PyTuple_Pack(3, get_slot(recorder, slots.plain), number, Py_None);
     if (inside != NULL) {
-        self->numbers[OPEN] = PyLong_AsSsize_t(number);
+        current.open = PyLong_AsSsize_t(number);
         set_slot(recorder, slots.plain, Py_None);
         set_slot(recorder, slots.last_pair, number);
         set_slot(recorder, slots.pair, number);
@@ -75,41 +95,48 @@ static int enter_pair(Wrapper *self)
 static void leave_pair(Wrapper *self)
 {
     PyObject *recorder = self->refs[RECORDER], *inside = Py_XNewRef(get_slot(recorder, slots.plain_in_range));
-    if (number_in(recorder, slots.pair) == self->numbers[OPEN]) {
+    if (number_in(recorder, slots.pair) == current.open) {
         set_slot(recorder, slots.plain_in_range, Py_None);
         set_slot(recorder, slots.is_in_range, Py_False);
         set_slot(recorder, slots.pair, number_of_none);
         if (inside != NULL && inside != Py_None)
             set_slot(recorder, slots.plain, PyTuple_GET_ITEM(inside, 0));
     }
-    self->numbers[OPEN] = NONE;
+    current.open = NONE;
     Py_XDECREF(inside);
 }
 
-/* The wrapper of the kind above that was made last. `make_range` is the vectorcall of its class, so that a call of the
-   class neither looks up `__new__` nor makes a tuple of its arguments. It is not inherited. */
-static Wrapper *maker;
+/* `make_range` is the vectorcall of the class of a wrapper of the kind above, so that a call of the class neither looks
+   up `__new__` nor makes a tuple of its arguments. It is not inherited. */
 
 void forget_maker(const Wrapper *wrapper)
 {
-    if (wrapper == maker)
-        maker = NULL;
+    if (wrapper == current.maker)
+        current.maker = NULL;
+}
+
+/* Return the object of torch for a text whose range need not be observed; NULL without an exception for others. */
+static PyObject *make_unobserved(PyObject *text)
+{
+    Wrapper *maker = current.maker;
+    if (current.open != NONE)
+        leave_pair(maker);
+    if (current.are_certain && is_single(text))
+        return PyObject_CallOneArg(current.original, text);
+    PyObject *made = make_if_in(maker, UNSEEN, text);
+    if (made != NULL || PyErr_Occurred() || !is_outside(maker))
+        return made;
+    made = make_if_in(maker, PAIRS, text);
+    if (made != NULL && enter_pair(maker) < 0)
+        Py_CLEAR(made);
+    return made;
 }
 
 static PyObject *make_range(PyObject *class, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *made = NULL;
-    if (maker != NULL && class == maker->refs[CLASS] && count == 1 && names == NULL) {
-        if (maker->numbers[OPEN] != NONE)
-            leave_pair(maker);
-        made = make_if_in(maker, UNSEEN, args[0]);
-        if (made == NULL && !PyErr_Occurred() && is_outside(maker)) {
-            made = make_if_in(maker, PAIRS, args[0]);
-            if (made != NULL && enter_pair(maker) < 0)
-                Py_CLEAR(made);
-        }
-    }
+    int is_usual = current.maker != NULL && class == current.class && count == 1 && names == NULL;
+    PyObject *made = is_usual ? make_unobserved(args[0]) : NULL;
     if (made != NULL || PyErr_Occurred())
         return made;
     PyObject *given = positional(args, count), *named = names == NULL ? NULL : keywords_of(args + count, names);
@@ -120,11 +147,21 @@ static PyObject *make_range(PyObject *class, PyObject *const *args, size_t nargs
     return made;
 }
 
-PyObject *use_maker(PyObject *Py_UNUSED(module), PyObject *wrapper)
+PyObject *use_maker(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    if (!Py_IS_TYPE(wrapper, &Wrapper_Type) || ((Wrapper *)wrapper)->call != call_range)
+    PyObject *wrapper;
+    int are_certain;
+    if (!PyArg_ParseTuple(args, "O!p:use_maker", &Wrapper_Type, &wrapper, &are_certain))
+        return NULL;
+    Wrapper *maker = (Wrapper *)wrapper;
+    if (maker->call != call_range)
         return PyErr_Format(PyExc_TypeError, "no maker of ranges: %R", wrapper);
-    maker = (Wrapper *)wrapper;
-    ((PyTypeObject *)maker->refs[CLASS])->tp_vectorcall = make_range;
+    if (current.maker != maker)
+        current.open = NONE;
+    current.maker = maker;
+    current.class = maker->refs[CLASS];
+    current.original = maker->refs[ORIGINAL];
+    current.are_certain = are_certain;
+    ((PyTypeObject *)current.class)->tp_vectorcall = make_range;
     Py_RETURN_NONE;
 }

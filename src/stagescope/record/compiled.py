@@ -13,7 +13,6 @@ import time
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stagescope.record.format import NONE
 from stagescope.record.records import LANE_OF_CODE
 from stagescope.record.signal_handlers import is_of_signal_handler
 from stagescope.vocabulary.kinds import BY_NAME
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 6
+INTERFACE = 7
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"
@@ -289,14 +288,16 @@ def range_maker(
 ) -> Function:
     """Return what makes an object of the class `made`: one of `original` for a text in `unseen` or `pairs` of `ranges`.
 
-    A pair begins where its object is made, and ends where the next one is, unless the guard is off.
+    A pair begins where its object is made, and ends where the next one is, unless the guard is off. Where the methods
+    of stages certainly compute all actions, the object for the name of a single one is of `original`, too.
     """
     plain = extension()
     if plain is None:
         return general
     refs = (made, original, ranges.unseen, ranges.pairs, ranges.recorder, guard)
-    maker = plain.wrapper("range", original, general, refs, (NONE,))
-    plain.use_maker(maker)
+    maker = plain.wrapper("range", original, general, refs, ())
+    ranges.on_customized = functools.partial(plain.use_maker, maker)
+    ranges.on_customized(ranges.are_certain)
     return maker  # type: ignore[no-any-return]
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 import simulated_gpu
-from fake_torch import FakeTorch, Work
+from fake_torch import ComputationType, FakeTorch, RecordFunction, Work
 from framework_trainings import spans_in
 from stagescope.record import compiled
 from stagescope.record.format import NONE
@@ -225,6 +225,32 @@ def test_a_range_in_the_range_of_a_pair_leaves_the_pair_in_progress(tmp_path, mo
         (kind, step) for kind in kinds for step in range(3)
     ]
     assert {(step, pair) for _, step, _, pair in pairs_of(tmp_path)} == {(0, 1), (1, 2), (2, 3)}
+
+
+UNOBSERVED = ("PP:1F0", "PP:12I345", "PP:2W7", "PP:1SEND_F0", "PP:1RECV_B12", "PP:1WAIT_SEND_F0")
+OBSERVED = (
+    "PP:0UNSHARD", "PP:0RESHARD", "PP:0REDUCE_GRAD", "PP:0REDUCE_GRAD3", "PP:(1F6;6B2)OVERLAP_F_B",
+    "PP:(1F6;6B2)OVERLAP_F_B3", "PP:1F", "PP:1FOLD7", "", "7", "F7", "PP:F7\u0667", "P\xe9:1F0",
+)  # fmt: skip
+
+
+@needs_extension
+def test_single_actions_are_ranges_of_torch_from_the_first_one_where_methods_compute_all(
+    tmp_path, monkeypatch
+):
+    training = Training(FakeTorch(13), tmp_path, monkeypatch, lambda _: None)
+    ranges = training.ranges
+
+    def unobserved():
+        return [name for name in (*UNOBSERVED, *OBSERVED) if type(ranges(name)) is RecordFunction]
+
+    assert unobserved() == []
+    training.step()  # which shows that there are no functions of the training
+    assert unobserved() == list(UNOBSERVED)
+    training.schedule._comp_type_to_function_map = {ComputationType("FORWARD"): None}
+    training.step()
+    assert unobserved() == []
+    training.finish()
 
 
 class Oddities:

@@ -18,7 +18,7 @@ from stagescope.record.frameworks.collectives import GRAD_REDUCE
 from stagescope.vocabulary.kinds import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from stagescope.record.frameworks.torch_pipelining import Instrumentation
     from stagescope.record.hooks import Guard
@@ -98,6 +98,13 @@ class ActionRanges:
         self.unseen: set[str] = set()
         self.brief: dict[str, Action] = {}
         self.pairs: set[str] = set()
+        self.on_customized: Callable[[bool], object] = bool
+        """Called with `are_certain` where that may have changed."""
+
+    @property
+    def are_certain(self) -> bool:
+        """Whether the methods of stages certainly perform all actions."""
+        return self.customized is not None and not self.customized
 
     def customize(self, functions: frozenset[str] | None) -> None:
         """Note the actions that the training performs with functions of its own, None if that is unknown."""
@@ -105,6 +112,7 @@ class ActionRanges:
             self.customized = functions
             self.unseen.clear()
             self.pairs.clear()
+            self.on_customized(self.are_certain)
 
     def entered(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """See a range that has been entered, the first of the arguments."""
@@ -160,11 +168,7 @@ class ActionRanges:
 
     def _is_certain(self) -> bool:
         """Return whether the methods of stages perform all actions, and there is place for one more name."""
-        return (
-            self.customized is not None
-            and not self.customized
-            and len(self.unseen) + len(self.pairs) < MOST_UNSEEN
-        )
+        return self.are_certain and len(self.unseen) + len(self.pairs) < MOST_UNSEEN
 
     def leave_all(self) -> None:
         """Leave the ranges in progress: none is outside of the runs of a schedule."""
