@@ -149,11 +149,15 @@ def _fractions(sums: pl.DataFrame) -> dict[int, float]:
 
 
 def _of_windows(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
-    return [intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="window_ns")]
+    return (
+        rows.select("step", "rank", "idle_ns", whole_ns="window_ns") for rows in intermediates.windows.parts
+    )
 
 
 def _of_compute(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
-    return [intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="busy_ns")]
+    return (
+        rows.select("step", "rank", "idle_ns", whole_ns="busy_ns") for rows in intermediates.windows.parts
+    )
 
 
 def _of_iterations(intermediates: Intermediates) -> Iterable[pl.DataFrame]:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.statistics.step_trend import OutlierWindows, StepTrends
     from stagescope.analysis.statistics.stragglers import Stragglers
     from stagescope.analysis.step_results import JoinedResults, StepResults
+    from stagescope.analysis.windows import Windows
     from stagescope.model.diagnostics import Diagnostic
 
 
@@ -113,10 +114,10 @@ def explain(
     with a row per rank and step are taken from results whenever they are used, as those of a large run are larger than
     memory. Never raises: for a timeline without actions all tables are empty.
     """
-    timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
+    timeline, pipelines = intermediates.timeline, intermediates.windows.pipelines
     chosen = pl.col("step").is_in(list(steps))
     actions, ledger = intermediates.actions, intermediates.ledger
-    step_windows = windows_of_bubbles(chosen_rows(bubbles, chosen))
+    step_windows = windows_of_bubbles(_chosen(intermediates.windows, "bubbles", chosen).parts())
     alike = windows_alike(step_windows, intermediates.microbatch_counts)
     unusual = unusual or find_outlier_windows(alike)
     if joined is None:
@@ -170,13 +171,16 @@ def find_least_cost_ns(intermediates: Intermediates, steps: Collection[int]) -> 
     if intermediates.actions.is_contradictory:
         return 0.0
     chosen = pl.col("step").is_in(list(steps))
-    windows = chosen_rows(intermediates.windows.bubbles, chosen)
-    iterations, of_ranks = (
+    windows, iterations, of_ranks = (
         _chosen(of, name, chosen)
-        for of, name in ((intermediates, "iterations"), (intermediates.ledger, "ranks"))
+        for of, name in (
+            (intermediates.windows, "bubbles"),
+            (intermediates, "iterations"),
+            (intermediates.ledger, "ranks"),
+        )
     )
-    idle = share_idle(windows, of_ranks.parts())
-    lost = measure_lost_time(idle, windows, sum_iterations(iterations.parts()))
+    idle = share_idle(windows.parts(), of_ranks.parts())
+    lost = measure_lost_time(idle, windows.parts(), sum_iterations(iterations.parts()))
     return least_cost_ns(unite_lost_steps(lost, intermediates.accumulation.size_among(steps)))
 
 
@@ -197,15 +201,15 @@ def _measure_lost_time(
     chosen = pl.col("step").is_in(list(steps))
     ledger, chained = intermediates.ledger, intermediates.chained_losses
     size = intermediates.accumulation.size_among(steps)
-    windows = chosen_rows(intermediates.windows.bubbles, chosen)
+    windows = _chosen(intermediates.windows, "bubbles", chosen)
     iterations, of_ranks = _chosen(intermediates, "iterations", chosen), _chosen(ledger, "ranks", chosen)
-    idle = share_idle(windows, of_ranks.parts())
+    idle = share_idle(windows.parts(), of_ranks.parts())
     outside = outside_windows(zip(iterations.parts(), of_ranks.parts(), strict=True))
     totals = sum_iterations(iterations.parts())
     losses = measure_losses(totals.last, ledger.losses, ledger.orders, chained, ledger.steps).with_columns(
         cs.ends_with("ns") * size
     )
-    lost_time = measure_lost_time(idle, windows, totals, intermediates.unrecorded, losses)
+    lost_time = measure_lost_time(idle, windows.parts(), totals, intermediates.unrecorded, losses)
     return _LostTime(
         idle,
         losses,
@@ -232,11 +236,11 @@ def _with_tables(
     )
 
 
-def _chosen(instance: Intermediates | Ledger, name: str, chosen: pl.Expr) -> InParts:
+def _chosen(instance: Intermediates | Ledger | Windows, name: str, chosen: pl.Expr) -> InParts:
     """Return what loads some rows of a table."""
     return InParts(
-        lambda: getattr(instance, name).filter(chosen),
-        lambda: (rows.filter(chosen) for rows in parts_of(instance, name)),
+        lambda: chosen_rows(getattr(instance, name), chosen),
+        lambda: (chosen_rows(rows, chosen) for rows in parts_of(instance, name)),
     )
 
 

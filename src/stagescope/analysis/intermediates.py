@@ -230,7 +230,8 @@ class Intermediates:
     @cached_property
     def accumulation(self) -> Accumulation:
         """The result of find_accumulation for all steps with a window."""
-        return find_accumulation(self.windows.bubbles["step"], self.steps_with_optimizer)
+        steps = pl.concat([rows["step"].unique() for rows in self.windows.parts])
+        return find_accumulation(steps, self.steps_with_optimizer)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import polars as pl
 
@@ -84,16 +84,16 @@ class LostTime(NamedTuple):
 
 def measure_lost_time(
     idle_shares: pl.DataFrame,
-    windows: pl.DataFrame,
+    windows: Iterable[pl.DataFrame],
     iterations: IterationTotals,
     unrecorded: frozenset[str] = frozenset(),
     losses: pl.DataFrame | None = None,
 ) -> LostTime | None:
     """Return the lost time of a run, None if nothing was measured.
 
-    `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
-    `iterations` is from sum_iterations for the steps in the totals. `unrecorded` is from find_unrecorded, `losses` is
-    the table LOSSES of these steps.
+    `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, the rows of step_bubbles,
+    some steps after the others; `iterations` is from sum_iterations for the steps in the totals. `unrecorded` is from
+    find_unrecorded, `losses` is the table LOSSES of these steps.
     """
     if iterations.reaches_beyond:
         total, every = iterations.sums_ns, iterations.bounds
@@ -112,7 +112,8 @@ def measure_lost_time(
     if not total["window_ns"]:
         return None
     busy_ns = total["window_ns"] - total["idle_ns"]
-    size = (windows["step"].n_unique(), windows.height)
+    sizes = [(rows["step"].n_unique(), rows.height) for rows in windows]
+    size = (sum(steps for steps, _ in sizes), sum(rows for _, rows in sizes))
     causes = _chosen(total, CAUSE_COLUMNS)
     whole = (total["window_ns"], busy_ns)
     return LostTime("window", WINDOW, *size, *whole, causes, _unknown(causes, unrecorded))

@@ -65,6 +65,12 @@ def attach(result: Any) -> Any:
     return result
 
 
+def path_of(table: Any) -> Path:
+    """Return the file of a table that `detach` was given alone, or in a field of a result."""
+    path: Path = table.path
+    return path
+
+
 def attach_later(result: Any, scanned: Collection[str] = ()) -> Any:
     """Return the same, but each table is read whenever it is used: all tables together may be larger than memory.
 

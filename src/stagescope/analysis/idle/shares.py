@@ -49,17 +49,18 @@ UNATTRIBUTED = CAUSE_COLUMNS[-1]
 LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
 
 
-def share_idle(bubbles: pl.DataFrame, ledgers: Iterable[pl.DataFrame]) -> pl.DataFrame:
+def share_idle(bubbles: Iterable[pl.DataFrame], ledgers: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return the table IDLE_SHARES: one row per rank, per pipeline, and for the run, which is the last row.
 
-    `bubbles` is from step_bubbles, `ledgers` are rows of the table IDLE_LEDGER for the same steps, one range of steps
+    `bubbles` are rows of step_bubbles, `ledgers` those of the table IDLE_LEDGER for the same steps, one range of steps
     after the other. All idle time of ranks without a ledger is in unattributed_ns.
     """
     names = CAUSE_COLUMNS[:-1]
     # Summed before they are joined: both tables have a row per rank and step.
-    causes = pl.concat([_sum_causes(bubbles, each) for each in ledgers])
+    sums = [(_sum_times(own), _sum_causes(own, each)) for own, each in zip(bubbles, ledgers, strict=True)]
+    times, causes = (pl.concat(each) for each in zip(*sums, strict=True))
+    times = _sum_times(times)
     causes = causes.group_by("rank").agg(pl.col(names).sum())
-    times = bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
     rows = times.join(causes, on="rank", how="left").with_columns(pl.col(names).fill_null(0))
     rows = rows.with_columns((pl.col("idle_ns") - pl.sum_horizontal(names)).alias(UNATTRIBUTED))
     return pl.concat(
@@ -67,12 +68,15 @@ def share_idle(bubbles: pl.DataFrame, ledgers: Iterable[pl.DataFrame]) -> pl.Dat
     )
 
 
+def _sum_times(bubbles: pl.DataFrame) -> pl.DataFrame:
+    return bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
+
+
 def _sum_causes(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time of every rank by cause, in its windows."""
     names, keys = CAUSE_COLUMNS[:-1], ["step", "rank"]
     known = idle_ledger.select(*keys, *names)
-    own = bubbles.select(keys).filter(pl.col("step").is_between(known["step"].min(), known["step"].max()))
-    beyond = known.select(keys).join(own, on=keys, how="anti")
+    beyond = known.select(keys).join(bubbles, on=keys, how="anti")
     if beyond.height:
         known = known.join(beyond, on=keys, how="anti")
     return known.group_by("rank").agg(pl.col(names).sum())
