@@ -16,7 +16,7 @@ from stagescope.analysis.counters.slow_clocks import clock_notes
 from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.iteration.iteration_totals import sum_iterations
-from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
+from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses, of_last_pipelines
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import least_cost_ns, measure_lost_time, unite_lost_steps
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from stagescope.analysis.step_results import JoinedResults, StepResults
     from stagescope.analysis.windows import Windows
     from stagescope.model.diagnostics import Diagnostic
+
+
+OF_LAST = ("steps", "losses", "orders")
+"""Tables of a Ledger of which an explanation needs the rows of the last pipelines."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,9 @@ def explain(
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_ns)
     stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
-    del samples, links
+    waits = (step_windows, results.reduction_waits)
+    replicas = compare_replicas(timeline, waits, pipelines, stragglers.rank_error, least_ns)
+    del samples, links, step_windows, waits
     # The costs of single actions need their spans.
     counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
     explained = Explanation(
@@ -147,13 +153,7 @@ def explain(
         stage_work=stragglers.stage_work,
         stragglers=stragglers,
         trends=trends,
-        replicas=compare_replicas(
-            timeline,
-            (step_windows, results.reduction_waits),
-            pipelines,
-            stragglers.rank_error,
-            least_ns,
-        ),
+        replicas=replicas,
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(
             actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
@@ -206,9 +206,9 @@ def _measure_lost_time(
     idle = share_idle(windows.parts(), of_ranks.parts())
     outside = outside_windows(zip(iterations.parts(), of_ranks.parts(), strict=True))
     totals = sum_iterations(iterations.parts())
-    losses = measure_losses(totals.last, ledger.losses, ledger.orders, chained, ledger.steps).with_columns(
-        cs.ends_with("ns") * size
-    )
+    of_last = {name: of_last_pipelines(totals.last, parts_of(ledger, name)) for name in OF_LAST}
+    losses = measure_losses(totals.last, of_last["losses"], of_last["orders"], chained, of_last["steps"])
+    losses = losses.with_columns(cs.ends_with("ns") * size)
     lost_time = measure_lost_time(idle, windows.parts(), totals, intermediates.unrecorded, losses)
     return _LostTime(
         idle,

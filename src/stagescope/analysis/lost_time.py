@@ -98,12 +98,16 @@ def measure_lost_time(
     if iterations.reaches_beyond:
         total, every = iterations.sums_ns, iterations.bounds
         causes = _chosen(total, CAUSE_COLUMNS)
-        if every["pipeline"].n_unique() == 1 and losses is not None and losses.height:
+        if (
+            len({each for rows in every for each in rows["pipeline"].unique()}) == 1
+            and losses is not None
+            and losses.height
+        ):
             fractions = dict(losses.select("part", "fraction").iter_rows())
             causes = {
                 name: round(fractions[name.removesuffix("_ns")] * total["iteration_ns"]) for name in causes
             }
-        size = (every["step"].n_unique(), every.height)
+        size = _steps_and_rows(every)
         whole = (total["iteration_ns"], total["busy_ns"])
         return LostTime("iteration", ITERATION, *size, *whole, causes, _unknown(causes, unrecorded))
     if idle_shares.is_empty():
@@ -112,11 +116,16 @@ def measure_lost_time(
     if not total["window_ns"]:
         return None
     busy_ns = total["window_ns"] - total["idle_ns"]
-    sizes = [(rows["step"].n_unique(), rows.height) for rows in windows]
-    size = (sum(steps for steps, _ in sizes), sum(rows for _, rows in sizes))
+    size = _steps_and_rows(windows)
     causes = _chosen(total, CAUSE_COLUMNS)
     whole = (total["window_ns"], busy_ns)
     return LostTime("window", WINDOW, *size, *whole, causes, _unknown(causes, unrecorded))
+
+
+def _steps_and_rows(parts: Iterable[pl.DataFrame]) -> tuple[int, int]:
+    """Return the numbers of steps and rows of a table, given the rows of some steps after those of others."""
+    sizes = [(rows["step"].n_unique(), rows.height) for rows in parts]
+    return sum(steps for steps, _ in sizes), sum(rows for _, rows in sizes)
 
 
 def least_cost_ns(lost: LostTime | None) -> float:

@@ -58,10 +58,11 @@ NOTHING_OUTSIDE = OutsideSaving()
 
 
 class _Part(NamedTuple):
-    """What some steps add to MeasuredIterations: whether anything but the windows was recorded, and tables."""
+    """What some steps add to MeasuredIterations: whether anything but the windows was recorded, sums, and tables."""
 
     reaches_beyond: bool
-    lasting: pl.DataFrame
+    iteration_ns: int
+    count: int
     outside: pl.DataFrame
     pipelines: pl.DataFrame
     members: pl.DataFrame
@@ -76,12 +77,13 @@ def measure_iterations(
     one range after the other. `late_starts` is from find_late_starts.
     """
     found = [_of_part(*each) for each in parts]
-    lasting, outside, pipelines, members = (
-        pl.concat(each) for each in zip(*(each[1:] for each in found), strict=True)
+    outside, pipelines, members = (
+        pl.concat(each) for each in zip(*(each[3:] for each in found), strict=True)
     )
     reaches_beyond = any(each.reaches_beyond for each in found)
+    total_ns, count = (sum(each[place] for each in found) for place in (1, 2))
     return MeasuredIterations(
-        float(lasting["iteration_ns"].mean()) if reaches_beyond else None,
+        total_ns / count if reaches_beyond else None,
         outside,
         members.unique(),
         late_starts.join(pipelines, on=["step", "pipeline"], maintain_order="left"),
@@ -96,7 +98,8 @@ def _of_part(iterations: pl.DataFrame, ranks: pl.DataFrame) -> _Part:
     outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]
     return _Part(
         reach_beyond_windows(iterations),
-        iterations.select("iteration_ns"),
+        int(iterations["iteration_ns"].cast(pl.Int128).sum()),
+        iterations.height,
         both.select("step", *outside),
         iterations.select("step", "pipeline", "is_last").unique(),
         ranks.select("rank", "pipeline").unique(),

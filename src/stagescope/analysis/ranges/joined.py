@@ -61,8 +61,8 @@ SCANNED = ("tables", "phases", "overlap")
 """Fields of RangeAnalysis and StepResults whose tables are read when they are used."""
 KEPT = ("iteration_steps",)
 """Tables of OF_RUN with few rows."""
-LONG_PARTS = ("ranks", "origins")
-"""Tables of OF_LEDGER with rows for every rank and step."""
+WHOLE = ("losses", "orders")
+"""Tables of OF_LEDGER that are saved with all steps."""
 
 
 def build_joined_report(
@@ -89,7 +89,7 @@ def build_joined_report(
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     return replace(
         explained(report, with_later(explanation, tables)),
-        pieces=_pieces(long, _is_in(report.bubble.steps)) | _iterations(known, long["iterations"]),
+        pieces=_pieces(long, _is_in(report.bubble.steps)) | _of_report(known, long),
     )
 
 
@@ -152,23 +152,26 @@ def _pieces(
     long: Mapping[str, LongTable], chosen: pl.Expr
 ) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
     """Return functions that yield the tables to save with rows for every rank and step, in pieces; see Report."""
-    names = {f"ledger.{name}": f"ledger_{name}" for name in LONG_PARTS}
+    names = {f"ledger.{name}": f"ledger_{name}" for name in OF_LEDGER if name not in WHOLE}
     names |= {f"explanation.{name}": name for name in ("iterations", "phases", "overlap", "critical_path")}
     return {
         saved: long[name].changed(lambda rows: rows.filter(chosen)).pieces for saved, name in names.items()
-    }
+    } | {f"ledger.{name}": long[f"ledger_{name}"].pieces for name in WHOLE}
 
 
-def _iterations(known: Intermediates, long: LongTable) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
-    """Return what yields the table ITERATIONS of the report in pieces, unless iterations have several steps."""
-    if known.accumulation.steps_per_iteration > 1:
-        return {}
+def _of_report(
+    known: Intermediates, long: Mapping[str, LongTable]
+) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
+    """Return what yields the tables LEDGER and, unless iterations have several steps, ITERATIONS of the report."""
 
-    def pieces() -> Iterator[pl.DataFrame]:
-        empty = empty_columns(long.parts(), known.unrecorded)
-        return long.changed(lambda rows: without_columns(rows, empty)).pieces()
+    def pieces(table: LongTable) -> Iterator[pl.DataFrame]:
+        empty = empty_columns(table.parts(), known.unrecorded)
+        return table.changed(lambda rows: without_columns(rows, empty)).pieces()
 
-    return {"iterations": pieces}
+    names = {"ledger": "ledger_steps"}
+    if known.accumulation.steps_per_iteration == 1:
+        names["iterations"] = "iterations"
+    return {saved: partial(pieces, long[name]) for saved, name in names.items()}
 
 
 def _joined(
@@ -189,11 +192,10 @@ def _joined(
         {name: partial(_field, later["actions"], name) for name in OF_ACTIONS},
         is_kept=False,
     )
-    tables = {name: long[f"ledger_{name}"].in_parts for name in LONG_PARTS}
+    tables = {name: long[f"ledger_{name}"].in_parts for name in OF_LEDGER}
     ledger = lazily(
         Ledger,
-        {name: long[f"ledger_{name}"].rows() for name in OF_LEDGER if name not in LONG_PARTS}
-        | {"diagnostics": _added(note for each in ranges for note in each.of_ledger)},
+        {"diagnostics": _added(note for each in ranges for note in each.of_ledger)},
         tables | {name: partial(_field, later["ledger"], name) for name in ("classes", "delays")},
         is_kept=False,
     )
