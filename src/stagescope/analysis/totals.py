@@ -12,7 +12,7 @@ from stagescope.analysis.completeness.incomplete_steps import (
 )
 from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.large_tables import chosen_rows
+from stagescope.model.large_tables import chosen_rows, reduced
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.number_ranges import steps_text, verb
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
@@ -157,8 +157,7 @@ def _skipped(steps: list[int]) -> list[Diagnostic]:
 def _per_rank(known: Intermediates, counted: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return the sums of every rank, given rows of step_bubbles, some steps after the others."""
     times = pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns", "window_ns")
-    sums = pl.concat([rows.group_by("rank").agg(times) for rows in counted])
-    sums = sums.group_by("rank").agg(times).sort("rank")
+    sums = reduced(counted, lambda rows: rows.group_by("rank").agg(times)).sort("rank")
     return (
         sums.with_columns(
             bubble_fraction(pl.col("idle_ns"), pl.col("window_ns")), **unrecorded_waits(known.recorded_waits)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import reduced, united_rows
 from stagescope.vocabulary.kinds import EXCHANGING_KINDS
 from stagescope.vocabulary.number_ranges import compact_ranges
 
@@ -70,16 +71,11 @@ def find_steps_without_ranks(bubbles: Iterable[pl.DataFrame]) -> set[int]:
 
 def _with_gaps(bubbles: Iterable[pl.DataFrame]) -> pl.Series:
     """Return the pipelines of which not every rank ran in every step."""
-    found = [
-        (
-            rows.group_by("pipeline").agg(pl.len(), pl.n_unique("step")),
-            rows.select("pipeline", "rank").unique(),
-        )
-        for rows in bubbles
-    ]
-    steps, members = (pl.concat(each) for each in zip(*found, strict=True))
-    ranks = members.unique().group_by("pipeline").agg(ranks=pl.len())
-    sizes = steps.group_by("pipeline").agg(pl.sum("len", "step")).join(ranks, on="pipeline")
+    members = united_rows(bubbles, ["pipeline", "rank"])
+    ranks = members.group_by("pipeline").agg(ranks=pl.len())
+    of_parts = (rows.group_by("pipeline").agg(pl.len(), pl.n_unique("step")) for rows in bubbles)
+    sizes = reduced(of_parts, lambda rows: rows.group_by("pipeline").agg(pl.sum("len", "step")))
+    sizes = sizes.join(ranks, on="pipeline")
     found: pl.Series = sizes.filter(pl.col("len") < pl.col("step") * pl.col("ranks"))["pipeline"]
     return found
 

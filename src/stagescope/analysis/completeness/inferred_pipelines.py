@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import united_rows
 from stagescope.model.pipelines import infer_replicas
 from stagescope.vocabulary.kinds import TRANSFERS
 
@@ -32,7 +33,7 @@ def is_no_pipeline(bubbles: Iterable[pl.DataFrame], stages: int, microbatches: i
     """
     if stages > 1 or (microbatches or 1) > 1:
         return False
-    members = pl.concat([rows.select("pipeline", "rank").unique() for rows in bubbles]).unique()
+    members = united_rows(bubbles, ["pipeline", "rank"])
     return not members.is_empty() and members["pipeline"].is_unique().all()
 
 

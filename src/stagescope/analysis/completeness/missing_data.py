@@ -8,6 +8,7 @@ import polars as pl
 
 from stagescope.analysis.bubble import ONLY_PARTS
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import reduced
 from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.number_ranges import ranks_text, steps_text, verb
 
@@ -101,8 +102,8 @@ def _absent(windows: Windows, cut: Collection[int]) -> list[Diagnostic]:
     if lacking.is_empty():
         return []
     expected = lacking.select("step", "pipeline").join(windows.pipelines, on="pipeline")
-    last = pl.concat([rows.group_by("rank").agg(last=pl.max("step")) for rows in windows.parts])
-    last = last.group_by("rank").agg(pl.max("last"))
+    last = reduced(windows.parts, lambda rows: rows.group_by("rank").agg(pl.max("step")))
+    last = last.rename({"step": "last"})
     for rows in windows.parts:
         expected = expected.join(rows, on=["step", "rank"], how="anti", maintain_order="left")
     missing = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.idle.savings import offset_whole_savings
+from stagescope.model.large_tables import reduced
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, MAY_BE_UNRECORDED
 
@@ -57,19 +58,21 @@ def share_idle(bubbles: Iterable[pl.DataFrame], ledgers: Iterable[pl.DataFrame])
     """
     names = CAUSE_COLUMNS[:-1]
     # Summed before they are joined: both tables have a row per rank and step.
-    sums = [(_sum_times(own), _sum_causes(own, each)) for own, each in zip(bubbles, ledgers, strict=True)]
-    times, causes = (pl.concat(each) for each in zip(*sums, strict=True))
-    times = _sum_times(times)
-    causes = causes.group_by("rank").agg(pl.col(names).sum())
-    rows = times.join(causes, on="rank", how="left").with_columns(pl.col(names).fill_null(0))
+    parts = (_sum_times_and_causes(*each) for each in zip(bubbles, ledgers, strict=True))
+    sums = pl.col("window_ns", "idle_ns", *names).sum()
+    rows = reduced(parts, lambda rows: rows.group_by("pipeline", "rank").agg(sums))
     rows = rows.with_columns((pl.col("idle_ns") - pl.sum_horizontal(names)).alias(UNATTRIBUTED))
     return pl.concat(
         [_summed(rows, LEVELS[0]), *(_without_savings(_summed(rows, keys)) for keys in LEVELS[1:])]
     )
 
 
-def _sum_times(bubbles: pl.DataFrame) -> pl.DataFrame:
-    return bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
+def _sum_times_and_causes(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return windows and idle time of every rank, and its causes, over the steps of both tables."""
+    names = CAUSE_COLUMNS[:-1]
+    times = bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
+    causes = _sum_causes(bubbles, idle_ledger)
+    return times.join(causes, on="rank", how="left").with_columns(pl.col(names).fill_null(0))
 
 
 def _sum_causes(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, 
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
 from stagescope.analysis.iteration.shared_reductions import list_reductions
 from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.large_tables import reduced, united_rows
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 if TYPE_CHECKING:
@@ -39,12 +40,10 @@ def find_outside_culprits(
 ) -> pl.DataFrame:
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `bounds` are those of IterationTotals. `outside` is from outside_windows and `own_work` from measure_own_work, both for the same
-    steps. The column `is_between` marks what was before the last collective between two steps.
+    `bounds` are those of IterationTotals. `outside` is from outside_windows and `own_work` from measure_own_work, both
+    for the same steps. The column `is_between` marks what was before the last collective between two steps.
     """
-    iterations = _Iterations(
-        bounds, pl.concat([rows.select("rank", "pipeline").unique() for rows in bounds]).unique()
-    )
+    iterations = _Iterations(bounds, united_rows(bounds, ["rank", "pipeline"]))
     if iterations.ranks.is_empty():
         return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
     met = _before_collectives(iterations, between)
@@ -68,16 +67,14 @@ def _before_collectives(iterations: _Iterations, between: pl.DataFrame) -> pl.Da
     """Return what all ranks waited for until the last collective between two steps, with who came last to it."""
     met = between.filter(pl.col("cause") != REDUCTION)
     keys = ["cause", "victim_rank", "culprit_rank"]
-    waited = [
-        met.join(rows.select("step", victim_rank="rank"), on="step")
-        .group_by("cause", "victim_rank", culprit_rank="rank")
-        .agg(idle_ns=pl.sum("ns"))
+    waited = (
+        met.rename({"rank": "culprit_rank", "ns": "idle_ns"}).join(
+            rows.select("step", victim_rank="rank"), on="step"
+        )
         for rows in iterations.bounds
-    ]
+    )
     return (
-        pl.concat(waited)
-        .group_by(keys)
-        .agg(pl.sum("idle_ns"))
+        reduced(waited, lambda rows: rows.group_by(keys).agg(pl.sum("idle_ns")))
         .join(
             iterations.ranks.rename({"pipeline": "culprit_pipeline"}),
             left_on="culprit_rank",
@@ -155,14 +152,8 @@ def _active(spans: pl.DataFrame, activity: str) -> pl.DataFrame:
 
 def _lasting(parts: Iterable[pl.DataFrame], active: pl.DataFrame) -> pl.DataFrame:
     """Return how long every rank (pipeline, rank) was active within its bounds."""
-    active_ns = pl.sum("active_ns")
-    lasting = [
-        rows.select("pipeline", "rank", active_ns=_covered_ns(rows, active))
-        .group_by("pipeline", "rank")
-        .agg(active_ns)
-        for rows in parts
-    ]
-    return pl.concat(lasting).group_by("pipeline", "rank").agg(active_ns)
+    lasting = (rows.select("pipeline", "rank", active_ns=_covered_ns(rows, active)) for rows in parts)
+    return reduced(lasting, lambda rows: rows.group_by("pipeline", "rank").agg(pl.sum("active_ns")))
 
 
 def _covered_ns(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.Series:

@@ -36,6 +36,7 @@ from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import JoinedResults, StepResults
 from stagescope.analysis.unrecorded import empty_columns, without_columns
+from stagescope.model.large_tables import reduced, united_rows
 from stagescope.model.lazy import lazily, with_known, with_later
 
 if TYPE_CHECKING:
@@ -110,9 +111,9 @@ def sum_causes_of(ranges: Sequence[RangeAnalysis], counted: Collection[int]) -> 
     long = _long_tables(ranges)
     names = ("iterations", "ledger_steps", "ledger_ranks", "ledger_origins")
     tables = [long[name].changed(lambda rows: rows.filter(_is_in(counted))) for name in names]
-    members = [rows.select("pipeline", "rank").unique() for rows in tables[0].parts()]
+    members = united_rows(tables[0].parts(), ["pipeline", "rank"])
     parts = map(CausesOfSteps, *(each.parts() for each in tables))
-    return sum_causes(parts, pl.concat(members).unique())
+    return sum_causes(parts, members)
 
 
 def joined_pieces(
@@ -214,7 +215,7 @@ def _joined(
         between_steps=between,
         chained_losses=pl.concat(chained) if is_chained else None,
         step_chain=None,
-        transfers=add_transfers([each.transfers for each in ranges]),
+        transfers=add_transfers(each.transfers for each in ranges),
         unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
     )
     names = (*OF_REFERENCE, *(["step_chain"] if is_chained else []))
@@ -250,8 +251,8 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> JoinedResults:
         reduction_waits=pl.concat([each.reduction_waits for each in parts]),
         phases=STEP_PHASES.empty(),
         overlap=OVERLAP.empty(),
-        other_work=sum_other_work(pl.concat([each.other_work for each in parts])),
-        own_work=sum_own_work(pl.concat([each.own_work for each in parts])),
+        other_work=reduced((each.other_work for each in parts), sum_other_work),
+        own_work=reduced((each.own_work for each in parts), sum_own_work),
         pauses=pl.concat([each.pauses for each in parts]),
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
