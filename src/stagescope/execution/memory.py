@@ -10,8 +10,8 @@ from contextlib import suppress
 def return_memory() -> None:
     """Return to the operating system what the C library of Linux keeps free for this process; takes milliseconds.
 
-    Between two phases that take much memory: NumPy allocates arrays up to 32 MB where they leave gaps, which stay. Other
-    C libraries return memory on their own.
+    Between two phases that take much memory: NumPy allocates arrays up to 32 MB where they leave gaps, which stay.
+    Other C libraries return memory on their own.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # as in musl
