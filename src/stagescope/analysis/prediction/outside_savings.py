@@ -63,7 +63,7 @@ class _Part(NamedTuple):
 
     reaches_beyond: bool
     iteration_ns: int
-    count: int
+    row_count: int
     outside: pl.DataFrame
     pipelines: pl.DataFrame
 
@@ -85,7 +85,7 @@ def measure_iterations(
 
     members = united_rows(of_ranks(), ["rank", "pipeline"])
     reaches_beyond = any(each.reaches_beyond for each in found)
-    total_ns, count = sum(each.iteration_ns for each in found), sum(each.count for each in found)
+    total_ns, count = sum(each.iteration_ns for each in found), sum(each.row_count for each in found)
     return MeasuredIterations(
         total_ns / count if reaches_beyond else None,
         pl.concat([each.outside for each in found]),
