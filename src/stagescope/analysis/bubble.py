@@ -17,10 +17,11 @@ import polars as pl
 
 from stagescope.analysis.iteration.ledger import DENOMINATOR as ITERATION_DENOMINATOR
 from stagescope.model.bubbles import DENOMINATOR as WINDOW_DENOMINATOR
+from stagescope.model.large_tables import reduced
 from stagescope.model.lazy import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from stagescope.analysis.intermediates import Intermediates
 
@@ -104,10 +105,14 @@ WHY_UNKNOWN = {
 def measure_bubble(intermediates: Intermediates, steps: Sequence[int], name: str = WINDOW) -> Bubble:
     """Return the bubble of a run under a definition; `steps` are those in the totals."""
     chosen = pl.col("step").is_in(list(steps))
-    parts = [
-        (_sums(rows, "step"), _sums(rows.filter(chosen), "rank")) for rows in MEASURES[name](intermediates)
-    ]
-    of_steps, of_ranks = (_added(pl.concat(sums)) for sums in zip(*parts, strict=True))
+    of_steps: list[pl.DataFrame] = []
+
+    def of_ranks_in_parts() -> Iterator[pl.DataFrame]:
+        for rows in MEASURES[name](intermediates):
+            of_steps.append(_sums(rows, "step"))
+            yield _sums(rows.filter(chosen), "rank")
+
+    of_ranks = reduced(of_ranks_in_parts(), _added)
     idle_ns, whole_ns, count = (int(of_ranks[column].sum()) for column in ("idle_ns", "whole_ns", "count"))
     return Bubble(
         fraction=(idle_ns / whole_ns if whole_ns else 0.0) if steps else None,
@@ -115,7 +120,7 @@ def measure_bubble(intermediates: Intermediates, steps: Sequence[int], name: str
         denominator=DEFINITIONS[name].denominator,
         steps=tuple(steps),
         name=name,
-        per_step=_fractions(of_steps),
+        per_step=_fractions(_added(pl.concat(of_steps))),
         idle_ns=idle_ns // max(count, 1),
         unknown_because="" if steps else _why_unknown(intermediates),
         measure=lambda other: measure_bubble(intermediates, steps, other),
@@ -149,11 +154,15 @@ def _fractions(sums: pl.DataFrame) -> dict[int, float]:
 
 
 def _of_windows(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
-    return [intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="window_ns")]
+    return (
+        rows.select("step", "rank", "idle_ns", whole_ns="window_ns") for rows in intermediates.windows.parts
+    )
 
 
 def _of_compute(intermediates: Intermediates) -> Iterable[pl.DataFrame]:
-    return [intermediates.windows.bubbles.select("step", "rank", "idle_ns", whole_ns="busy_ns")]
+    return (
+        rows.select("step", "rank", "idle_ns", whole_ns="busy_ns") for rows in intermediates.windows.parts
+    )
 
 
 def _of_iterations(intermediates: Intermediates) -> Iterable[pl.DataFrame]:

@@ -331,7 +331,8 @@ def _outliers(explanation: Explanation, pipelines: Collection[int]) -> str | Non
     """Return the outlier actions if they are most of the jitter."""
     is_chosen, pattern = pl.col("pipeline").is_in(list(pipelines)), explanation.outlier_pattern
     outliers = explanation.outliers.filter(is_chosen)
-    jitter_ns = int(explanation.ledger.steps.filter(is_chosen)["jitter_ns"].sum())
+    parts = parts_of(explanation.ledger, "steps")
+    jitter_ns = sum(int(rows.filter(is_chosen)["jitter_ns"].sum()) for rows in parts)
     cost_ns = int(outliers["cost_ns"].sum())
     if outliers.is_empty() or cost_ns < DOMINANT * jitter_ns:
         return None

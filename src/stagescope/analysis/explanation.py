@@ -16,7 +16,7 @@ from stagescope.analysis.counters.slow_clocks import clock_notes
 from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.iteration.iteration_totals import sum_iterations
-from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses
+from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses, of_last_pipelines
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import least_cost_ns, measure_lost_time, unite_lost_steps
@@ -49,7 +49,12 @@ if TYPE_CHECKING:
     from stagescope.analysis.statistics.step_trend import OutlierWindows, StepTrends
     from stagescope.analysis.statistics.stragglers import Stragglers
     from stagescope.analysis.step_results import JoinedResults, StepResults
+    from stagescope.analysis.windows import Windows
     from stagescope.model.diagnostics import Diagnostic
+
+
+OF_LAST = ("steps", "losses", "orders")
+"""Tables of a Ledger of which an explanation needs the rows of the last pipelines."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +118,10 @@ def explain(
     with a row per rank and step are taken from results whenever they are used, as those of a large run are larger than
     memory. Never raises: for a timeline without actions all tables are empty.
     """
-    timeline, (pipelines, bubbles, _) = intermediates.timeline, intermediates.windows
+    timeline, pipelines = intermediates.timeline, intermediates.windows.pipelines
     chosen = pl.col("step").is_in(list(steps))
     actions, ledger = intermediates.actions, intermediates.ledger
-    step_windows = windows_of_bubbles(chosen_rows(bubbles, chosen))
+    step_windows = windows_of_bubbles(_chosen(intermediates.windows, "bubbles", chosen).parts())
     alike = windows_alike(step_windows, intermediates.microbatch_counts)
     unusual = unusual or find_outlier_windows(alike)
     if joined is None:
@@ -131,7 +136,9 @@ def explain(
     limits = DEFAULT_LIMITS._replace(least_cost_ns=least_ns)
     stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
     trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
-    del samples, links
+    waits = (step_windows, results.reduction_waits)
+    replicas = compare_replicas(timeline, waits, pipelines, stragglers.rank_error, least_ns)
+    del samples, links, step_windows, waits
     # The costs of single actions need their spans.
     counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
     explained = Explanation(
@@ -146,13 +153,7 @@ def explain(
         stage_work=stragglers.stage_work,
         stragglers=stragglers,
         trends=trends,
-        replicas=compare_replicas(
-            timeline,
-            (step_windows, results.reduction_waits),
-            pipelines,
-            stragglers.rank_error,
-            least_ns,
-        ),
+        replicas=replicas,
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(
             actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
@@ -170,13 +171,16 @@ def find_least_cost_ns(intermediates: Intermediates, steps: Collection[int]) -> 
     if intermediates.actions.is_contradictory:
         return 0.0
     chosen = pl.col("step").is_in(list(steps))
-    windows = chosen_rows(intermediates.windows.bubbles, chosen)
-    iterations, of_ranks = (
+    windows, iterations, of_ranks = (
         _chosen(of, name, chosen)
-        for of, name in ((intermediates, "iterations"), (intermediates.ledger, "ranks"))
+        for of, name in (
+            (intermediates.windows, "bubbles"),
+            (intermediates, "iterations"),
+            (intermediates.ledger, "ranks"),
+        )
     )
-    idle = share_idle(windows, of_ranks.parts())
-    lost = measure_lost_time(idle, windows, sum_iterations(iterations.parts()))
+    idle = share_idle(windows.parts(), of_ranks.parts())
+    lost = measure_lost_time(idle, windows.parts(), sum_iterations(iterations.parts()))
     return least_cost_ns(unite_lost_steps(lost, intermediates.accumulation.size_among(steps)))
 
 
@@ -197,15 +201,15 @@ def _measure_lost_time(
     chosen = pl.col("step").is_in(list(steps))
     ledger, chained = intermediates.ledger, intermediates.chained_losses
     size = intermediates.accumulation.size_among(steps)
-    windows = chosen_rows(intermediates.windows.bubbles, chosen)
+    windows = _chosen(intermediates.windows, "bubbles", chosen)
     iterations, of_ranks = _chosen(intermediates, "iterations", chosen), _chosen(ledger, "ranks", chosen)
-    idle = share_idle(windows, of_ranks.parts())
+    idle = share_idle(windows.parts(), of_ranks.parts())
     outside = outside_windows(zip(iterations.parts(), of_ranks.parts(), strict=True))
     totals = sum_iterations(iterations.parts())
-    losses = measure_losses(totals.last, ledger.losses, ledger.orders, chained, ledger.steps).with_columns(
-        cs.ends_with("ns") * size
-    )
-    lost_time = measure_lost_time(idle, windows, totals, intermediates.unrecorded, losses)
+    of_last = {name: of_last_pipelines(totals.last, parts_of(ledger, name)) for name in OF_LAST}
+    losses = measure_losses(totals.last, of_last["losses"], of_last["orders"], chained, of_last["steps"])
+    losses = losses.with_columns(cs.ends_with("ns") * size)
+    lost_time = measure_lost_time(idle, windows.parts(), totals, intermediates.unrecorded, losses)
     return _LostTime(
         idle,
         losses,
@@ -232,11 +236,11 @@ def _with_tables(
     )
 
 
-def _chosen(instance: Intermediates | Ledger, name: str, chosen: pl.Expr) -> InParts:
+def _chosen(instance: Intermediates | Ledger | Windows, name: str, chosen: pl.Expr) -> InParts:
     """Return what loads some rows of a table."""
     return InParts(
-        lambda: getattr(instance, name).filter(chosen),
-        lambda: (rows.filter(chosen) for rows in parts_of(instance, name)),
+        lambda: chosen_rows(getattr(instance, name), chosen),
+        lambda: (chosen_rows(rows, chosen) for rows in parts_of(instance, name)),
     )
 
 

@@ -23,6 +23,7 @@ from stagescope.analysis.finding_sentences import (
 )
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
 from stagescope.analysis.statistics.outlier_actions import LEAST_STEP_FRACTION
+from stagescope.model.lazy import parts_of
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def _outlier_actions(explanation: Explanation) -> Iterator[_Finding]:
     longest = outliers.filter(pl.col("cost_ns") >= LEAST_STEP_FRACTION * _mean_window_ns(explanation))
     if longest.is_empty():
         return
-    steps = max(explanation.ledger.steps["step"].n_unique(), 1)
+    steps = max(sum(rows["step"].n_unique() for rows in parts_of(explanation.ledger, "steps")), 1)
     subject = (
         f"{outliers.height} actions" if outliers.height > 1 else action_text(outliers.row(0, named=True))
     )
@@ -286,8 +287,8 @@ def _outlier_actions(explanation: Explanation) -> Iterator[_Finding]:
 
 
 def _mean_window_ns(explanation: Explanation) -> float:
-    steps = explanation.ledger.steps
-    return float(steps["window_ns"].sum()) / max(steps.height, 1)
+    sums = [(int(rows["window_ns"].sum()), rows.height) for rows in parts_of(explanation.ledger, "steps")]
+    return float(sum(window_ns for window_ns, _ in sums)) / max(sum(count for _, count in sums), 1)
 
 
 def _straggler(row: Mapping[str, object]) -> str:

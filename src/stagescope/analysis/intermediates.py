@@ -59,6 +59,7 @@ from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.bubbles import recorded_waits
 from stagescope.model.collectives import find_collectives
 from stagescope.model.coverage import unite
+from stagescope.model.large_tables import united_rows
 from stagescope.model.messages import match_messages
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE
 
@@ -230,7 +231,8 @@ class Intermediates:
     @cached_property
     def accumulation(self) -> Accumulation:
         """The result of find_accumulation for all steps with a window."""
-        return find_accumulation(self.windows.bubbles["step"], self.steps_with_optimizer)
+        steps = united_rows(self.windows.parts, ["step"])["step"]
+        return find_accumulation(steps, self.steps_with_optimizer)
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

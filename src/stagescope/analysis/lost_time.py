@@ -11,7 +11,7 @@ from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.vocabulary.causes import ALWAYS_SHOWN, CAUSE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import polars as pl
 
@@ -84,26 +84,30 @@ class LostTime(NamedTuple):
 
 def measure_lost_time(
     idle_shares: pl.DataFrame,
-    windows: pl.DataFrame,
+    windows: Iterable[pl.DataFrame],
     iterations: IterationTotals,
     unrecorded: frozenset[str] = frozenset(),
     losses: pl.DataFrame | None = None,
 ) -> LostTime | None:
     """Return the lost time of a run, None if nothing was measured.
 
-    `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, which step_bubbles returns;
-    `iterations` is from sum_iterations for the steps in the totals. `unrecorded` is from find_unrecorded, `losses` is
-    the table LOSSES of these steps.
+    `idle_shares` is the table IDLE_SHARES, whose last row is the run, of `windows`, the rows of step_bubbles,
+    some steps after the others; `iterations` is from sum_iterations for the steps in the totals. `unrecorded` is from
+    find_unrecorded, `losses` is the table LOSSES of these steps.
     """
     if iterations.reaches_beyond:
         total, every = iterations.sums_ns, iterations.bounds
         causes = _chosen(total, CAUSE_COLUMNS)
-        if every["pipeline"].n_unique() == 1 and losses is not None and losses.height:
+        if (
+            len({each for rows in every for each in rows["pipeline"].unique()}) == 1
+            and losses is not None
+            and losses.height
+        ):
             fractions = dict(losses.select("part", "fraction").iter_rows())
             causes = {
                 name: round(fractions[name.removesuffix("_ns")] * total["iteration_ns"]) for name in causes
             }
-        size = (every["step"].n_unique(), every.height)
+        size = _steps_and_rows(every)
         whole = (total["iteration_ns"], total["busy_ns"])
         return LostTime("iteration", ITERATION, *size, *whole, causes, _unknown(causes, unrecorded))
     if idle_shares.is_empty():
@@ -112,10 +116,16 @@ def measure_lost_time(
     if not total["window_ns"]:
         return None
     busy_ns = total["window_ns"] - total["idle_ns"]
-    size = (windows["step"].n_unique(), windows.height)
+    size = _steps_and_rows(windows)
     causes = _chosen(total, CAUSE_COLUMNS)
     whole = (total["window_ns"], busy_ns)
     return LostTime("window", WINDOW, *size, *whole, causes, _unknown(causes, unrecorded))
+
+
+def _steps_and_rows(parts: Iterable[pl.DataFrame]) -> tuple[int, int]:
+    """Return the numbers of steps and rows of a table, given the rows of some steps after those of others."""
+    sizes = [(rows["step"].n_unique(), rows.height) for rows in parts]
+    return sum(steps for steps, _ in sizes), sum(rows for _, rows in sizes)
 
 
 def least_cost_ns(lost: LostTime | None) -> float:

@@ -132,7 +132,7 @@ class Report:
         if self.explanation is not None:
             return measure_step_lengths(self.steps, self.explanation.trends.outliers)
         chosen = pl.col("step").is_in(list(self.bubble.steps))
-        windows = windows_of_bubbles(self.intermediates.windows.bubbles.filter(chosen))
+        windows = windows_of_bubbles(rows.filter(chosen) for rows in self.intermediates.windows.parts)
         windows = windows_alike(windows, self.intermediates.microbatch_counts)
         return measure_step_lengths(self.steps, find_outlier_windows(windows).windows)
 
@@ -340,7 +340,7 @@ def build_explained_report(
 
 def explained(report: Report, explanation: Explanation) -> Report:
     """Return a report with its explanation and its verdict."""
-    bubbles = report.intermediates.windows.bubbles
+    bubbles = report.intermediates.windows.parts
     no_pipeline = is_no_pipeline(bubbles, report.stage_count, report.microbatches)
     found = no_pipeline_diagnostics() if no_pipeline else []
     diagnostics = diagnostics_table([*report.diagnostics, *explanation.diagnostics, *found])

@@ -82,7 +82,7 @@ def without_samples(results: StepResults) -> JoinedResults:
 
 def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
     """Return the results of the steps in the totals among those of `known`. Never raises."""
-    timeline, (pipelines, bubbles, _) = known.timeline, known.windows
+    timeline, pipelines, bubbles = known.timeline, known.windows.pipelines, known.windows.bubbles
     is_counted = pl.col("step").is_in(list(chosen.counted)) & is_in_steps(known.steps)
     has_few_steps = len(chosen.counted) < FEWEST_SAMPLES
     # Transfers are only needed as matched messages. Dropping their spans saves large copies.
@@ -94,7 +94,7 @@ def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
         samples=sample_steps(counted.spans, has_few_steps=has_few_steps),
         links=sample_step_links(messages, has_few_steps=has_few_steps),
         messages=messages.filter(pl.col("step").is_in(list(chosen.unusual))),
-        reduction_waits=find_reduction_waits(counted, windows_of_bubbles(windows), pipelines),
+        reduction_waits=find_reduction_waits(counted, windows_of_bubbles([windows]), pipelines),
         phases=cut_phases(counted.spans, windows, known.busy),
         overlap=measure_overlap(timeline.spans, bubbles, known.busy, known.actions).filter(is_counted),
         other_work=find_other_work(counted.spans),

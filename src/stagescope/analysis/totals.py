@@ -12,13 +12,15 @@ from stagescope.analysis.completeness.incomplete_steps import (
 )
 from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.large_tables import chosen_rows
+from stagescope.model.large_tables import chosen_rows, reduced
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.number_ranges import steps_text, verb
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
 from stagescope.vocabulary.steps import skipped_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.iteration.accumulation import Accumulation
     from stagescope.vocabulary.steps import Skipped
@@ -95,8 +97,9 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
     1.25 times the median of the others with as many micro-batches: connections are set up and shapes are inferred in
     it, and what the optimizer step needs is imported. Incomplete steps are not, as long as there are complete ones.
     """
-    accumulation, bubbles = known.accumulation, known.windows.bubbles
-    per_step = bubbles_of_steps(bubbles).join(accumulation.table, on="step", maintain_order="left")
+    accumulation, bubbles = known.accumulation, known.windows.parts
+    per_step = pl.concat([bubbles_of_steps(rows) for rows in bubbles])
+    per_step = per_step.join(accumulation.table, on="step", maintain_order="left")
     lost = find_steps_without_ranks(bubbles)
     incomplete = (known.incomplete_steps | lost) & set(per_step["step"])
     leaves_incomplete = len(incomplete) < per_step.height
@@ -111,7 +114,7 @@ def measure_totals(known: Intermediates, skipped: Skipped | None = None) -> Tota
     counted = steps.filter("in_totals")["step"]
     return Totals(
         steps.select(REPORT_STEPS.names),
-        _per_rank(known, chosen_rows(bubbles, pl.col("step").is_in(counted.implode()))),
+        _per_rank(known, (chosen_rows(rows, pl.col("step").is_in(counted.implode())) for rows in bubbles)),
         (
             *incomplete_step_diagnostics(incomplete, lost, left_out=leaves_incomplete),
             *slow_start,
@@ -151,12 +154,10 @@ def _skipped(steps: list[int]) -> list[Diagnostic]:
     return [Diagnostic("info", message, count=len(steps), code="steps.skipped")]
 
 
-def _per_rank(known: Intermediates, counted: pl.DataFrame) -> pl.DataFrame:
-    sums = (
-        counted.group_by("rank")
-        .agg(pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns", "window_ns"))
-        .sort("rank")
-    )
+def _per_rank(known: Intermediates, counted: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the sums of every rank, given rows of step_bubbles, some steps after the others."""
+    times = pl.sum("busy_ns", "idle_ns", "receive_wait_ns", "send_wait_ns", "window_ns")
+    sums = reduced(counted, lambda rows: rows.group_by("rank").agg(times)).sort("rank")
     return (
         sums.with_columns(
             bubble_fraction(pl.col("idle_ns"), pl.col("window_ns")), **unrecorded_waits(known.recorded_waits)

@@ -18,7 +18,7 @@ from stagescope.analysis.iteration.last_pipeline import (
 from stagescope.analysis.kernels.sentences import communication_sentences
 from stagescope.analysis.prediction.improvements import FIX, REDESIGN
 from stagescope.analysis.prediction.unknown_devices import CONDITIONS
-from stagescope.model.lazy import with_known
+from stagescope.model.lazy import parts_of, with_known
 from stagescope.model.simulated import simulated_time_text
 from stagescope.vocabulary.causes import BY_COLUMN
 from stagescope.vocabulary.counts import counted
@@ -149,7 +149,8 @@ def _lost(explanation: Explanation) -> str:
     named = [(fraction, name) for fraction, name in named if abs(fraction) >= LEAST_POINTS_FRACTION]
     if not named:
         return head
-    cause_text = _cause_texts(explanation, explanation.ledger.steps["pipeline"].unique().to_list())
+    pipelines = {each for rows in parts_of(explanation.ledger, "steps") for each in rows["pipeline"].unique()}
+    cause_text = _cause_texts(explanation, pipelines)
     parts = [
         f"{points_text(fraction)} {cause_text(name.removesuffix('_ns'), fraction)}"
         for fraction, name in named

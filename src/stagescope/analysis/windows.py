@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.analysis.completeness.unaligned import find_unaligned_ranks
 from stagescope.model.bubbles import step_bubbles
+from stagescope.model.lazy import parts_of
 from stagescope.model.pipelines import find_pipelines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stagescope.model import Timeline
 
 
-class Windows(NamedTuple):
-    """The pipelines that can be measured, what step_bubbles returns for them, and the ranks of the others."""
+@dataclass(frozen=True)
+class Windows:
+    """The pipelines that can be measured, what step_bubbles returns for them, and the ranks of the others.
+
+    `bubbles` of a large run may be in parts (model/lazy.py), one for each range of steps.
+    """
 
     pipelines: pl.DataFrame
     bubbles: pl.DataFrame
     unaligned: list[int]
+
+    @property
+    def parts(self) -> Iterable[pl.DataFrame]:
+        """The rows of `bubbles`, some steps after the others; they may be iterated more than once."""
+        return parts_of(self, "bubbles")
 
 
 def measure_windows(timeline: Timeline) -> Windows:

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
+from stagescope.execution.memory import return_memory
 from stagescope.exporters.new_files import make_directory
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ def attach(result: Any) -> Any:
     if hasattr(result, "_fields"):
         return result._replace(**{name: attach(each) for name, each in result._asdict().items()})
     return result
+
+
+def path_of(table: Any) -> Path:
+    """Return the file of a table that `detach` was given alone, or in a field of a result."""
+    path: Path = table.path
+    return path
 
 
 def attach_later(result: Any, scanned: Collection[str] = ()) -> Any:
@@ -135,10 +142,14 @@ class _Summed:
 
 def read_object(detached: DetachedObject) -> Any:
     """Return the object in a file. Raises OSError, also if it is not what a worker of this call wrote."""
+    return_memory()
     content = detached.path.read_bytes()
     if sha256(content).hexdigest() != detached.checksum:
         raise OSError(EIO, "changed while the run was analyzed", str(detached.path))
-    return pickle.loads(content)  # noqa: S301 - loading a pickle runs its code, so it was compared first
+    found = pickle.loads(content)  # noqa: S301 - loading a pickle runs its code, so it was compared first
+    del content
+    return_memory()
+    return found
 
 
 def write_table(rows: pl.DataFrame, path: Path) -> None:

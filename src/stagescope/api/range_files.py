@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -13,18 +14,22 @@ from stagescope.api.detached_tables import read_table, write_table
 from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.stored_run import read_part, read_small_tables
 from stagescope.model import empty_timeline
+from stagescope.model.lazy import InParts, TableParts
 from stagescope.model.tables import STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest
+    from stagescope.vocabulary.steps import StepRange
 
 FOLDER = "unfinished-analysis"
 """In the directory of the run, only while it is analyzed."""
 SMALL = ("ranks", "clocks", "diagnostics")
+WINDOWS_AT_ONCE = 1_000_000
+"""Rows of step_bubbles, which has one for every rank and step, that are divided at once; each takes 68 bytes."""
 
 
 @contextmanager
@@ -58,3 +63,47 @@ def timeline_of(spans: pl.DataFrame, folder: Path) -> Timeline:
     """Return the timeline of some spans."""
     small = {name: read_table(folder / f"{name}.arrow") for name in SMALL}
     return replace(empty_timeline(), spans=spans, **small)  # type: ignore[arg-type]  # names of tables
+
+
+def divide_windows(files: Sequence[Path], ranges: Sequence[StepRange], folder: Path) -> InParts:
+    """Write the windows of each range of steps into a file of its own, and return what loads them.
+
+    `files` have the rows of step_bubbles of some pipelines each, and are never read together.
+    """
+    found = [(each, *_reach(each)) for each in files]
+    at_once = max(1, WINDOWS_AT_ONCE * len(ranges) // max(sum(rows for *_, rows in found), 1))
+    empty = pl.scan_ipc(files[0]).clear()
+    for begin in range(0, len(ranges), at_once):
+        chosen = ranges[begin : begin + at_once]
+        first, last = chosen[0].start, chosen[-1].stop - 1
+        own = pl.col("step").is_between(first, last)
+        scans = [
+            pl.scan_ipc(path).filter(own) for path, low, high, _ in found if low <= last and high >= first
+        ]
+        windows = pl.concat([empty, *scans]).collect().sort("step", "rank")
+        bounds = [windows["step"].search_sorted(each.start) for each in chosen]
+        for number, (low, high) in enumerate(pairwise([*bounds, windows.height]), begin):
+            # Not compressed: the process that joins the ranges reads them a dozen times.
+            windows[low:high].write_ipc(_windows_of(folder, number), compression="uncompressed")
+    parts = TableParts(range(len(ranges)), lambda number: read_table(_windows_of(folder, number)))
+    return InParts(lambda: pl.concat(parts), lambda: iter(parts))
+
+
+def windows_around(folder: Path, number: int, steps: StepRange) -> pl.DataFrame:
+    """Return the windows of a range of steps, and those of the steps before and after it."""
+    files = [_windows_of(folder, each) for each in (number - 1, number, number + 1)]
+    own = pl.col("step").is_between(steps.start - 1, steps.stop)
+    return pl.concat([read_table(file).filter(own) for file in files if file.exists()])
+
+
+def _windows_of(folder: Path, number: int) -> Path:
+    return folder / f"windows-{number}.arrow"
+
+
+def _reach(file: Path) -> tuple[int, int, int]:
+    """Return the first and the last step in a file, and the number of its rows; of an empty one, no step."""
+    step = pl.col("step")
+    first, last, rows = (
+        pl.scan_ipc(file).select(step.min(), step.max().alias("last"), pl.len()).collect().row(0)
+    )
+    return (first, last, rows) if rows else (1, 0, 0)

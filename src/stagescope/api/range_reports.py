@@ -33,7 +33,9 @@ from stagescope.analysis.ranges import (
 from stagescope.analysis.windows import Windows
 from stagescope.api.detached_tables import (
     attach,
+    attach_later,
     detach,
+    path_of,
     read_object,
     read_table,
     write_object,
@@ -42,9 +44,11 @@ from stagescope.api.detached_tables import (
 from stagescope.api.joined_tables import AnalyzedRun, JoinedTables, joined_by_workers
 from stagescope.api.range_files import (
     FOLDER,
+    divide_windows,
     place_of_range,
     temporary_folder,
     timeline_of,
+    windows_around,
     write_shared_tables,
 )
 from stagescope.exporters.new_files import make_directory
@@ -182,13 +186,12 @@ def _analyze(
     ranges = divide_into_ranges(steps, manifest.span_count)
     units = _units(directory, manifest, tuple(needed_spans(of_ranks, ranges)))
     progress = _Progress(len(units) + len(ranges), on_progress)
-    units_done: list[SurveyedUnit] = [attach(each) for each in progress.of(executor.map(_survey_unit, units))]
+    units_done: list[SurveyedUnit] = list(progress.of(executor.map(_survey_unit, units)))
     damage = [note for each in units_done for note in each.damage]
-    surveyed = _join_units(units_done, shared, folder)
+    surveyed = _join_units(units_done, shared, ranges, folder)
     del units_done, of_ranks
     if surveyed is None:
         return None
-    _write_bubbles(surveyed.windows.bubbles, ranges, folder)
     chosen, unusual = choose_steps(surveyed)
     middle = len(ranges) // 2
     items = [
@@ -212,31 +215,19 @@ def _analyze(
     return ReportOfRanges(with_culprits(report, joined.causes()), joined)
 
 
-def _join_units(units: Sequence[SurveyedUnit], shared: Timeline, folder: Path) -> Intermediates | None:
+def _join_units(
+    units: Sequence[SurveyedUnit], shared: Timeline, ranges: Sequence[StepRange], folder: Path
+) -> Intermediates | None:
     """Return what is known of all pipelines, with files for workers; None if they are not all on one clock."""
-    surveys = [each.survey for each in units]
+    surveys: list[PipelineSurvey] = [attach_later(each.survey) for each in units]
     pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
     if find_unaligned_ranks(shared, pipelines):
         return None
-    surveyed = join_surveys(shared, surveys)
+    bubbles = divide_windows([path_of(each.survey.bubbles) for each in units], ranges, folder)
+    surveyed = join_surveys(shared, surveys, bubbles)
     write_table(surveyed.windows.pipelines, folder / "pipelines.arrow")
     write_table(surveyed.recorded, folder / "recorded.arrow")
     return surveyed
-
-
-def _write_bubbles(bubbles: pl.DataFrame, ranges: Sequence[StepRange], folder: Path) -> None:
-    """Write the windows of each range of steps, and of the steps next to it, into files of their own for workers.
-
-    `bubbles` is sorted by step, and has a row for every rank and step: no worker reads all.
-    """
-    for number, steps in enumerate(ranges):
-        bounds = (steps.start - 1, steps.stop + 1)
-        first, last = (bubbles["step"].search_sorted(step, side="left") for step in bounds)
-        write_table(bubbles[first:last], _bubbles_of(folder, number))
-
-
-def _bubbles_of(folder: Path, number: int) -> Path:
-    return folder / f"bubbles-{number}.arrow"
 
 
 def _steps_of(of_ranks: pl.DataFrame, manifest: Manifest) -> list[int]:
@@ -341,7 +332,7 @@ def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates
     spans = in_order(pl.concat([SPANS.empty(), *rows], how="diagonal"), SPANS)
     del rows
     around = is_in_steps(StepRange(max(0, steps.start - 1), steps.stop + 1))
-    windows = Windows(read_table(folder / "pipelines.arrow"), read_table(_bubbles_of(folder, number)), [])
+    windows = Windows(read_table(folder / "pipelines.arrow"), windows_around(folder, number, steps), [])
     # The windows and what was recorded of the steps next to the range are known from all their spans.
     recorded = read_table(folder / "recorded.arrow").filter(around)
     return Intermediates(timeline_of(spans, folder), windows, None, steps).with_results(recorded=recorded)

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+ROWS_AT_ONCE = 500_000
+"""Of parts that are reduced together: ranges of few steps of a large run have nearly as many as the sum over all."""
 
 
 def chosen_rows(frame: pl.DataFrame, is_chosen: pl.Expr) -> pl.DataFrame:
@@ -32,3 +35,29 @@ def sort_in_place(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """
     order = frame.select(pl.arg_sort_by(keys, nulls_last=True, maintain_order=True)).to_series()
     return pl.DataFrame([frame.drop_in_place(name).gather(order) for name in frame.columns])
+
+
+def reduced(parts: Iterable[pl.DataFrame], reduce: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+    """Return what `reduce` returns for all rows of the parts, at least one, of which a few are in memory at a time.
+
+    `reduce` returns the same if some of its rows are reduced before the others are added, as sums of integers are.
+
+    >>> parts = ([pl.DataFrame({"rank": [0, 1], "ns": [1, step]}) for step in range(3)])
+    >>> reduced(parts, lambda rows: rows.group_by("rank", maintain_order=True).agg(pl.sum("ns"))).rows()
+    [(0, 3), (1, 3)]
+    """
+    some: list[pl.DataFrame] = []
+    for rows in parts:
+        some.append(reduce(rows))
+        if len(some) > 1 and sum(each.height for each in some) > max(ROWS_AT_ONCE, 2 * some[0].height):
+            some = [reduce(pl.concat(some))]
+    return reduce(pl.concat(some))
+
+
+def united_rows(parts: Iterable[pl.DataFrame], columns: Sequence[str]) -> pl.DataFrame:
+    """Return the different rows of some columns of all parts, in any order.
+
+    >>> united_rows([pl.DataFrame({"step": [0, 0], "rank": [1, 2]})], ["step"]).rows()
+    [(0,)]
+    """
+    return reduced((rows.select(columns) for rows in parts), pl.DataFrame.unique)

@@ -111,16 +111,26 @@ def with_later(instance: Kind, later: Mapping[str, Callable[[], object]]) -> Kin
     return lazily(type(instance), known, {**earlier, **later}, is_kept=False)
 
 
-def parts_of(instance: object, name: str) -> Iterator[pl.DataFrame]:
-    """Yield the parts of a table in a field that was given as InParts; any other table as a whole.
+def parts_of(instance: object, name: str) -> Iterable[pl.DataFrame]:
+    """Return the parts of a table in a field that was given as InParts; any other table as a whole.
 
-    All tables of a run in ranges of steps have the same parts.
+    They may be iterated more than once. All tables of a run in ranges of steps have the same parts.
     """
-    load = instance.__dict__.get(LATER, {}).get(name)
-    if isinstance(load, InParts) and name not in instance.__dict__:
-        yield from load.parts()
-    else:
-        yield getattr(instance, name)
+    return _PartsOf(instance, name)
+
+
+class _PartsOf:
+    """The parts of a table in a field, which are loaded whenever they are iterated."""
+
+    def __init__(self, instance: object, name: str) -> None:
+        self._instance, self._name = instance, name
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        load = self._instance.__dict__.get(LATER, {}).get(self._name)
+        if isinstance(load, InParts) and self._name not in self._instance.__dict__:
+            yield from load.parts()
+        else:
+            yield getattr(self._instance, self._name)
 
 
 def _loaded(name: str) -> cached_property[object]:

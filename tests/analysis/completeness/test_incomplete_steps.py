@@ -38,7 +38,7 @@ def without(timeline, rank, *steps):
 
 def lacking(timeline):
     pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    return find_steps_without_ranks(step_bubbles(timeline.spans, pipelines))
+    return find_steps_without_ranks([step_bubbles(timeline.spans, pipelines)])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,7 +26,7 @@ def test_rows_are_ranks_then_pipelines_then_the_run():
         (0, 1, {"schedule_bubble_ns": 20}),
         (0, 2, {"stage_imbalance_ns": 5}),
     )
-    shares = share_idle(windows, [parts])
+    shares = share_idle([windows], [parts])
     assert shares.columns == list(IDLE_SHARES.names)
     assert shares.select("pipeline", "rank", "window_ns", "idle_ns").rows() == [
         (0, 0, 100, 10), (0, 1, 100, 20), (2, 2, 50, 5), (0, None, 200, 30), (2, None, 50, 5), (None, None, 250, 35),
@@ -41,5 +41,5 @@ def test_rows_are_ranks_then_pipelines_then_the_run():
 
 def test_idle_time_without_ledger_is_unattributed():
     windows = bubbles((0, 0, 0, 100, 10), (0, 1, 0, 100, 30))
-    shares = share_idle(windows, [ledger((0, 0, {"schedule_bubble_ns": 4}))])
+    shares = share_idle([windows], [ledger((0, 0, {"schedule_bubble_ns": 4}))])
     assert shares["unattributed_ns"].to_list() == [6, 30, 36, 36]

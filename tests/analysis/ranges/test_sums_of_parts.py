@@ -7,9 +7,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import stagescope
-from stagescope.analysis.idle import ledger as ledger_module
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.prediction.outside_savings import measure_iterations
+from stagescope.model import large_tables
 from stagescope.model.lazy import InParts, with_later
 from truth.cases import PLANTED
 from truth.spans import timeline_of
@@ -54,7 +54,7 @@ def test_what_candidates_need_of_the_iterations(known):
 
 @pytest.mark.parametrize("rows", [10, 1_000_000], ids=["often", "once"])
 def test_origins_and_members_of_a_ledger(known, rows, monkeypatch):
-    monkeypatch.setattr(ledger_module, "ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(large_tables, "ROWS_AT_ONCE", rows)
     ledger = replace(known.ledger)
     in_parts = {
         name: InParts(never, lambda name=name: iter(divided(getattr(ledger, name))))

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from drawing import timeline_from_text
 from planted_runs import Shape, random_times, run
+from stagescope.analysis.statistics import replicas
 from stagescope.analysis.statistics.replicas import REPLICA_STEPS, REPLICAS, find_replicas
 from stagescope.model import SPANS, empty_timeline
 from stagescope.model.validate import conform
@@ -65,6 +67,16 @@ def test_slow_replica_is_last_and_costs_the_others_its_delay(reduces):
     waited = found.table["wait_ns"][0] / (20 * 4)
     assert waited == pytest.approx(0.1 * 335e6, rel=0.15)
     assert found.table["caused_wait_ns"][2] == found.table["wait_ns"].sum()
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_steps_that_are_compared_one_after_the_other_give_what_all_do(rows, monkeypatch):
+    timeline = run(random_times(Shape(pipelines=3)))
+    whole = find_replicas(timeline)
+    monkeypatch.setattr(replicas, "ROWS_AT_ONCE", rows)
+    found = find_replicas(timeline)
+    assert_frame_equal(found.steps, whole.steps, check_exact=True)
+    assert_frame_equal(found.table, whole.table, check_exact=True)
 
 
 def test_tensor_parallel_ranks_are_not_replicas():

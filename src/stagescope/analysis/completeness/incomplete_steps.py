@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import reduced, united_rows
 from stagescope.vocabulary.kinds import EXCHANGING_KINDS
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 FORWARD = "forward"
 
@@ -43,18 +44,17 @@ def find_incomplete_steps(spans: pl.DataFrame, pipelines: pl.DataFrame) -> set[i
     return set(counts.filter("is_incomplete").collect()["step"])
 
 
-def find_steps_without_ranks(bubbles: pl.DataFrame) -> set[int]:
+def find_steps_without_ranks(bubbles: Iterable[pl.DataFrame]) -> set[int]:
     """Return the steps in which a rank has no action, although it usually runs with the others of its pipeline.
 
-    `bubbles` is what step_bubbles returns. A rank that begins later than the others, or ends earlier, has lost nothing
-    between its own steps, and one that is absent from many of them may have none to run.
+    `bubbles` are the rows of step_bubbles, some steps after the others. A rank that begins later than the others, or
+    ends earlier, has lost nothing between its own steps, and one that is absent from many of them may have none to run.
     """
-    of_ranks = bubbles.select("step", "pipeline", "rank")
-    sizes = of_ranks.group_by("pipeline").agg(pl.len(), pl.n_unique("step", "rank"))
-    has_gaps = sizes.filter(pl.col("len") < pl.col("step") * pl.col("rank"))["pipeline"]
+    has_gaps = _with_gaps(bubbles)
     if has_gaps.is_empty():  # as usual: the rest takes much longer for a large run
         return set()
-    of_ranks = of_ranks.filter(pl.col("pipeline").is_in(has_gaps.implode()))
+    has_gap = pl.col("pipeline").is_in(has_gaps.implode())
+    of_ranks = pl.concat([rows.select("step", "pipeline", "rank").filter(has_gap) for rows in bubbles])
     steps = of_ranks.select("step", "pipeline").unique()
     # Numbers of the steps of each pipeline without gaps: what no rank ran is not missing on any.
     steps = steps.with_columns(place=pl.col("step").rank("dense").over("pipeline").cast(pl.Int64))
@@ -67,6 +67,17 @@ def find_steps_without_ranks(bubbles: pl.DataFrame) -> set[int]:
     )
     expected = between.join(steps, on="pipeline").filter(pl.col("place").is_between("first", "last"))
     return set(expected.join(of_ranks, on=["step", "pipeline", "rank"], how="anti")["step"])
+
+
+def _with_gaps(bubbles: Iterable[pl.DataFrame]) -> pl.Series:
+    """Return the pipelines of which not every rank ran in every step."""
+    members = united_rows(bubbles, ["pipeline", "rank"])
+    ranks = members.group_by("pipeline").agg(ranks=pl.len())
+    of_parts = (rows.group_by("pipeline").agg(pl.len(), pl.n_unique("step")) for rows in bubbles)
+    sizes = reduced(of_parts, lambda rows: rows.group_by("pipeline").agg(pl.sum("len", "step")))
+    sizes = sizes.join(ranks, on="pipeline")
+    found: pl.Series = sizes.filter(pl.col("len") < pl.col("step") * pl.col("ranks"))["pipeline"]
+    return found
 
 
 def incomplete_step_diagnostics(

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import united_rows
 from stagescope.model.pipelines import infer_replicas
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stagescope.model import Timeline
 
 ADVICE = "pass --pp, --dp and --tp, or record transfers with their peers"
@@ -22,15 +25,16 @@ NO_PIPELINE = (
 )
 
 
-def is_no_pipeline(bubbles: pl.DataFrame, stages: int, microbatches: int | None) -> bool:
+def is_no_pipeline(bubbles: Iterable[pl.DataFrame], stages: int, microbatches: int | None) -> bool:
     """Return whether nothing in a run is a pipeline: one stage, one micro-batch, and pipelines of one rank.
 
-    `bubbles` is what step_bubbles returns. Several micro-batches on one stage are gradient accumulation, which is a
-    schedule, if a trivial one.
+    `bubbles` are the rows of step_bubbles, some steps after the others. Several micro-batches on one stage are
+    gradient accumulation, which is a schedule, if a trivial one.
     """
-    if bubbles.is_empty() or stages > 1 or (microbatches or 1) > 1:
+    if stages > 1 or (microbatches or 1) > 1:
         return False
-    return bool((bubbles.group_by("pipeline").agg(pl.col("rank").n_unique())["rank"] == 1).all())
+    members = united_rows(bubbles, ["pipeline", "rank"])
+    return not members.is_empty() and members["pipeline"].is_unique().all()
 
 
 def no_pipeline_diagnostics() -> list[Diagnostic]:

@@ -8,6 +8,7 @@ import polars as pl
 
 from stagescope.analysis.bubble import ONLY_PARTS
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import reduced
 from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.number_ranges import ranks_text, steps_text, verb
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from stagescope.analysis.intermediates import Intermediates
+    from stagescope.analysis.windows import Windows
     from stagescope.model import Timeline
 
 
@@ -49,13 +51,13 @@ def find_missing_data(known: Intermediates, timeline: Timeline) -> list[Diagnost
     That is: actions without a step, recorded ranks without any action, and ranks without an action in a step that the
     rest of their pipeline recorded. Counting the latter as idle would turn lost data into a bubble.
     """
-    pipelines, bubbles, unaligned = known.windows
+    windows = known.windows
     cut = timeline.diagnostics.filter(pl.col("code") == NO_END)
-    acted = {*known.rank_stages["rank"], *unaligned}
+    acted = {*known.rank_stages["rank"], *windows.unaligned}
     return [
         *([] if ONLY_PARTS in timeline.diagnostics["code"] else _stepless(known.step_counts)),
         *_actionless(set(timeline.ranks["rank"]) - acted),
-        *_absent(bubbles, pipelines, set(cut["rank"].drop_nulls())),
+        *_absent(windows, set(cut["rank"].drop_nulls())),
     ]
 
 
@@ -86,23 +88,26 @@ def _actionless(ranks: set[int]) -> list[Diagnostic]:
     return [Diagnostic("warning", message, count=len(ranks), code="ranks.no_actions")]
 
 
-def _absent(bubbles: pl.DataFrame, pipelines: pl.DataFrame, cut: Collection[int]) -> list[Diagnostic]:
+def _absent(windows: Windows, cut: Collection[int]) -> list[Diagnostic]:
     """Return a warning for every rank that lacks steps of its pipeline.
 
     It is an error for a rank whose recording is `cut` off and whose pipeline went on: the ranks of a pipeline wait for
     each other in every step, so the rank had not stopped, and its data are lost.
     """
-    size = pipelines.group_by("pipeline").agg(size=pl.len())
-    present = bubbles.group_by("step", "pipeline").agg(ranks=pl.len())
+    size = windows.pipelines.group_by("pipeline").agg(size=pl.len())
+    present = (rows.group_by("step", "pipeline").agg(ranks=pl.len()) for rows in windows.parts)
     # Few steps lack ranks: only these are looked at rank by rank.
-    lacking = present.join(size, on="pipeline").filter(pl.col("ranks") < pl.col("size"))
+    is_lacking = pl.col("ranks") < pl.col("size")
+    lacking = pl.concat([rows.join(size, on="pipeline").filter(is_lacking) for rows in present])
     if lacking.is_empty():
         return []
-    expected = lacking.select("step", "pipeline").join(pipelines, on="pipeline")
-    last = bubbles.group_by("rank").agg(last=pl.max("step"))
+    expected = lacking.select("step", "pipeline").join(windows.pipelines, on="pipeline")
+    last = reduced(windows.parts, lambda rows: rows.group_by("rank").agg(pl.max("step")))
+    last = last.rename({"step": "last"})
+    for rows in windows.parts:
+        expected = expected.join(rows, on=["step", "rank"], how="anti", maintain_order="left")
     missing = (
-        expected.join(bubbles.select("step", "rank"), on=["step", "rank"], how="anti")
-        .join(last, on="rank", how="left")
+        expected.join(last, on="rank", how="left")
         .group_by("rank")
         .agg("step", after=(pl.col("step") > pl.col("last")).sum())
         .sort("rank")

@@ -59,6 +59,7 @@ from stagescope.analysis.idle.losses import Between, measure_step_losses
 from stagescope.analysis.idle.origins import ORIGINS, find_origins, list_removals
 from stagescope.analysis.idle.removal_orders import REMOVAL_ORDERS, find_removal_orders
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import reduced, united_rows
 from stagescope.model.lazy import parts_of
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES, MAY_BE_UNRECORDED
@@ -135,8 +136,6 @@ IDLE_LEDGER = Table(
 )  # fmt: skip
 
 
-ROWS_AT_ONCE = 1_000_000
-"""Of origins, before they are summed: a range of few steps of a large run has nearly as many as the sum over all."""
 PEERS = 3
 """The place of the costs of peers among the costs of the replays."""
 
@@ -161,20 +160,14 @@ class Ledger:
     @cached_property
     def members(self) -> pl.DataFrame:
         """The ranks of each pipeline: rank and pipeline. Of a large run, `ranks` is read from files for it, once."""
-        parts = [rows.select("rank", "pipeline").unique() for rows in parts_of(self, "ranks")]
-        return pl.concat(parts).unique().sort("rank", "pipeline")
+        return united_rows(parts_of(self, "ranks"), ["rank", "pipeline"]).sort("rank", "pipeline")
 
     @cached_property
     def summed_origins(self) -> pl.DataFrame:
         """The table ORIGINS summed over all steps: without step. Of a large run, it is read from files for it, once."""
         keys = [name for name in ORIGINS.names if name not in ("step", "added_ns")]
         added = pl.sum("added_ns")
-        some: list[pl.DataFrame] = []
-        for rows in parts_of(self, "origins"):
-            some.append(rows.select(*keys, "added_ns"))
-            if sum(each.height for each in some) > max(ROWS_AT_ONCE, 2 * some[0].height):
-                some = [pl.concat(some).group_by(keys).agg(added)]
-        return pl.concat(some).group_by(keys).agg(added).sort(keys)
+        return reduced(parts_of(self, "origins"), lambda rows: rows.group_by(keys).agg(added)).sort(keys)
 
 
 def build_ledger(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.idle.savings import offset_whole_savings
+from stagescope.model.large_tables import reduced
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, MAY_BE_UNRECORDED
 
@@ -49,30 +50,36 @@ UNATTRIBUTED = CAUSE_COLUMNS[-1]
 LEVELS: tuple[tuple[str, ...], ...] = (("pipeline", "rank"), ("pipeline",), ())
 
 
-def share_idle(bubbles: pl.DataFrame, ledgers: Iterable[pl.DataFrame]) -> pl.DataFrame:
+def share_idle(bubbles: Iterable[pl.DataFrame], ledgers: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return the table IDLE_SHARES: one row per rank, per pipeline, and for the run, which is the last row.
 
-    `bubbles` is from step_bubbles, `ledgers` are rows of the table IDLE_LEDGER for the same steps, one range of steps
+    `bubbles` are rows of step_bubbles, `ledgers` those of the table IDLE_LEDGER for the same steps, one range of steps
     after the other. All idle time of ranks without a ledger is in unattributed_ns.
     """
     names = CAUSE_COLUMNS[:-1]
     # Summed before they are joined: both tables have a row per rank and step.
-    causes = pl.concat([_sum_causes(bubbles, each) for each in ledgers])
-    causes = causes.group_by("rank").agg(pl.col(names).sum())
-    times = bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
-    rows = times.join(causes, on="rank", how="left").with_columns(pl.col(names).fill_null(0))
+    parts = (_sum_times_and_causes(*each) for each in zip(bubbles, ledgers, strict=True))
+    sums = pl.col("window_ns", "idle_ns", *names).sum()
+    rows = reduced(parts, lambda rows: rows.group_by("pipeline", "rank").agg(sums))
     rows = rows.with_columns((pl.col("idle_ns") - pl.sum_horizontal(names)).alias(UNATTRIBUTED))
     return pl.concat(
         [_summed(rows, LEVELS[0]), *(_without_savings(_summed(rows, keys)) for keys in LEVELS[1:])]
     )
 
 
+def _sum_times_and_causes(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
+    """Return windows and idle time of every rank, and its causes, over the steps of both tables."""
+    names = CAUSE_COLUMNS[:-1]
+    times = bubbles.group_by("pipeline", "rank").agg(pl.sum("window_ns", "idle_ns"))
+    causes = _sum_causes(bubbles, idle_ledger)
+    return times.join(causes, on="rank", how="left").with_columns(pl.col(names).fill_null(0))
+
+
 def _sum_causes(bubbles: pl.DataFrame, idle_ledger: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time of every rank by cause, in its windows."""
     names, keys = CAUSE_COLUMNS[:-1], ["step", "rank"]
     known = idle_ledger.select(*keys, *names)
-    own = bubbles.select(keys).filter(pl.col("step").is_between(known["step"].min(), known["step"].max()))
-    beyond = known.select(keys).join(own, on=keys, how="anti")
+    beyond = known.select(keys).join(bubbles, on=keys, how="anti")
     if beyond.height:
         known = known.join(beyond, on=keys, how="anti")
     return known.group_by("rank").agg(pl.col(names).sum())

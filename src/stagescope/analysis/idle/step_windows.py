@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 STEP_WINDOWS = Table(
     "step_windows",
@@ -22,16 +27,19 @@ STEP_WINDOWS = Table(
 )
 
 
-def windows_of_bubbles(bubbles: pl.DataFrame) -> pl.DataFrame:
-    """Return the table STEP_WINDOWS, given what step_bubbles returns."""
+def windows_of_bubbles(bubbles: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the table STEP_WINDOWS, given the rows of step_bubbles, some steps after the others."""
+    return pl.concat(map(_windows_of, bubbles)).sort(STEP_WINDOWS.order)
+
+
+def _windows_of(bubbles: pl.DataFrame) -> pl.DataFrame:
     windows = bubbles.group_by("pipeline", "step").agg(
         pl.len().alias("ranks"),
         pl.first("window_ns"),
         start_ns=pl.first("window_start_ns"),
         end_ns=pl.first("window_end_ns"),
     )
-    typed = windows.select(pl.col(name).cast(dtype) for name, dtype in STEP_WINDOWS.schema.items())
-    return typed.sort(STEP_WINDOWS.order)
+    return windows.select(pl.col(name).cast(dtype) for name, dtype in STEP_WINDOWS.schema.items())
 
 
 def windows_alike(windows: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:

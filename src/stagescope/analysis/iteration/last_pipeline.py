@@ -17,7 +17,7 @@ from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
 from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from stagescope.analysis.explanation import Explanation
 
@@ -51,6 +51,16 @@ LOSSES = Table(
         Column("high_ns", pl.Float64, "ns", "The most of these.", nullable=True),
     ),
 )
+
+
+def of_last_pipelines(iterations: pl.DataFrame, parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of a table of a Ledger that measure_losses looks at, sorted, given its parts.
+
+    `iterations` is the table ITERATIONS, or its rows of the last pipelines.
+    """
+    keys = ["pipeline", "step"]
+    last = iterations.filter("is_last").select(keys).unique()
+    return pl.concat([rows.join(last, on=keys, how="semi") for rows in parts]).sort(keys, maintain_order=True)
 
 
 def measure_losses(

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION, name_activities
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
 from stagescope.analysis.iteration.shared_reductions import list_reductions
 from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.large_tables import reduced, united_rows
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 KINDS = {OPTIMIZER: "optimizer", LOADING: "other"}
 """The kind of the spans that show an activity."""
 
 
+class _Iterations(NamedTuple):
+    """The `bounds` of IterationTotals, and the ranks in them, with their pipelines: rank and pipeline."""
+
+    bounds: Sequence[pl.DataFrame]
+    ranks: pl.DataFrame
+
+    def steps(self) -> pl.Series:
+        """Return the numbers of the steps."""
+        return pl.concat([rows["step"].unique() for rows in self.bounds])
+
+
 def find_outside_culprits(
-    iterations: pl.DataFrame,
+    bounds: Sequence[pl.DataFrame],
     outside: pl.DataFrame,
     spans: pl.DataFrame,
     between: pl.DataFrame,
@@ -23,10 +40,11 @@ def find_outside_culprits(
 ) -> pl.DataFrame:
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `outside` is from outside_windows and `own_work` from measure_own_work, both for the steps of `iterations`. The
-    column `is_between` marks what was before the last collective between two steps.
+    `bounds` are those of IterationTotals. `outside` is from outside_windows and `own_work` from measure_own_work, both
+    for the same steps. The column `is_between` marks what was before the last collective between two steps.
     """
-    if iterations.is_empty():
+    iterations = _Iterations(bounds, united_rows(bounds, ["rank", "pipeline"]))
+    if iterations.ranks.is_empty():
         return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
     met = _before_collectives(iterations, between)
     outside = _without_met(outside, met)
@@ -45,17 +63,20 @@ def find_outside_culprits(
     return every.sort(*KEYS, "is_between", nulls_last=True)
 
 
-def _before_collectives(iterations: pl.DataFrame, between: pl.DataFrame) -> pl.DataFrame:
+def _before_collectives(iterations: _Iterations, between: pl.DataFrame) -> pl.DataFrame:
     """Return what all ranks waited for until the last collective between two steps, with who came last to it."""
-    pipelines = iterations.select("rank", "pipeline").unique()
-    ranks = iterations.select("step", victim_rank="rank")
+    met = between.filter(pl.col("cause") != REDUCTION)
+    keys = ["cause", "victim_rank", "culprit_rank"]
+    waited = (
+        met.rename({"rank": "culprit_rank", "ns": "idle_ns"}).join(
+            rows.select("step", victim_rank="rank"), on="step"
+        )
+        for rows in iterations.bounds
+    )
     return (
-        between.filter(pl.col("cause") != REDUCTION)
-        .join(ranks, on="step")
-        .group_by("cause", "victim_rank", culprit_rank="rank")
-        .agg(idle_ns=pl.sum("ns"))
+        reduced(waited, lambda rows: rows.group_by(keys).agg(pl.sum("idle_ns")))
         .join(
-            pipelines.rename({"pipeline": "culprit_pipeline"}),
+            iterations.ranks.rename({"pipeline": "culprit_pipeline"}),
             left_on="culprit_rank",
             right_on="rank",
             how="left",
@@ -85,20 +106,19 @@ def _own_and_waited(outside: pl.DataFrame, own_work: pl.DataFrame) -> tuple[pl.D
     return own, outside.with_columns(pl.col(OTHER) - own[OTHER])
 
 
-def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
+def _actors(iterations: _Iterations, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
     """Return per rank (victim_rank) the rank whose activity it waits for.
 
     No rank for reductions and optimizer steps that take about as long on all.
     """
     active = _active(spans, activity)
-    bounds = _bounds(iterations)
     enough = pl.col("active_ns") >= DOMINANT * pl.max("active_ns")
-    lasting = _lasting(bounds, active)
+    lasting = _lasting(iterations.bounds, active)
     if activity in (REDUCTION, OPTIMIZER) and lasting.select(enough.all()).item():
         return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
     if activity == REDUCTION:
         # One inside of the window has its origin there.
-        lasting = _lasting(_after_windows(bounds, spans), active)
+        lasting = _lasting(_after_windows(iterations, spans), active)
     order = lasting.sort("active_ns", "rank", descending=[True, False])
     in_pipeline = (
         order.with_columns(enough=enough)
@@ -118,15 +138,10 @@ def _actors(iterations: pl.DataFrame, spans: pl.DataFrame, activity: str) -> pl.
     )
 
 
-def _longer_optimizers(outside: pl.DataFrame, iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _longer_optimizers(outside: pl.DataFrame, iterations: _Iterations, spans: pl.DataFrame) -> pl.DataFrame:
     """Return `outside` with the time of optimizer steps beyond the median of the ranks, which has no culprit."""
-    usual_ns = _lasting(_bounds(iterations), _active(spans, OPTIMIZER))["active_ns"].median()
+    usual_ns = _lasting(iterations.bounds, _active(spans, OPTIMIZER))["active_ns"].median()
     return outside.with_columns((pl.col(OPTIMIZER) - pl.lit(usual_ns)).clip(lower_bound=0))
-
-
-def _bounds(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return the iterations of every rank as covered_ns expects them, with their pipelines."""
-    return iterations.select("step", "rank", "pipeline", window_start_ns="start_ns", window_end_ns="end_ns")
 
 
 def _active(spans: pl.DataFrame, activity: str) -> pl.DataFrame:
@@ -135,34 +150,38 @@ def _active(spans: pl.DataFrame, activity: str) -> pl.DataFrame:
     return unite(name_activities(acting).filter(pl.col("activity") == activity))
 
 
-def _lasting(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.DataFrame:
+def _lasting(parts: Iterable[pl.DataFrame], active: pl.DataFrame) -> pl.DataFrame:
     """Return how long every rank (pipeline, rank) was active within its bounds."""
-    lasting = bounds.with_columns(active_ns=covered_ns(bounds, active))
-    return lasting.group_by("pipeline", "rank").agg(pl.sum("active_ns"))
+    lasting = (rows.select("pipeline", "rank", active_ns=_covered_ns(rows, active)) for rows in parts)
+    return reduced(lasting, lambda rows: rows.group_by("pipeline", "rank").agg(pl.sum("active_ns")))
 
 
-def _after_windows(bounds: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the bounds of iterations from the end of the last window on: until then, replicas are waited for."""
+def _covered_ns(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.Series:
+    return covered_ns(bounds.select("rank", window_start_ns="start_ns", window_end_ns="end_ns"), active)
+
+
+def _after_windows(iterations: _Iterations, spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the bounds of iterations from the end of the last window on: until then, replicas are waited for."""
     is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
-    of_ranks = pl.col("rank").is_in(bounds["rank"].unique().implode())
+    of_ranks = pl.col("rank").is_in(iterations.ranks["rank"].implode())
     ends = spans.lazy().filter(is_action & of_ranks).group_by("step").agg(ended_ns=pl.max("end_ns")).collect()
-    joined = bounds.join(ends, on="step", how="left")
-    start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "window_start_ns"), "window_end_ns")
-    return joined.with_columns(window_start_ns=start_ns).drop("ended_ns")
+    start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "start_ns"), "end_ns")
+    for rows in iterations.bounds:
+        yield rows.join(ends, on="step", how="left", maintain_order="left").with_columns(start_ns=start_ns)
 
 
-def _first_ranks(iterations: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+def _first_ranks(iterations: _Iterations, spans: pl.DataFrame) -> pl.DataFrame:
     """Return per rank (victim_rank) the one that begins the steps of its pipeline (culprit_rank).
 
     Empty if nothing was recorded between the steps: then it is unknown who was waited for.
     """
-    pipelines = iterations.select("pipeline", "rank").unique()
+    pipelines = iterations.ranks
     is_action = pl.col("kind").is_in(ACTION_KINDS)
     if spans.filter(~is_action & ~pl.col("kind").is_in(TRANSFERS)).is_empty():
         return pipelines.clear().select(victim_rank="rank", culprit_rank="rank")
     first = (
         spans.lazy()
-        .filter(is_action & pl.col("step").is_in(iterations["step"].unique().implode()))
+        .filter(is_action & pl.col("step").is_in(iterations.steps().implode()))
         .group_by("step", "rank")
         .agg(pl.min("start_ns"))
         .join(pipelines.lazy(), on="rank")

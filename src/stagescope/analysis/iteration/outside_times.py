@@ -8,6 +8,7 @@ import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION
 from stagescope.model.coverage import covered_ns
+from stagescope.model.large_tables import reduced
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ def outside_windows(parts: Iterable[tuple[pl.DataFrame, pl.DataFrame]]) -> pl.Da
 
     `parts` are rows of the tables ITERATIONS and IDLE_LEDGER for the same steps, one range of steps after the other.
     """
-    sums = pl.concat([_outside_of(*each) for each in parts])
-    return sums.group_by("pipeline", "rank").agg(pl.col("unattributed", *BEYOND).sum())
+    times = pl.col("unattributed", *BEYOND).sum()
+    return reduced(
+        (_outside_of(*each) for each in parts), lambda rows: rows.group_by("pipeline", "rank").agg(times)
+    )
 
 
 def _outside_of(iterations: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:

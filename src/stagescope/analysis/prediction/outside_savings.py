@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.iteration.iteration_totals import reach_beyond_windows
+from stagescope.model.large_tables import united_rows
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -58,13 +59,13 @@ NOTHING_OUTSIDE = OutsideSaving()
 
 
 class _Part(NamedTuple):
-    """What some steps add to MeasuredIterations: whether anything but the windows was recorded, and tables."""
+    """What some steps add to MeasuredIterations: whether anything but the windows was recorded, sums, and tables."""
 
     reaches_beyond: bool
-    lasting: pl.DataFrame
+    iteration_ns: int
+    row_count: int
     outside: pl.DataFrame
     pipelines: pl.DataFrame
-    members: pl.DataFrame
 
 
 def measure_iterations(
@@ -75,16 +76,23 @@ def measure_iterations(
     `parts` are rows of the tables ITERATIONS and IDLE_LEDGER for the same steps, the tables of all steps or those of
     one range after the other. `late_starts` is from find_late_starts.
     """
-    found = [_of_part(*each) for each in parts]
-    lasting, outside, pipelines, members = (
-        pl.concat(each) for each in zip(*(each[1:] for each in found), strict=True)
-    )
+    found: list[_Part] = []
+
+    def of_ranks() -> Iterator[pl.DataFrame]:
+        for iterations, ranks in parts:
+            found.append(_of_part(iterations, ranks))
+            yield ranks
+
+    members = united_rows(of_ranks(), ["rank", "pipeline"])
     reaches_beyond = any(each.reaches_beyond for each in found)
+    total_ns, count = sum(each.iteration_ns for each in found), sum(each.row_count for each in found)
     return MeasuredIterations(
-        float(lasting["iteration_ns"].mean()) if reaches_beyond else None,
-        outside,
-        members.unique(),
-        late_starts.join(pipelines, on=["step", "pipeline"], maintain_order="left"),
+        total_ns / count if reaches_beyond else None,
+        pl.concat([each.outside for each in found]),
+        members,
+        late_starts.join(
+            pl.concat([each.pipelines for each in found]), on=["step", "pipeline"], maintain_order="left"
+        ),
     )
 
 
@@ -96,10 +104,10 @@ def _of_part(iterations: pl.DataFrame, ranks: pl.DataFrame) -> _Part:
     outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]
     return _Part(
         reach_beyond_windows(iterations),
-        iterations.select("iteration_ns"),
+        int(iterations["iteration_ns"].cast(pl.Int128).sum()),
+        iterations.height,
         both.select("step", *outside),
         iterations.select("step", "pipeline", "is_last").unique(),
-        ranks.select("rank", "pipeline").unique(),
     )
 
 

@@ -36,6 +36,7 @@ from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import JoinedResults, StepResults
 from stagescope.analysis.unrecorded import empty_columns, without_columns
+from stagescope.model.large_tables import reduced, united_rows
 from stagescope.model.lazy import lazily, with_known, with_later
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ SCANNED = ("tables", "phases", "overlap")
 """Fields of RangeAnalysis and StepResults whose tables are read when they are used."""
 KEPT = ("iteration_steps",)
 """Tables of OF_RUN with few rows."""
-LONG_PARTS = ("ranks", "origins")
-"""Tables of OF_LEDGER with rows for every rank and step."""
+WHOLE = ("losses", "orders")
+"""Tables of OF_LEDGER that are saved with all steps."""
 
 
 def build_joined_report(
@@ -89,7 +90,7 @@ def build_joined_report(
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     return replace(
         explained(report, with_later(explanation, tables)),
-        pieces=_pieces(long, _is_in(report.bubble.steps)) | _iterations(known, long["iterations"]),
+        pieces=_pieces(long, _is_in(report.bubble.steps)) | _of_report(known, long),
     )
 
 
@@ -110,9 +111,9 @@ def sum_causes_of(ranges: Sequence[RangeAnalysis], counted: Collection[int]) -> 
     long = _long_tables(ranges)
     names = ("iterations", "ledger_steps", "ledger_ranks", "ledger_origins")
     tables = [long[name].changed(lambda rows: rows.filter(_is_in(counted))) for name in names]
-    members = [rows.select("pipeline", "rank").unique() for rows in tables[0].parts()]
+    members = united_rows(tables[0].parts(), ["pipeline", "rank"])
     parts = map(CausesOfSteps, *(each.parts() for each in tables))
-    return sum_causes(parts, pl.concat(members).unique())
+    return sum_causes(parts, members)
 
 
 def joined_pieces(
@@ -152,23 +153,26 @@ def _pieces(
     long: Mapping[str, LongTable], chosen: pl.Expr
 ) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
     """Return functions that yield the tables to save with rows for every rank and step, in pieces; see Report."""
-    names = {f"ledger.{name}": f"ledger_{name}" for name in LONG_PARTS}
+    names = {f"ledger.{name}": f"ledger_{name}" for name in OF_LEDGER if name not in WHOLE}
     names |= {f"explanation.{name}": name for name in ("iterations", "phases", "overlap", "critical_path")}
     return {
         saved: long[name].changed(lambda rows: rows.filter(chosen)).pieces for saved, name in names.items()
-    }
+    } | {f"ledger.{name}": long[f"ledger_{name}"].pieces for name in WHOLE}
 
 
-def _iterations(known: Intermediates, long: LongTable) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
-    """Return what yields the table ITERATIONS of the report in pieces, unless iterations have several steps."""
-    if known.accumulation.steps_per_iteration > 1:
-        return {}
+def _of_report(
+    known: Intermediates, long: Mapping[str, LongTable]
+) -> dict[str, Callable[[], Iterator[pl.DataFrame]]]:
+    """Return what yields the tables LEDGER and, unless iterations have several steps, ITERATIONS of the report."""
 
-    def pieces() -> Iterator[pl.DataFrame]:
-        empty = empty_columns(long.parts(), known.unrecorded)
-        return long.changed(lambda rows: without_columns(rows, empty)).pieces()
+    def pieces(table: LongTable) -> Iterator[pl.DataFrame]:
+        empty = empty_columns(table.parts(), known.unrecorded)
+        return table.changed(lambda rows: without_columns(rows, empty)).pieces()
 
-    return {"iterations": pieces}
+    names = {"ledger": "ledger_steps"}
+    if known.accumulation.steps_per_iteration == 1:
+        names["iterations"] = "iterations"
+    return {saved: partial(pieces, long[name]) for saved, name in names.items()}
 
 
 def _joined(
@@ -189,11 +193,10 @@ def _joined(
         {name: partial(_field, later["actions"], name) for name in OF_ACTIONS},
         is_kept=False,
     )
-    tables = {name: long[f"ledger_{name}"].in_parts for name in LONG_PARTS}
+    tables = {name: long[f"ledger_{name}"].in_parts for name in OF_LEDGER}
     ledger = lazily(
         Ledger,
-        {name: long[f"ledger_{name}"].rows() for name in OF_LEDGER if name not in LONG_PARTS}
-        | {"diagnostics": _added(note for each in ranges for note in each.of_ledger)},
+        {"diagnostics": _added(note for each in ranges for note in each.of_ledger)},
         tables | {name: partial(_field, later["ledger"], name) for name in ("classes", "delays")},
         is_kept=False,
     )
@@ -212,7 +215,7 @@ def _joined(
         between_steps=between,
         chained_losses=pl.concat(chained) if is_chained else None,
         step_chain=None,
-        transfers=add_transfers([each.transfers for each in ranges]),
+        transfers=add_transfers(each.transfers for each in ranges),
         unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
     )
     names = (*OF_REFERENCE, *(["step_chain"] if is_chained else []))
@@ -248,8 +251,8 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> JoinedResults:
         reduction_waits=pl.concat([each.reduction_waits for each in parts]),
         phases=STEP_PHASES.empty(),
         overlap=OVERLAP.empty(),
-        other_work=sum_other_work(pl.concat([each.other_work for each in parts])),
-        own_work=sum_own_work(pl.concat([each.own_work for each in parts])),
+        other_work=reduced((each.other_work for each in parts), sum_other_work),
+        own_work=reduced((each.own_work for each in parts), sum_own_work),
         pauses=pl.concat([each.pauses for each in parts]),
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),

@@ -18,12 +18,14 @@ from stagescope.analysis.step_results import ChosenSteps
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.windows import Windows
 from stagescope.model.large_tables import chosen_rows
+from stagescope.model.lazy import lazily
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.model import Timeline
+    from stagescope.model.lazy import InParts
 
 
 class PipelineSurvey(NamedTuple):
@@ -60,29 +62,32 @@ def survey_pipelines(known: Intermediates) -> PipelineSurvey:
     return PipelineSurvey(known.windows.pipelines, known.windows.bubbles, **of_run)
 
 
-def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey]) -> Intermediates:
+def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey], bubbles: InParts) -> Intermediates:
     """Return the intermediate results of the run, as far as all its pipelines have been surveyed.
 
-    `timeline` has its ranks, and the spans of some of its steps.
+    `timeline` has its ranks, and the spans of some of its steps. `bubbles` loads the rows of `surveys` of each range of
+    steps, sorted by step and rank: those of a large run take much memory.
     """
-    bubbles = pl.concat([each.bubbles for each in surveys]).sort("step", "rank")
     pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
     counts = [each.step_counts for each in surveys]
-    return Intermediates(timeline, Windows(pipelines, bubbles, [])).with_results(
+    known = {"pipelines": pipelines, "unaligned": []}
+    windows = lazily(Windows, known, {"bubbles": bubbles}, is_kept=False)
+    return Intermediates(timeline, windows).with_results(
         recorded=join_recorded(each.recorded for each in surveys),
         microbatch_counts=pl.concat([each.microbatch_counts for each in surveys]).sort("step", "pipeline"),
         rank_stages=_united(pl.concat([each.rank_stages for each in surveys])),
         steps_with_optimizer=pl.concat([each.steps_with_optimizer for each in surveys]).unique().sort(),
         incomplete_steps=frozenset().union(*(each.incomplete_steps for each in surveys)),
         recorded_waits=frozenset().union(*(each.recorded_waits for each in surveys)),
-        step_counts=StepCounts(*map(sum, zip(*counts, strict=True))),
+        step_counts=StepCounts(*(sum(getattr(each, name) for each in counts) for name in StepCounts._fields)),
     )
 
 
 def choose_steps(known: Intermediates) -> tuple[ChosenSteps, OutlierWindows]:
     """Return the steps in the totals of the run, and which of them took unusually long, in which pipelines."""
     counted = measure_totals(known).counted
-    windows = windows_of_bubbles(chosen_rows(known.windows.bubbles, pl.col("step").is_in(list(counted))))
+    is_counted = pl.col("step").is_in(list(counted))
+    windows = windows_of_bubbles(chosen_rows(rows, is_counted) for rows in known.windows.parts)
     unusual = find_outlier_windows(windows_alike(windows, known.microbatch_counts))
     return ChosenSteps(counted, tuple(unusual.windows["step"].unique().sort())), unusual
 

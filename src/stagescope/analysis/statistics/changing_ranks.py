@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 from scipy.special import fdtrc  # type: ignore[import-untyped]
 
-from stagescope.analysis.statistics.estimates import estimate_means, rejections
+from stagescope.analysis.statistics.estimates import estimate_means, rejections, some_rows
 from stagescope.analysis.statistics.noise import DRIFT_DEGREES, estimate_changes, fit_noise
 from stagescope.analysis.statistics.step_levels import explains, fit_levels, has_shift
 from stagescope.model.tables import Column, Table
@@ -216,11 +216,10 @@ def _variance_p_values(excess: PeerExcess, noise: Noise) -> Floats:
 
     If the actions of a rank vary more than those of its peers, so do its steps.
     """
-    series = excess.shift
-    count = np.isfinite(series).sum(axis=1).astype(float)
+    variance, count = (
+        np.concatenate(each) for each in zip(*map(_variances, some_rows(excess.shift)), strict=True)
+    )
     several = np.maximum(count, 2.0)
-    centered = series - (np.nansum(series, axis=1) / several)[:, None]
-    variance = np.nansum(centered**2, axis=1) / (several - 1)
     wider = np.exp(2 * np.maximum(np.nan_to_num(estimate_means(excess.spread).value), 0.0))
     of_one = (1 - noise.drift_share) * (several - 1) + noise.drift_share * DRIFT_DEGREES
     expected = noise.variance * wider
@@ -230,6 +229,14 @@ def _variance_p_values(excess: PeerExcess, noise: Noise) -> Floats:
         count >= FEWEST_STEPS, fdtrc(np.maximum(of_one, 1.0), noise.degrees(several), ratio), 1.0
     )
     return p_values
+
+
+def _variances(series: Floats) -> tuple[Floats, Floats]:
+    """Return the variance of every series, and the number of its samples."""
+    count = np.isfinite(series).sum(axis=1).astype(float)
+    several = np.maximum(count, 2.0)
+    centered = series - (np.nansum(series, axis=1) / several)[:, None]
+    return np.nansum(centered**2, axis=1) / (several - 1), count
 
 
 def _rank(values: Floats, fast: Floats, levels: Floats, *, has_peers: bool) -> _Rank:

@@ -17,6 +17,8 @@ import numpy as np
 from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -65,13 +67,18 @@ def estimate_means(samples: Floats, trim_fraction: float = TRIM_FRACTION) -> Est
 
     From 8 samples on, `trim_fraction` of them is cut off at either end; fewer are not trimmed.
     """
-    samples = np.atleast_2d(samples)
-    at_once = max(1, SAMPLES_AT_ONCE // max(samples.shape[1], 1))
-    parts = [
-        _estimate(samples[first : first + at_once], trim_fraction)
-        for first in range(0, max(len(samples), 1), at_once)
-    ]
+    parts = [_estimate(rows, trim_fraction) for rows in some_rows(np.atleast_2d(samples))]
     return Estimates(*(np.concatenate(each) for each in zip(*map(_values, parts), strict=True)))
+
+
+def some_rows(samples: Floats) -> Iterator[Floats]:
+    """Yield some rows of `samples` (subjects x samples) after the others, at least once: views of them.
+
+    What is computed from all together needs several times their memory.
+    """
+    at_once = max(1, SAMPLES_AT_ONCE // max(samples.shape[1], 1))
+    for first in range(0, max(len(samples), 1), at_once):
+        yield samples[first : first + at_once]
 
 
 def _values(part: Estimates) -> tuple[Floats, Floats, Floats, NDArray[np.int64]]:

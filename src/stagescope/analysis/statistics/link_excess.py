@@ -13,6 +13,7 @@ import polars as pl
 
 from stagescope.analysis.statistics.estimates import estimate_means, medians_of_others
 from stagescope.analysis.statistics.link_samples import LINK
+from stagescope.model.large_tables import reduced
 from stagescope.model.lazy import TableParts
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def _compare_both_ways(
 ) -> Iterator[pl.DataFrame]:
     """Yield the links between two ranks with different clocks, both ways together, compared with each other."""
     parts = TableParts(links.parts, partial(_both_ways, links.links))
-    kept = [each.group_by(ENDS).agg(pl.all("is_exact").all()) for each in parts]
-    known = pl.concat(kept).group_by(ENDS).agg(pl.all("is_exact").all()).sort(ENDS).with_row_index("link")
+    known = reduced(parts, lambda rows: rows.group_by(ENDS).agg(pl.all("is_exact").all()))
+    known = known.sort(ENDS).with_row_index("link")
     known = known.with_columns(
         source="first", target="second", error_ns=pl.lit(0.0), direction=pl.lit(None, pl.String)
     )

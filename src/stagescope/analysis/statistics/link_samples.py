@@ -15,7 +15,7 @@ import polars as pl
 
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.large_tables import chosen_rows
+from stagescope.model.large_tables import chosen_rows, united_rows
 from stagescope.model.lazy import TableParts
 
 if TYPE_CHECKING:
@@ -87,10 +87,10 @@ def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Samplin
         rows = [_samples(messages.with_columns(sample=sampling.expression())).select(LINK_COLUMNS)]
     else:
         rows = TableParts(parts, partial(_of_part, sampling))
-    found = [(each.select(LINK).unique(), int(each["messages"].sum())) for each in rows]
-    links = _facts(pl.concat([each for each, _ in found]).unique().sort(LINK, nulls_last=True), timeline)
+    links = _facts(united_rows(rows, LINK).sort(LINK, nulls_last=True), timeline)
     count = sum(int(part.counts["messages"].sum()) for part in parts)
-    return LinkSamples(rows, links, tuple(_excluded(count - sum(used for _, used in found), links)))
+    used = sum(int(each["messages"].sum()) for each in rows)
+    return LinkSamples(rows, links, tuple(_excluded(count - used, links)))
 
 
 def _is_sampled(sampling: Sampling) -> pl.Expr:

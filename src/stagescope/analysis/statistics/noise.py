@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES
-from stagescope.analysis.statistics.estimates import Estimates, estimate_means
+from stagescope.analysis.statistics.estimates import Estimates, estimate_means, some_rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -96,15 +96,17 @@ def fit_noise(series: Floats, independent: float) -> Noise:
     `independent` is how many of them are independent: two replicas that are each other's reference are one series.
     """
     residuals = _residuals(series)
-    count = np.isfinite(residuals).sum(axis=1)
+    count = np.concatenate([np.isfinite(rows).sum(axis=1) for rows in some_rows(residuals)])
     long = count > 1
     if not long.any():
         return Noise(np.nan, 1.0, 0.0)
-    kept, count = residuals[long], count[long].astype(float)
+    count = count[long].astype(float)
+    squares, neighbors = (
+        np.concatenate(each)[long] for each in zip(*map(_squares, some_rows(residuals)), strict=True)
+    )
+    del residuals
     with np.errstate(invalid="ignore", divide="ignore"):
-        within = np.nansum(kept**2, axis=1) / (count - 1)
-        steps = np.diff(kept, axis=1)
-        neighbors = np.nansum(steps**2, axis=1) / np.maximum(np.isfinite(steps).sum(axis=1), 1) / 2
+        within = squares / (count - 1)
         likeness = neighbors / within
     usual = max(float(np.median(count)), 2.0)
     typical = np.isfinite(likeness)
@@ -129,15 +131,16 @@ def count_independent(series: Floats, groups: pl.Series, peers: NDArray[np.int64
     `groups` are their pipelines: where the data differ, the ranks of one pipeline vary together. `peers` is how many
     others each one is compared with.
     """
-    residuals = np.nan_to_num(_residuals(series))
-    known = np.isfinite(series).any(axis=1)
+    known = np.concatenate([np.isfinite(rows).any(axis=1) for rows in some_rows(series)])
     if not known.any():
         return 0.0
+    residuals = np.nan_to_num(_residuals(series), copy=False)
+    residuals = residuals if known.all() else residuals[known]
     number = np.unique(groups.fill_null(-1).to_numpy(), return_inverse=True)[1]
     sums = np.zeros((int(number.max()) + 1, residuals.shape[1]))
-    np.add.at(sums, number[known], residuals[known])
+    np.add.at(sums, number[known], residuals)
     members = np.bincount(number[known])
-    squares = float((residuals[known] ** 2).sum())
+    squares = float(np.square(residuals, out=residuals).sum())
     size = float(known.sum()) / max(int((members > 0).sum()), 1)
     # The mean product of two ranks of a pipeline, relative to their variance.
     likeness = (
@@ -185,17 +188,23 @@ def estimate_levels(series: Floats, noise: Noise, *, over_subjects: bool = True)
 
 def estimate_changes(series: Floats, noise: Noise) -> Estimates:
     """Return the change of every series from its first to its last sample, on the line through its samples."""
-    place = np.where(np.isfinite(series), np.arange(series.shape[1], dtype=float)[None, :], np.nan)
-    count = np.isfinite(series).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        middle = np.nansum(place, axis=1) / count
-        away = place - middle[:, None]
-        slope = np.nansum(away * series, axis=1) / np.nansum(away**2, axis=1)
+    slope, count = (np.concatenate(each) for each in zip(*map(_slopes, some_rows(series)), strict=True))
     value = slope * (count - 1.0)
     plain = Estimates(value, np.zeros(len(value)), np.maximum(count - 2.0, 0.0), count)
     several = np.maximum(count.astype(float), 2.0)
     white = noise.variance * 12 * (several - 1) / (several * (several + 1))
     return _with_errors(plain, noise.change_variance(several), white, noise)
+
+
+def _slopes(series: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """Return the slopes of the lines through the samples, and how many samples there are."""
+    known = np.isfinite(series)
+    place = np.where(known, np.arange(series.shape[1], dtype=float)[None, :], np.nan)
+    count = known.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        middle = np.nansum(place, axis=1) / count
+        away = place - middle[:, None]
+        return np.nansum(away * series, axis=1) / np.nansum(away**2, axis=1), count
 
 
 def _with_errors(plain: Estimates, over_time: Floats, white: Floats, noise: Noise) -> Estimates:
@@ -246,16 +255,29 @@ def _spread(values: Floats) -> float:
 
 def _residuals(series: Floats) -> Floats:
     """Return the series around their means, outliers of the whole moved to the limit."""
+    away = np.empty_like(series, order="C")
     with np.errstate(invalid="ignore"):
-        median = _row_medians(series)
-        away = series - median[:, None]
-        known = away[np.isfinite(away)]
-        limit = LARGEST_DEVIATION * 1.4826 * float(np.median(np.abs(known))) if len(known) else 0.0
-        if limit:
-            away = np.clip(away, -limit, limit)
-        count = np.maximum(np.isfinite(away).sum(axis=1), 1)
-        centered: Floats = away - (np.nansum(away, axis=1) / count)[:, None]
-    return centered
+        for rows, own in zip(some_rows(series), some_rows(away), strict=True):
+            np.subtract(rows, _row_medians(rows)[:, None], out=own)
+        known = np.concatenate([np.abs(own[np.isfinite(own)]) for own in some_rows(away)])
+        limit = (
+            LARGEST_DEVIATION * 1.4826 * float(np.median(known, overwrite_input=True)) if len(known) else 0.0
+        )
+        del known
+        for own in some_rows(away):
+            if limit:
+                np.clip(own, -limit, limit, out=own)
+            count = np.maximum(np.isfinite(own).sum(axis=1), 1)
+            np.subtract(own, (np.nansum(own, axis=1) / count)[:, None], out=own)
+    return away
+
+
+def _squares(residuals: Floats) -> tuple[Floats, Floats]:
+    """Return the sums of the squares of residuals, and half of the mean squares of the differences of neighbors."""
+    steps = np.diff(residuals, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        neighbors = np.nansum(steps**2, axis=1) / np.maximum(np.isfinite(steps).sum(axis=1), 1) / 2
+    return np.nansum(residuals**2, axis=1), neighbors
 
 
 def _row_medians(values: Floats) -> Floats:

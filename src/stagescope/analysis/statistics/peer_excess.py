@@ -18,7 +18,7 @@ import polars as pl
 
 from stagescope.analysis.statistics.estimates import estimate_means, inverse, medians_of_others
 from stagescope.analysis.statistics.noise import find_odd
-from stagescope.model.large_tables import chosen_rows
+from stagescope.model.large_tables import chosen_rows, united_rows
 from stagescope.model.lazy import TableParts
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def compare_machines(samples: Iterable[pl.DataFrame], count: int, machine_of: di
     """Return ranks compared with the ranks of *other* machines that run the same stage."""
     has_machine = pl.col("rank").is_in(list(machine_of))
     known = TableParts(samples, lambda rows: chosen_rows(rows, has_machine))
-    ranks = pl.concat([each["rank"].unique() for each in known]).unique().sort()
+    ranks = united_rows(known, ["rank"])["rank"].sort()
     machine = np.unique([machine_of[rank] for rank in ranks], return_inverse=True)[1].astype(np.int64)
 
     def of_other_machines(values: Floats, rank_of_slot: Integers) -> Floats:
@@ -240,11 +240,21 @@ def _compare_block(
 def _usual_totals(samples: Iterable[pl.DataFrame], classes: pl.DataFrame) -> Floats:
     """Return the median time of each class in a sample of a rank: the weight of the class."""
     names = classes.columns[1:]
-    every = pl.concat([each.select(*names, "total_ns") for each in samples])
-    totals = every.group_by(names).agg(pl.median("total_ns"))
-    found = classes.join(totals, on=names, how="left", nulls_equal=True, maintain_order="left")
-    weights: Floats = found["total_ns"].fill_null(0.0).to_numpy()
-    return weights
+    times: list[list[Integers]] = [[] for _ in range(classes.height)]
+    for each in samples:
+        number = each.select(names).join(classes, on=names, nulls_equal=True, maintain_order="left")["class"]
+        order = number.arg_sort()
+        bounds = np.searchsorted(number.gather(order).to_numpy(), range(1, classes.height))
+        of_classes = np.split(each["total_ns"].gather(order).to_numpy(), bounds)
+        for every, own in zip(times, of_classes, strict=False):
+            every.append(own)
+    # One class after the other: those of all ranks and samples take much memory.
+    return np.array([_median(parts) for parts in times])
+
+
+def _median(parts: list[Integers]) -> float:
+    values = np.concatenate(parts)
+    return float(np.median(values, overwrite_input=True)) if len(values) else 0.0
 
 
 def _summed(values: Floats, row: Integers, size: tuple[int, int]) -> Floats:
@@ -260,7 +270,7 @@ def _summed(values: Floats, row: Integers, size: tuple[int, int]) -> Floats:
 
 
 def _lay_out(samples: Iterable[pl.DataFrame], classes: list[str]) -> _Layout:
-    every = pl.concat([each.select("rank", *classes).unique() for each in samples]).unique()
+    every = united_rows(samples, ["rank", *classes])
     ranks = every["rank"].unique().sort()
     known = every.select(classes).unique().sort(classes).with_row_index("class")
     members = (

@@ -23,11 +23,16 @@ from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stagescope.model import Timeline
 
 FEWEST_REPLICAS = 2
 EVIDENCE = ("reduction", "window end")
 EvidenceType = pl.Enum(list(EVIDENCE))
+
+ROWS_AT_ONCE = 100_000
+"""Pipelines and steps that are compared at once, unless a single step has more pipelines."""
 
 REPLICA_STEPS = Table(
     "replica_steps",
@@ -165,8 +170,23 @@ def _groups(pipelines: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     return placed.select("pipeline", group=first.over("tp", "cp"))
 
 
+def _some_steps(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the rows of some steps after those of others: comparing all at once takes 500 bytes for each."""
+    steps = rows["step"].unique().sort()
+    at_once = max(1, ROWS_AT_ONCE * len(steps) // rows.height)
+    for first in range(0, len(steps), at_once):
+        own = steps[first : first + at_once]
+        yield rows.filter(pl.col("step").is_between(own[0], own[-1]))
+
+
 def _steps(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the table REPLICA_STEPS."""
+    steps = pl.concat([_compared(rows, waits) for rows in _some_steps(windows)])
+    return steps.sort(REPLICA_STEPS.order)
+
+
+def _compared(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of REPLICA_STEPS of some steps."""
     same = ["group", "step"]
     last_ns = pl.col("end_ns").max().over(same)
     # With a tie no replica is the last one: it would be claimed by its position in the table.
@@ -181,9 +201,7 @@ def _steps(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
         wait_ns=pl.when(whole).then("wait_ns").otherwise(by_window),
         evidence=pl.when(whole).then(pl.lit(EVIDENCE[0])).otherwise(pl.lit(EVIDENCE[1])),
     )
-    return table.select(pl.col(name).cast(dtype) for name, dtype in REPLICA_STEPS.schema.items()).sort(
-        REPLICA_STEPS.order
-    )
+    return table.select(pl.col(name).cast(dtype) for name, dtype in REPLICA_STEPS.schema.items())
 
 
 def _reduction_waits(spans: pl.DataFrame, windows: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
@@ -250,12 +268,20 @@ def _totals(steps: pl.DataFrame, delays: pl.DataFrame, least_cost_ns: float) -> 
     same = ["group", "step"]
     of_others = pl.col("wait_ns").sum().over(same) - pl.col("wait_ns")
     behind = pl.col("lead_ns").filter(~pl.col("is_last")).min().over(same).fill_null(0)
-    table = (
-        steps.with_columns(
+    compared = [
+        rows.select(
+            "pipeline",
+            "group",
+            "is_last",
+            "wait_ns",
             replicas=pl.len().over(same),
             caused=of_others * pl.col("is_last"),
             extra=behind * pl.col("is_last"),
         )
+        for rows in _some_steps(steps)
+    ]
+    table = (
+        pl.concat(compared)
         .group_by("pipeline", "group")
         .agg(
             pl.col("replicas").max(),

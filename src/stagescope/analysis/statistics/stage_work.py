@@ -20,7 +20,7 @@ import polars as pl
 from stagescope.analysis.statistics.estimates import estimate_means
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import ACTIONS_OF_A_PAIR
-from stagescope.model.large_tables import chosen_rows
+from stagescope.model.large_tables import chosen_rows, reduced, united_rows
 from stagescope.model.lazy import TableParts
 from stagescope.model.tables import Column, Table
 
@@ -88,8 +88,7 @@ def measure_stage_excess(samples: ActionSamples) -> StageExcess:
     stages = holders["stage"]
     has_stage = pl.col("stage").is_in(stages.implode())
     parts = TableParts(samples.parts, lambda rows: chosen_rows(rows, has_stage))
-    classes = pl.concat([each.select("kind", "is_pair").unique() for each in parts]).unique()
-    classes = classes.sort("kind", "is_pair")
+    classes = united_rows(parts, ["kind", "is_pair"]).sort("kind", "is_pair")
     size = (stages.len(), classes.height, samples.sampling.count)
     usual, counts = _usual_ns(parts, stages, classes, samples.sampling.count)
     microbatches = holders["microbatches"].to_numpy().astype(float)
@@ -139,9 +138,9 @@ def _holders(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return per stage its ranks and micro-batches; weight gradients alone do not show how many ran."""
     count = pl.col("action_count").cast(pl.Int64)
     of_kinds = {name: count.filter(pl.col("kind").is_in(list(kinds))).sum() for name, kinds in HALVES.items()}
-    of_ranks = [each.group_by("stage", "rank").agg(**of_kinds, span_count=count.sum()) for each in parts]
+    of_ranks = (each.group_by("stage", "rank").agg(**of_kinds, span_count=count.sum()) for each in parts)
     return (
-        pl.concat(of_ranks)
+        reduced(of_ranks, lambda rows: rows.group_by("stage", "rank").agg(pl.sum(*of_kinds, "span_count")))
         .group_by("stage")
         .agg(
             pl.max_horizontal(pl.sum(*of_kinds)).alias("microbatches"),
@@ -159,10 +158,9 @@ def _usual_ns(
 ) -> tuple[Floats, Floats]:
     """Return the usual time of each class on each stage, NaN if it has none, and the number of its actions."""
     key = ["stage", "kind", "is_pair"]
-    of_ranks = pl.concat(
-        [each.group_by(*key, "rank").agg(pl.col("action_count").cast(pl.Int64).sum()) for each in parts]
-    )
-    rows = of_ranks.select(*key, "rank").unique(maintain_order=True).with_row_index("row")
+    counted = pl.col("action_count").cast(pl.Int64).sum()
+    of_ranks = reduced(parts, lambda rows: rows.group_by(*key, "rank").agg(counted))
+    rows = of_ranks.select(*key, "rank").with_row_index("row")
     series = np.full((rows.height, count), np.nan)
     for each in parts:
         row = each.select(*key, "rank").join(rows, on=[*key, "rank"], maintain_order="left")["row"]

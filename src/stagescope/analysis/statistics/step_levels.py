@@ -47,9 +47,8 @@ def fit_levels(series: Floats, rate: float) -> Floats:
 
 def has_shift(levels: Floats) -> NDArray[np.bool_]:
     """Return which of the series from `fit_levels` shift."""
-    known = np.isfinite(levels)
-    low, high = np.where(known, levels, np.inf), np.where(known, levels, -np.inf)
-    shifts: NDArray[np.bool_] = high.max(axis=1, initial=-np.inf) > low.min(axis=1, initial=np.inf)
+    low = np.fmin.reduce(levels, axis=1, initial=np.inf)
+    shifts: NDArray[np.bool_] = np.fmax.reduce(levels, axis=1, initial=-np.inf) > low
     return shifts
 
 

@@ -139,12 +139,20 @@ def compare_subjects(
     every = of_stage
     if not np.isfinite(of_stage.excess.shift).any():
         every = _compare(compare_all_ranks(samples.parts, samples.sampling.count), pipelines, PEERS[3])
+    slow, noisy, changing = (
+        _ranks(of_stage, samples),
+        _noisy(every, samples, limits),
+        _changing(every, samples, limits),
+    )
+    # The matrices of ranks and samples are not needed any more: those that follow are as large.
+    noise, levels = of_stage.noise, of_stage.levels
+    del of_stage, every
     stages = measure_stage_excess(samples)
     families = [
-        _ranks(of_stage, samples),
-        _machines(of_stage, samples, machines),
-        _stages(stages, of_stage, equal_stages=equal_stages),
-        _noisy(every, samples, limits),
+        slow,
+        _machines(noise, samples, machines),
+        _stages(stages, levels, equal_stages=equal_stages),
+        noisy,
         compare_links(links, samples.sampling, limits.link_fraction),
     ]
     rows = pl.concat([_declared(family, machines) for family in families])
@@ -152,7 +160,6 @@ def compare_subjects(
         rows = rows.clear()
     rows = _without_disturbed(rows.with_columns(is_claimed=_certain(rows, limits)))
     rows = _without_named_ways(rows)
-    changing = _changing(every, samples, limits)
     rows = _with_changing(rows, changing.filter("has_peers")["rank"], limits)
     rows = rows.with_columns(pl.col("is_claimed") & (pl.col("extra_ns_per_step") >= limits.least_cost_ns))
     table = rows.sort(
@@ -162,7 +169,7 @@ def compare_subjects(
         table.select(STRAGGLERS.names),
         changing,
         stages.table,
-        _usual_error(of_stage.levels),
+        _usual_error(levels),
         (*samples.diagnostics, *links.diagnostics, *_too_few(samples)),
     )
 
@@ -233,11 +240,11 @@ def _ranks(ranks: _Compared, samples: ActionSamples) -> pl.DataFrame:
     return _labelled(rows, SUBJECTS[0], FINDINGS[0], PEERS[0])
 
 
-def _machines(ranks: _Compared, samples: ActionSamples, machines: pl.DataFrame) -> pl.DataFrame:
+def _machines(usual: Noise, samples: ActionSamples, machines: pl.DataFrame) -> pl.DataFrame:
     """Return machines of several ranks; the p-value is the largest of its ranks', since each rank has to be slow."""
     named = machines.drop_nulls()
     excess = compare_machines(samples.parts, samples.sampling.count, dict(named.iter_rows()))
-    noise = ranks.noise if ranks.noise.series else fit_noise(excess.shift, 1.0)
+    noise = usual if usual.series else fit_noise(excess.shift, 1.0)
     rows = _slow_rows(excess, estimate_levels(excess.shift, noise), samples).join(named, on="rank")
     rows = (
         rows.sort("machine", "rank")
@@ -254,11 +261,11 @@ def _machines(ranks: _Compared, samples: ActionSamples, machines: pl.DataFrame) 
     return _labelled(rows, SUBJECTS[1], FINDINGS[0], PEERS[1])
 
 
-def _stages(stages: StageExcess, ranks: _Compared, *, equal_stages: bool) -> pl.DataFrame:
+def _stages(stages: StageExcess, levels: Estimates, *, equal_stages: bool) -> pl.DataFrame:
     """Return stages compared with the other stages; the excess is that of STAGE_WORK."""
     noise = fit_noise(stages.shift, max(len(stages.shift) - 1.0, 1.0))
     over_time = estimate_levels(stages.shift, noise, over_subjects=False)
-    estimates = share_noise(over_time, _usual_error(ranks.levels), stages.ranks)
+    estimates = share_noise(over_time, _usual_error(levels), stages.ranks)
     ratio = stages.table["work_to_others"].fill_null(np.nan).to_numpy()
     with np.errstate(divide="ignore"):
         estimates = replace(estimates, value=np.log(ratio))

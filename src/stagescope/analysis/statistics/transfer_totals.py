@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.model.large_tables import reduced
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 TRANSFER_TOTALS = Table(
     "transfer_totals",
@@ -54,11 +55,14 @@ def measure_transfers(messages: pl.DataFrame) -> pl.DataFrame:
     return _declared(measured.collect())
 
 
-def add_transfers(totals: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def add_transfers(totals: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return the sum of tables TRANSFER_TOTALS of different messages."""
-    sums = pl.concat(totals).group_by("source", "target")
+    return reduced(totals, _sum_of)
+
+
+def _sum_of(totals: pl.DataFrame) -> pl.DataFrame:
     return _declared(
-        sums.agg(
+        totals.group_by("source", "target").agg(
             pl.sum("messages", "transfer_ns"),
             bytes=_known_sum(pl.col("bytes")),
             wait_ns=_sum_of_known(pl.col("wait_ns")),
