@@ -1,0 +1,115 @@
+"""Rows of a table that wait in files, a block of them in each, so that they are never in memory together.
+
+They are read by ranges of one integer column, the key: in its order, or those of some keys. Each file states the least
+and the greatest key in it, and the rows of a range are looked for in the files that may have some.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+ROWS_OF_BLOCK = 250_000
+"""Rows are read in their order in blocks of about as many."""
+
+SAMPLES_OF_BLOCK = 64
+"""Of so many keys in each block, evenly spaced, the borders of ranges are found: they are right within a few percent."""
+
+FIRST, FOREVER = -(2**63), 2**63 - 1
+
+
+class BlockFile(NamedTuple):
+    """A file with some rows, and the least and the greatest key of these."""
+
+    path: Path
+    least: int
+    greatest: int
+
+
+class RowBlocks(NamedTuple):
+    """The files with the rows of a table, and the first key of each range of keys that has about ROWS_OF_BLOCK rows.
+
+    There is at least one file, also if there are no rows.
+    """
+
+    key: str
+    files: tuple[BlockFile, ...]
+    begins: tuple[int, ...]
+
+    def blocks(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+        """Yield the rows of each file, in the order in which they were written. Raises OSError."""
+        return (_read(file.path, columns) for file in self.files)
+
+    def in_order(self) -> Iterator[pl.DataFrame]:
+        """Yield all rows by ascending keys, in blocks; rows with equal keys are in one. Raises OSError."""
+        return (self.within(first, end) for first, end in pairwise((*self.begins, FOREVER)))
+
+    def remove(self) -> None:
+        """Remove the files. Raises OSError."""
+        for file in self.files:
+            file.path.unlink()
+
+    def within(self, first: int, end: int) -> pl.DataFrame:
+        """Return the rows with keys from `first` on and below `end`, sorted by these. Raises OSError."""
+        key = pl.col(self.key)
+        found = [
+            _read(file.path).filter((key >= first) & (key < end))
+            for file in self.files
+            if file.least < end and file.greatest >= first
+        ]
+        return pl.concat(found or [_read(self.files[0].path).clear()]).sort(self.key, maintain_order=True)
+
+
+class RowWriter:
+    """Writes rows into files, a block at a time, whose names begin with `place`."""
+
+    def __init__(self, place: Path, key: str) -> None:
+        self._place, self._key = place, key
+        self._files: list[BlockFile] = []
+        self._keys: list[npt.NDArray[np.int64]] = []
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Write rows into a file; if there are none, only into the first one. Raises OSError."""
+        if rows.is_empty() and self._files:
+            return
+        path = self._place.with_name(f"{self._place.name}-{len(self._files)}")
+        rows.write_ipc(path, compression="lz4")
+        keys = rows[self._key].to_numpy().astype(np.int64)
+        self._keys.append(keys[:: _spacing()])
+        self._files.append(BlockFile(path, int(keys.min(initial=FOREVER)), int(keys.max(initial=FIRST))))
+
+    def written(self) -> RowBlocks:
+        """Return what was written."""
+        first = min(file.least for file in self._files)
+        keys = np.sort(np.concatenate(self._keys))[:: max(1, ROWS_OF_BLOCK // _spacing())]
+        begins = np.unique(keys[keys > first])
+        return RowBlocks(self._key, tuple(self._files), (first, *begins.tolist()))
+
+
+def and_whether_last(blocks: Iterable[pl.DataFrame]) -> Iterator[tuple[pl.DataFrame, bool]]:
+    """Yield each block, and whether no other one follows."""
+    known: pl.DataFrame | None = None
+    for block in blocks:
+        if known is not None:
+            yield known, False
+        known = block
+    if known is not None:
+        yield known, True
+
+
+def _spacing() -> int:
+    return max(1, ROWS_OF_BLOCK // SAMPLES_OF_BLOCK)
+
+
+def _read(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    rows = pl.scan_ipc(path)
+    return (rows if columns is None else rows.select(columns)).collect()
