@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -211,15 +212,13 @@ def _keep_relevant(item: Unsettled) -> Settling:
     if has_plain and has_marked:
         spans, changes, dropped = _merge_marks(spans, place)
     writer = RowWriter(place.with_suffix(".spans"), "start_ns")
-    shows: RankShows | None = None
+    shows = []
     for block in on_steady_clock(spans.in_order(), item.slew):
         writer.add(block)
-        own = what_rank_shows(block)
-        shows = own if shows is None else shows.with_later(own)
-    assert shows is not None
+        shows.append(what_rank_shows(block))
     spans.remove()
     amendments = Amendments(() if changes is None else (changes,), slew=item.slew, dropped=dropped)
-    return Settling(item.name, writer.written(), None, shows, amendments)
+    return Settling(item.name, writer.written(), None, reduce(RankShows.with_later, shows), amendments)
 
 
 def _merge_marks(spans: RowBlocks, place: Path) -> tuple[RowBlocks, RowBlocks | None, int]:

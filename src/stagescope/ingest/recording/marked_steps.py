@@ -8,7 +8,7 @@ next one runs before the last of this one, the n-th time that an action runs is 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -123,8 +123,9 @@ def with_steps(blocks: Iterable[pl.DataFrame], way: Way) -> Iterator[tuple[pl.Da
     begun = latest = before = waiting = None
     for block, is_last in and_whether_last(blocks):
         numbered, numbers = _numbered(block, way, numbers)
-        first = numbered.group_by("rank", "step").agg(pl.min("start_ns")).sort("start_ns")
-        began = first if begun is None else first.join(begun, on=["rank", "step"], how="anti", maintain_order="left")
+        began = numbered.group_by("rank", "step").agg(pl.min("start_ns")).sort("start_ns")
+        if begun is not None:
+            began = began.join(begun, on=["rank", "step"], how="anti", maintain_order="left")
         begun = _joined(begun, began.select("rank", "step"))
         known = _with_own_steps(block, numbered)
         latest = _joined(latest, began)
@@ -152,7 +153,8 @@ def _latest_step(spans: pl.DataFrame, begun: pl.DataFrame) -> pl.Series:
     found = spans.select("rank", "start_ns").with_row_index().sort("start_ns").join_asof(
         begun.rename({"step": "latest"}), on="start_ns", by="rank", check_sortedness=False
     )  # fmt: skip
-    return found.sort("index")["latest"].cast(pl.Int32)
+    latest: pl.Series = found.sort("index")["latest"].cast(pl.Int32)
+    return latest
 
 
 def _joined(before: pl.DataFrame | None, rows: pl.DataFrame) -> pl.DataFrame:
@@ -204,26 +206,28 @@ class _Numbers(NamedTuple):
 
 def _no_numbers() -> _Numbers:
     of_epoch = {"rank": pl.Int32, "epoch": pl.Int64}
-    key = {"kind": KindType, "stage": pl.Int32, "microbatch": pl.Int32}
-    of_latest = {name: pl.Int64 for name in ("last_epoch", "last_part", "last_step")}
-    tables = (of_epoch, {**of_epoch, **key, "runs": pl.Int64}, {"rank": pl.Int32, **of_latest})
-    return _Numbers(*(pl.DataFrame(schema=schema) for schema in tables))
+    key: dict[str, Any] = {"kind": KindType, "stage": pl.Int32, "microbatch": pl.Int32}
+    of_latest = dict.fromkeys(("last_epoch", "last_part", "last_step"), pl.Int64)
+    return _Numbers(
+        pl.DataFrame(schema=of_epoch),
+        pl.DataFrame(schema={**of_epoch, **key, "runs": pl.Int64}),
+        pl.DataFrame(schema={"rank": pl.Int32, **of_latest}),
+    )
 
 
 def _numbered(spans: pl.DataFrame, way: Way, before: _Numbers) -> tuple[pl.DataFrame, _Numbers]:
     """Return the marked actions with their steps, and what those of later spans depend on."""
-    actions, stepped = _marked(spans), before.stepped
-    epochs = pl.lit(0, pl.Int64)
+    of_epoch, stepped = _marked(spans).with_columns(epoch=pl.lit(0, pl.Int64)), before.stepped
     if way.by_optimizer and not way.by_occurrence:
         optimizer = _with_epochs(_optimizer_steps(spans), stepped)
-        epochs = _epochs_of(actions, pl.concat([stepped.with_columns(start_ns=pl.lit(FIRST, pl.Int64)), optimizer]))
-        stepped = pl.concat([stepped, optimizer.drop("start_ns")]).group_by("rank").agg(pl.max("epoch"))
-    of_epoch = actions.with_columns(epoch=epochs)
+        of_epoch = of_epoch.with_columns(epoch=_epochs_of(of_epoch, optimizer))
+        stepped = optimizer.group_by("rank").agg(pl.max("epoch"))
     among = ["rank", "epoch", *KEY]
     earlier = of_epoch.join(before.runs, on=among, how="left", maintain_order="left")["runs"].fill_null(0)
     counted = of_epoch.with_columns(runs=earlier + pl.int_range(pl.len()).over(among))
     runs = pl.concat([before.runs, counted.group_by(among).agg(pl.max("runs") + 1)])
-    runs = runs.group_by(among).agg(pl.max("runs")).filter(pl.col("epoch") == pl.col("epoch").max().over("rank"))
+    is_last = pl.col("epoch") == pl.col("epoch").max().over("rank")
+    runs = runs.group_by(among).agg(pl.max("runs")).filter(is_last)
     if way.by_occurrence:
         return counted.with_columns(step="runs"), before._replace(runs=runs)
     numbered = _by_repetition(counted, before.latest)
@@ -239,7 +243,8 @@ def _by_repetition(actions: pl.DataFrame, latest: pl.DataFrame) -> pl.DataFrame:
     is_same = pl.col("epoch") == pl.col("last_epoch")
     rows = rows.with_columns(part=pl.when(is_same).then(pl.max_horizontal(part, "last_part")).otherwise(part))
     changes = [
-        pl.col(name) != pl.coalesce(pl.col(name).shift(1).over("rank"), f"last_{name}") for name in ("epoch", "part")
+        pl.col(name) != pl.coalesce(pl.col(name).shift(1).over("rank"), f"last_{name}")
+        for name in ("epoch", "part")
     ]
     is_new = pl.any_horizontal(*changes).fill_null(value=False)
     return rows.with_columns(step=is_new.cum_sum().over("rank") + pl.col("last_step").fill_null(0))
@@ -263,9 +268,7 @@ def _starts_in_steps(blocks: Iterable[pl.DataFrame], way: Way) -> Iterator[pl.Da
         yield starts.filter(is_whole)
 
 
-def _steps_of_transfers(
-    spans: pl.DataFrame, before: pl.DataFrame | None
-) -> tuple[pl.Series, pl.DataFrame]:
+def _steps_of_transfers(spans: pl.DataFrame, before: pl.DataFrame | None) -> tuple[pl.Series, pl.DataFrame]:
     """Return the step of each marked transfer: that of the last action before a send, of the next one after a receive.
 
     The first receive of a step comes before the first action of that step. `before` are the last actions of the spans
@@ -307,9 +310,14 @@ def _optimizer_steps(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_epochs(optimizer: pl.DataFrame, stepped: pl.DataFrame) -> pl.DataFrame:
-    """Return rank, epoch and start_ns of the steps of optimizers: how often that of the rank stepped until then."""
+    """Return rank, epoch and start_ns of steps of optimizers: how often that of the rank had stepped until then.
+
+    The first one of a rank that `stepped` before is the last one of these.
+    """
     before = optimizer.join(stepped, on="rank", how="left", maintain_order="left")["epoch"].fill_null(0)
-    return optimizer.select("rank", epoch=before + pl.int_range(1, pl.len() + 1).over("rank"), start_ns="start_ns")
+    numbers = before + pl.int_range(1, pl.len() + 1).over("rank")
+    known = stepped.with_columns(start_ns=pl.lit(FIRST, pl.Int64))
+    return pl.concat([known, optimizer.select("rank", epoch=numbers, start_ns="start_ns")])
 
 
 def _epochs_of(actions: pl.DataFrame, optimizer: pl.DataFrame) -> pl.Series:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from stagescope.ingest.recording import row_blocks
@@ -136,7 +137,13 @@ def _receives(rows: pl.DataFrame) -> pl.DataFrame:
     """
     awaited = pl.coalesce("wait_start_ns", "start_ns")
     return _plain(rows, RECEIVE).select(
-        "channel", "pair", source="peer", target="rank", receive_row="row", awaited_ns=awaited, received_ns="end_ns"
+        "channel",
+        "pair",
+        source="peer",
+        target="rank",
+        receive_row="row",
+        awaited_ns=awaited,
+        received_ns="end_ns",
     )
 
 
@@ -214,19 +221,25 @@ def _in_order(messages: pl.DataFrame, edges: pl.DataFrame) -> Iterator[pl.DataFr
 
     No message may be sent before its action has begun, or received after the action that needs it has ended.
     """
-    ordered = edges.sort(*CHANNEL, "edge")
-    sizes = ordered.with_row_index("first").group_by(CHANNEL).agg(pl.min("first"), edges=pl.len())
-    numbered = messages.sort("sent_ns", "send_row").join(sizes, on=CHANNEL, maintain_order="left")
-    numbered = numbered.with_columns(
-        place=pl.int_range(pl.len()).over(CHANNEL), count=pl.len().over(CHANNEL)
-    ).filter(pl.col("count") % pl.col("edges") == 0)
-    number = pl.col("first") + pl.col("place") // (pl.col("count") // pl.col("edges"))
-    matched = numbered.select(*OF_MESSAGE, number=number)
-    times = ordered.select("from_start_ns", "to_end_ns")[matched["number"]]
-    is_possible = (pl.col("from_start_ns") <= pl.col("sent_ns")) & (pl.col("received_ns") <= pl.col("to_end_ns"))
-    possible = matched.hstack(times).filter(is_possible.all().over(CHANNEL))
-    for rows in possible.iter_slices(row_blocks.ROWS_OF_BLOCK):
-        yield pl.concat([rows, ordered.select(OF_EDGE)[rows["number"]]], how="horizontal").select(PLACED)
+    free = edges.partition_by(CHANNEL, as_dict=True)
+    for channel, own in messages.sort("sent_ns", "send_row").partition_by(CHANNEL, as_dict=True).items():
+        if channel in free and own.height % free[channel].height == 0:
+            ordered = free[channel].sort("edge").select("from_start_ns", "to_end_ns", *OF_EDGE)
+            if all(map(_are_possible, _slots(own, ordered))):
+                yield from (slots.select(PLACED) for slots in _slots(own, ordered))
+
+
+def _slots(messages: pl.DataFrame, edges: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield some of the messages at a time, each with its edge: there are equally many of each edge, in order."""
+    messages_of_edge = messages.height // edges.height
+    for first in range(0, messages.height, row_blocks.ROWS_OF_BLOCK):
+        rows = messages[first : first + row_blocks.ROWS_OF_BLOCK]
+        yield rows.hstack(edges[np.arange(first, first + rows.height) // messages_of_edge])
+
+
+def _are_possible(slots: pl.DataFrame) -> bool:
+    is_sent = slots["from_start_ns"] <= slots["sent_ns"]
+    return bool((is_sent & (slots["received_ns"] <= slots["to_end_ns"])).all())
 
 
 def _with_places(rows: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:

@@ -22,7 +22,7 @@ ROWS_OF_BLOCK = 250_000
 """Rows are read in their order in blocks of about as many."""
 
 SAMPLES_OF_BLOCK = 64
-"""Of so many keys in each block, evenly spaced, the borders of ranges are found: they are right within a few percent."""
+"""The borders of ranges are found from so many keys of each block, evenly spaced: right within a few percent."""
 
 FIRST, FOREVER = -(2**63), 2**63 - 1
 
@@ -88,7 +88,7 @@ class RowWriter:
         self._files.append(BlockFile(path, int(keys.min(initial=FOREVER)), int(keys.max(initial=FIRST))))
 
     def written(self) -> RowBlocks:
-        """Return what was written."""
+        """Return what was written: at least one block, which may have no rows."""
         first = min(file.least for file in self._files)
         keys = np.sort(np.concatenate(self._keys))[:: max(1, ROWS_OF_BLOCK // _spacing())]
         begins = np.unique(keys[keys > first])

@@ -231,8 +231,8 @@ def actions_in_steps(blocks: Iterable[pl.DataFrame]) -> ActionsInSteps:
         for key, own in spans.filter(IS_PLAIN).drop_nulls(["peer", "pair"]).group_by("kind", "peer", "name"):
             numbers[key].append(own["pair"].to_numpy())
     extents = pl.concat(found).group_by("step").agg(pl.min("start_ns"), pl.max("end_ns"), pl.sum("spans"))
-    every = (np.concatenate(each) for each in numbers.values())
-    return ActionsInSteps(extents.sort("step"), overlap, any(len(np.unique(each)) < len(each) for each in every))
+    every = (np.diff(np.sort(np.concatenate(each))) for each in numbers.values())
+    return ActionsInSteps(extents.sort("step"), overlap, any((each == 0).any() for each in every))
 
 
 def moments_between(ranks: Sequence[ActionsInSteps]) -> list[list[int]]:
@@ -269,17 +269,22 @@ def divided_at(blocks: Iterable[pl.DataFrame], moments_ns: Iterable[int]) -> Ite
     moment = pl.when(pl.col("kind") == RECEIVE).then("end_ns").otherwise("start_ns")
     left = iter(blocks)
     rest = next(left)
-    begun_ns = rest["start_ns"].max()
+    latest_ns = _latest_ns(rest)
     for moment_ns in moments_ns:
         known = [rest]
-        while begun_ns is not None and begun_ns < moment_ns:
+        while latest_ns < moment_ns:
             block = next(left, None)
-            begun_ns = None if block is None else block["start_ns"].max()
+            latest_ns = FOREVER if block is None else _latest_ns(block)
             known += [] if block is None else [block]
         rest = pl.concat(known)
         yield rest.filter(moment < moment_ns)
         rest = rest.filter(moment >= moment_ns)
     yield pl.concat([rest, *left])
+
+
+def _latest_ns(spans: pl.DataFrame) -> int:
+    """Return when the last span of a block began, which may have none."""
+    return int(spans["start_ns"][-1]) if spans.height else FIRST
 
 
 def needed_to_place(peer: int) -> pl.Expr:
@@ -298,4 +303,6 @@ def placed_between(blocks: Iterable[pl.DataFrame], ranks: tuple[int, int]) -> It
             kind=pl.col("kind").cast(pl.String).replace_strict(codes, return_dtype=pl.UInt8)
         )
         peers = frozenset(ends.select("rank", "peer").unique().iter_rows())
-        yield PlacedBlock(coded.select("rank", *OF_PLACED).sort("rank", "record"), peers, count_inside(placed))
+        yield PlacedBlock(
+            coded.select("rank", *OF_PLACED).sort("rank", "record"), peers, count_inside(placed)
+        )
