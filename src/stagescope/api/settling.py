@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.api.detached_tables import read_table, write_table
+from stagescope.api.detached_tables import attach, detach, read_table, write_table
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.stored_run.partition_files import UNENCODED
 from stagescope.ingest.recording.amendments import DROPPED, Amendments
@@ -127,7 +127,10 @@ class Stepped(NamedTuple):
 
 
 class Unplaced(NamedTuple):
-    """Two ranks that exchange messages, what was found about them, and the file with each step's first micro-batch."""
+    """Two ranks that exchange messages, what was found about them, and the file with each step's first micro-batch.
+
+    The tables about their `actions` are in files.
+    """
 
     name: str
     ranks: tuple[int, int]
@@ -321,7 +324,10 @@ def _with_transfers(
 
 
 def _actions(item: Settling) -> ActionsInSteps:
-    return actions_in_steps(item.blocks(FOR_PLACES))
+    """Return what is known of the actions of a recording, with its table in a file."""
+    folder = item.spans.files[0].path.with_suffix(".actions")
+    found: ActionsInSteps = detach(actions_in_steps(item.blocks(FOR_PLACES)), folder)
+    return found
 
 
 def _unplaced(
@@ -344,7 +350,7 @@ def _unplaced(
             folder / f"placed-{one}-{other}",
         )
         for one, other in sorted(pairs)
-        if actions[one].decide and actions[other].decide
+        if actions[one].are_apart and actions[other].are_apart
     ]
 
 
@@ -367,7 +373,7 @@ def _place(item: Unplaced) -> Placed:
 
 def _needed(item: Unplaced) -> Iterator[pl.DataFrame]:
     """Yield the spans of two ranks that are needed to place the messages between them, some steps after the other."""
-    moments = moments_between(item.actions)
+    moments = moments_between([attach(each) for each in item.actions])
     firsts = None if item.firsts is None else read_table(item.firsts)
     divided = [
         divided_at(_needed_of(each, peer), moments_ns)

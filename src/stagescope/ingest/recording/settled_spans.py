@@ -203,18 +203,14 @@ def what_rank_shows(spans: pl.DataFrame) -> RankShows:
 class ActionsInSteps(NamedTuple):
     """What decides in which blocks the messages of a rank are placed.
 
-    `extents` has step, start_ns and end_ns of its actions in each step, and the number of its spans. Its messages
-    cannot be placed if its actions overlap, and not in blocks if one of them has the number of another one.
+    `extents` has step, start_ns and end_ns of its actions in each step, and the number of its spans. Messages can
+    belong to its actions if `are_apart`: there are some, and none overlap. If messages `are_repeated`, because one has
+    the number of another one, all of them are placed together.
     """
 
     extents: pl.DataFrame
-    overlap: bool
+    are_apart: bool
     are_repeated: bool
-
-    @property
-    def decide(self) -> bool:
-        """Whether messages can belong to the actions of this rank."""
-        return not self.overlap and self.extents["start_ns"].count() > 0
 
 
 def actions_in_steps(blocks: Iterable[pl.DataFrame]) -> ActionsInSteps:
@@ -231,8 +227,9 @@ def actions_in_steps(blocks: Iterable[pl.DataFrame]) -> ActionsInSteps:
         for key, own in spans.filter(IS_PLAIN).drop_nulls(["peer", "pair"]).group_by("kind", "peer", "name"):
             numbers[key].append(own["pair"].to_numpy())
     extents = pl.concat(found).group_by("step").agg(pl.min("start_ns"), pl.max("end_ns"), pl.sum("spans"))
-    every = (np.diff(np.sort(np.concatenate(each))) for each in numbers.values())
-    return ActionsInSteps(extents.sort("step"), overlap, any((each == 0).any() for each in every))
+    gaps = (np.diff(np.sort(np.concatenate(each))) for each in numbers.values())
+    are_apart = extents["start_ns"].count() > 0 and not overlap
+    return ActionsInSteps(extents.sort("step"), are_apart, any((each == 0).any() for each in gaps))
 
 
 def moments_between(ranks: Sequence[ActionsInSteps]) -> list[list[int]]:
