@@ -129,13 +129,13 @@ class Stepped(NamedTuple):
 class Unplaced(NamedTuple):
     """Two ranks that exchange messages, what was found about them, and the file with each step's first micro-batch.
 
-    The tables about their `actions` are in files.
+    The tables about their `actions` are in files; there are none if the spans of each recording are one block.
     """
 
     name: str
     ranks: tuple[int, int]
     of_ranks: tuple[Settling, Settling]
-    actions: tuple[ActionsInSteps, ActionsInSteps]
+    actions: tuple[ActionsInSteps, ...]
     firsts: Path | None
     place: Path
 
@@ -211,20 +211,19 @@ def _keep_relevant(item: Unsettled) -> Settling:
         plain, marked = has_transfers(block)
         has_plain, has_marked = has_plain or plain, has_marked or marked
     del contents
-    spans, changes, dropped = writer.written(), None, 0
+    spans, changes, dropped = writer, None, 0
     if has_plain and has_marked:
-        spans, changes, dropped = _merge_marks(spans, place)
+        spans, changes, dropped = _merge_marks(writer, place)
     writer = RowWriter(place.with_suffix(".spans"), "start_ns")
     shows = []
     for block in on_steady_clock(spans.in_order(), item.slew):
         writer.add(block)
         shows.append(what_rank_shows(block))
-    spans.remove()
     amendments = Amendments(() if changes is None else (changes,), slew=item.slew, dropped=dropped)
     return Settling(item.name, writer.written(), None, reduce(RankShows.with_later, shows), amendments)
 
 
-def _merge_marks(spans: RowBlocks, place: Path) -> tuple[RowBlocks, RowBlocks | None, int]:
+def _merge_marks(spans: RowWriter, place: Path) -> tuple[RowWriter, RowBlocks | None, int]:
     """Return the spans with marks merged, what changes in which records, and how many of these are dropped."""
     merged = RowWriter(place.with_suffix(".merged"), "start_ns")
     changes = RowWriter(place.with_suffix(".changes"), "record")
@@ -234,8 +233,7 @@ def _merge_marks(spans: RowBlocks, place: Path) -> tuple[RowBlocks, RowBlocks | 
         changes.add(changed)
         dropped += int(changed[DROPPED].sum())
         rows += changed.height
-    spans.remove()
-    return merged.written(), changes.written() if rows else None, dropped
+    return merged, changes.written() if rows else None, dropped
 
 
 def _with_steps(
@@ -306,7 +304,9 @@ def _with_transfers(
         return list(found.values()), peers, []
     if not any(each.has_actions for each in shows.values()):
         return list(found.values()), peers, [note_unmarked(plain)]
-    actions = dict(zip(found, executor.map(_actions, list(found.values())), strict=True))
+    actions = {}
+    if any(len(each.spans.files) > 1 for each in found.values()):
+        actions = dict(zip(found, executor.map(_actions, list(found.values())), strict=True))
     changes: dict[int, list[RowBlocks]] = defaultdict(list)
     rows = inside = 0
     for placed in executor.map(_place, _unplaced(found, actions, folder)):
@@ -345,12 +345,12 @@ def _unplaced(
             f"the messages of ranks {one} and {other}",
             (one, other),
             (found[one], found[other]),
-            (actions[one], actions[other]),
+            tuple(actions[rank] for rank in (one, other) if actions),
             found[one].amendments.firsts,
             folder / f"placed-{one}-{other}",
         )
         for one, other in sorted(pairs)
-        if actions[one].are_apart and actions[other].are_apart
+        if not actions or (actions[one].are_apart and actions[other].are_apart)
     ]
 
 
@@ -373,7 +373,9 @@ def _place(item: Unplaced) -> Placed:
 
 def _needed(item: Unplaced) -> Iterator[pl.DataFrame]:
     """Yield the spans of two ranks that are needed to place the messages between them, some steps after the other."""
-    moments = moments_between([attach(each) for each in item.actions])
+    moments: list[list[int]] = [[] for _ in item.ranks]
+    if item.actions:
+        moments = moments_between([attach(each) for each in item.actions])
     firsts = None if item.firsts is None else read_table(item.firsts)
     divided = [
         divided_at(_needed_of(each, peer), moments_ns)

@@ -51,8 +51,12 @@ def test_no_rows_are_one_block_without_rows(rows, tmp_path):
     assert [block.equals(rows.clear()) for block in writer.written().blocks(["key", "number"])] == [True]
 
 
-def test_files_are_removed(rows, tmp_path):
-    written(rows, tmp_path / "rows").remove()
+@pytest.mark.parametrize("rows_of_block", [70, 1_000])
+def test_rows_in_order_leave_no_files(rows_of_block, rows, tmp_path):
+    writer = RowWriter(tmp_path / "rows", "key")
+    for block in rows.iter_slices(rows_of_block):
+        writer.add(block)
+    assert pl.concat(writer.in_order()).equals(rows.sort("key", maintain_order=True))
     assert list(tmp_path.iterdir()) == []
 
 

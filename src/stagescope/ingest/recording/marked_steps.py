@@ -223,8 +223,10 @@ def _numbered(spans: pl.DataFrame, way: Way, before: _Numbers) -> tuple[pl.DataF
         of_epoch = of_epoch.with_columns(epoch=_epochs_of(of_epoch, optimizer))
         stepped = optimizer.group_by("rank").agg(pl.max("epoch"))
     among = ["rank", "epoch", *KEY]
-    earlier = of_epoch.join(before.runs, on=among, how="left", maintain_order="left")["runs"].fill_null(0)
-    counted = of_epoch.with_columns(runs=earlier + pl.int_range(pl.len()).over(among))
+    counted = of_epoch.with_columns(runs=pl.int_range(pl.len()).over(among))
+    if before.runs.height:
+        earlier = of_epoch.join(before.runs, on=among, how="left", maintain_order="left")["runs"].fill_null(0)
+        counted = counted.with_columns(pl.col("runs") + earlier)
     runs = pl.concat([before.runs, counted.group_by(among).agg(pl.max("runs") + 1)])
     is_last = pl.col("epoch") == pl.col("epoch").max().over("rank")
     runs = runs.group_by(among).agg(pl.max("runs")).filter(is_last)

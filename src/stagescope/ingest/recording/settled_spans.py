@@ -167,14 +167,12 @@ def closed_blocks(blocks: Iterable[pl.DataFrame], is_whole: pl.Expr) -> Iterator
     many spans are in memory together as there are without such a moment.
     """
     rest: pl.DataFrame | None = None
-    for block in blocks:
+    for block, is_last in and_whether_last(blocks):
         spans = block if rest is None else pl.concat([rest, block])
-        place = _last_moment(spans, is_whole)
-        if place:
+        place = spans.height if is_last else _last_moment(spans, is_whole)
+        if place or is_last:
             yield spans[:place]
         rest = spans[place:]
-    if rest is not None:
-        yield rest
 
 
 def _last_moment(spans: pl.DataFrame, is_whole: pl.Expr) -> int:
