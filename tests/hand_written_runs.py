@@ -134,6 +134,13 @@ def prefetched(spans):
     )
 
 
+def sent_in_the_next_step(spans):
+    """Return spans in which the last send of a step to each rank is issued after the next step has begun."""
+    is_send = pl.col("kind") == "send"
+    is_last = is_send & (pl.col("start_ns") == pl.col("start_ns").max().over("rank", "peer", "kind", "step"))
+    return spans.with_columns(pl.col("start_ns", "end_ns") + pl.when(is_last).then(60_000_000).otherwise(0))
+
+
 def in_overlapping_steps(spans):
     """Return spans in which the last backward of a step and the first forward of the next one have changed places."""
     actions = spans.filter(lane="compute")
@@ -167,6 +174,7 @@ WAYS = {
     "late sends": lambda spans: late_sends(plain(spans)),
     "late sends, without steps": lambda spans: without_steps(late_sends(plain(spans))),
     "prefetched": lambda spans: prefetched(plain(spans)),
+    "sent in the next step": lambda spans: sent_in_the_next_step(plain(spans)),
     "prefetched, without steps": lambda spans: without_steps(prefetched(plain(spans))),
     "overlapping steps": lambda spans: without_steps(in_overlapping_steps(plain(spans))),
     "overlapping steps, marked": lambda spans: without_steps(in_overlapping_steps(spans)),
