@@ -1,21 +1,22 @@
 """Finds the steps and the transfers of a hand-written pipeline that is stored in parts, one recording after the other.
 
 A loop that calls torch.distributed itself records sends and receives without their actions, and often without steps.
-Which these are depends on other ranks. So a few columns of the spans that matter are written into a file for each
+Which these are depends on other ranks. So a few columns of the spans that matter are written into files for each
 recording, its steps are found there, transfers are assigned for each two ranks that exchange messages, and what was
-found is applied wherever the recording is read from then on.
+found is applied wherever the recording is read from then on. Spans are read in blocks, in the order of their starts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stagescope.api.detached_tables import read_table, write_table
+from stagescope.api.detached_tables import attach, detach, read_table, write_table
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.stored_run.partition_files import UNENCODED
 from stagescope.ingest.recording.amendments import DROPPED, Amendments
@@ -28,14 +29,20 @@ from stagescope.ingest.recording.marked_steps import (
     with_shifted_microbatches,
     with_steps,
 )
-from stagescope.ingest.recording.marked_transfers import RECEIVE, SEND, note_unmarked, placement_notes
+from stagescope.ingest.recording.marked_transfers import note_unmarked, placement_notes
 from stagescope.ingest.recording.reader import SPANS_IN_MEMORY
+from stagescope.ingest.recording.row_blocks import RowWriter
 from stagescope.ingest.recording.settled_spans import (
     OF_PLACED,
+    ActionsInSteps,
     RankShows,
+    actions_in_steps,
+    divided_at,
+    has_transfers,
+    moments_between,
     needed_to_place,
     on_steady_clock,
-    place_between,
+    placed_between,
     relevant_spans,
     what_rank_shows,
     with_merged_marks,
@@ -44,11 +51,14 @@ from stagescope.ingest.recording.survey import contents_of
 from stagescope.record.format import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from stagescope.execution import Executor
     from stagescope.ingest.recording.process import Process
+    from stagescope.ingest.recording.row_blocks import RowBlocks
     from stagescope.ingest.recording.slews import Slew
     from stagescope.ingest.recording.survey import Files, Surveyed
     from stagescope.model.diagnostics import Diagnostic
@@ -74,52 +84,67 @@ class Unsettled(NamedTuple):
 
 
 class Settling(NamedTuple):
-    """The file with the spans of a recording that matter, what they show, and what is known to change so far.
+    """The spans of a recording that matter, what they show, and what is known to change so far.
 
-    `steps` is a file with their steps, None if they state them.
+    `steps` are those of each block of spans, None if they state them.
     """
 
     name: str
-    spans: Path
-    steps: Path | None
+    spans: RowBlocks
+    steps: RowBlocks | None
     shows: RankShows
     amendments: Amendments
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Yield some columns of the spans, with their steps. Raises OSError."""
+        if self.steps is None:
+            yield from self.spans.blocks(columns)
+            return
+        for spans, steps in zip(self.spans.blocks(columns), self.steps.blocks(), strict=True):
+            step = steps.select("record", step=pl.when(pl.col("step") != NONE).then("step"))
+            yield spans.drop("step").join(step, on="record", how="left", maintain_order="left")
 
 
 class Unstepped(NamedTuple):
     """A recording whose steps are to be found in a way that is the same for all."""
 
     name: str
-    spans: Path
+    spans: RowBlocks
+    place: Path
     way: Way
 
 
 class Stepped(NamedTuple):
-    """The files with the steps of the spans of a recording, and with their starts.
+    """The steps of the spans of a recording, and the file with their starts.
 
     `firsts` are those of first_microbatches.
     """
 
-    changes: Path
+    changes: RowBlocks
     begun: Path
-    steps: tuple[int, ...]
+    steps: npt.NDArray[np.int32]
     firsts: pl.DataFrame
 
 
 class Unplaced(NamedTuple):
-    """Two ranks that exchange messages, their files, and the file with the first micro-batch of each step."""
+    """Two ranks that exchange messages, what was found about them, and the file with each step's first micro-batch.
+
+    The tables about their `actions` are in files; there are none if the spans of each recording are one block.
+    """
 
     name: str
     ranks: tuple[int, int]
-    files: tuple[Settling, Settling]
+    of_ranks: tuple[Settling, Settling]
+    actions: tuple[ActionsInSteps, ...]
     firsts: Path | None
+    place: Path
 
 
 class Placed(NamedTuple):
-    """What was found about the transfers between two ranks: a file for each, the number of rows, and of inside ones."""
+    """What was found about the transfers between two ranks: changes of each, the number of rows, and of inside ones."""
 
-    files: tuple[tuple[int, Path], ...]
-    peers: tuple[tuple[int, int], ...]
+    changes: tuple[tuple[int, RowBlocks], ...]
+    peers: frozenset[tuple[int, int]]
     rows: int
     inside: int
 
@@ -149,18 +174,18 @@ def settled_run(surveyed: Surveyed, executor: Executor, directory: Path) -> Surv
         )
     )
     notes: list[Diagnostic] = []
-    steps: list[tuple[int, ...] | None] = [None] * len(found)
+    steps: list[npt.NDArray[np.int32] | None] = [None] * len(found)
     if not any(process.facts.has_steps for process in processes):
         found, steps, notes = _with_steps(found, executor, folder)
     ranks = [process.rank for process in processes]
-    found, peers, unplaced = _with_transfers(dict(zip(ranks, found, strict=True)), executor)
+    found, peers, unplaced = _with_transfers(dict(zip(ranks, found, strict=True)), executor, folder)
     again = [
         replace(
             process,
             facts=replace(
                 process.facts,
                 peers=np.array(sorted(peers[process.rank]), np.int32),
-                steps=process.facts.steps if own is None else np.array(own, np.int32),
+                steps=process.facts.steps if own is None else own,
             ),
         )
         for process, own in zip(processes, steps, strict=True)
@@ -176,26 +201,44 @@ def settled_run(surveyed: Surveyed, executor: Executor, directory: Path) -> Surv
 
 
 def _keep_relevant(item: Unsettled) -> Settling:
-    """Write the spans of a recording that matter into a file, after marks around transfers were merged with these."""
+    """Write the spans of a recording that matter into files, after marks around transfers were merged with these."""
     place = item.directory / f"rank-{item.process.rank}"
     contents = contents_of(item.process, item.files, SPANS_IN_MEMORY)
-    spans, merged = with_merged_marks(relevant_spans(item.process, contents, item.label))
-    shows = what_rank_shows(spans)
-    changes: tuple[Path, ...] = ()
-    if merged.height:
-        changes = (place.with_suffix(".merged"),)
-        write_table(merged, changes[0])
-    spans = on_steady_clock(spans, item.slew)
-    shows = shows._replace(steps=what_rank_shows(spans).steps)
-    write_table(spans, place.with_suffix(".spans"))
-    dropped = int(merged[DROPPED].sum())
-    amendments = Amendments(changes, slew=item.slew, dropped=dropped)
-    return Settling(item.name, place.with_suffix(".spans"), None, shows, amendments)
+    writer = RowWriter(place.with_suffix(".relevant"), "start_ns")
+    has_plain = has_marked = False
+    for block in relevant_spans(item.process, contents, item.label):
+        writer.add(block)
+        plain, marked = has_transfers(block)
+        has_plain, has_marked = has_plain or plain, has_marked or marked
+    del contents
+    spans, changes, dropped = writer, None, 0
+    if has_plain and has_marked:
+        spans, changes, dropped = _merge_marks(writer, place)
+    writer = RowWriter(place.with_suffix(".spans"), "start_ns")
+    shows = []
+    for block in on_steady_clock(spans.in_order(), item.slew):
+        writer.add(block)
+        shows.append(what_rank_shows(block))
+    amendments = Amendments(() if changes is None else (changes,), slew=item.slew, dropped=dropped)
+    return Settling(item.name, writer.written(), None, reduce(RankShows.with_later, shows), amendments)
+
+
+def _merge_marks(spans: RowWriter, place: Path) -> tuple[RowWriter, RowBlocks | None, int]:
+    """Return the spans with marks merged, what changes in which records, and how many of these are dropped."""
+    merged = RowWriter(place.with_suffix(".merged"), "start_ns")
+    changes = RowWriter(place.with_suffix(".changes"), "record")
+    dropped = rows = 0
+    for block, changed in with_merged_marks(spans.in_order()):
+        merged.add(block)
+        changes.add(changed)
+        dropped += int(changed[DROPPED].sum())
+        rows += changed.height
+    return merged, changes.written() if rows else None, dropped
 
 
 def _with_steps(
     found: Sequence[Settling], executor: Executor, folder: Path
-) -> tuple[list[Settling], list[tuple[int, ...] | None], list[Diagnostic]]:
+) -> tuple[list[Settling], list[npt.NDArray[np.int32] | None], list[Diagnostic]]:
     """Return the recordings with the steps that their marked actions show, these steps, and a diagnostic.
 
     They stay without steps if no rank has a backward.
@@ -204,8 +247,11 @@ def _with_steps(
     if not any(each.has_backward for each in evidence):
         return list(found), [None] * len(found), []
     counts = {count for each in evidence for count in each.optimizer_steps}
-    way = Way(by_optimizer=len(counts) <= 1)
-    items = [Unstepped(each.name, each.spans, way) for each in found]
+    has_marked_transfers = any(each.shows.has_messages for each in found)
+    way = Way(by_optimizer=len(counts) <= 1, has_marked_transfers=has_marked_transfers)
+    items = [
+        Unstepped(each.name, each.spans, folder / f"found-{number}", way) for number, each in enumerate(found)
+    ]
     if any(list(executor.map(_is_out_of_order, items))):
         way = way._replace(by_occurrence=True)
     stepped = list(executor.map(_find_steps, [item._replace(way=way) for item in items]))
@@ -221,30 +267,31 @@ def _with_steps(
             known, changes=(*known.changes, own.changes), begun=own.begun, firsts=of_microbatches
         )
         again.append(each._replace(steps=own.changes, amendments=changed))
-    every = {step for each in stepped for step in each.steps}
+    every = np.unique(np.concatenate([each.steps for each in stepped]))
     return again, [each.steps for each in stepped], [note_of_steps(len(every))]
 
 
 def _is_out_of_order(item: Unstepped) -> bool:
-    return is_out_of_order(_columns(item.spans, FOR_STEPS), item.way)
-
-
-def _columns(path: Path, names: Sequence[str]) -> pl.DataFrame:
-    """Return some columns of a table, which take a third of the memory of all."""
-    return pl.scan_ipc(path).select(names).collect()
+    return is_out_of_order(item.spans.blocks(FOR_STEPS), item.way)
 
 
 def _find_steps(item: Unstepped) -> Stepped:
-    known, begun = with_steps(_columns(item.spans, FOR_STEPS), item.way)
-    changes, begins = (item.spans.with_suffix(f".{name}") for name in ("steps", "begun"))
-    write_table(known.select("record", pl.col("step").fill_null(NONE)), changes)
-    write_table(begun.select("step", "start_ns"), begins)
-    steps = tuple(begun["step"].unique().sort().to_list())
-    return Stepped(changes, begins, steps, first_microbatches(known))
+    writer = RowWriter(item.place.with_suffix(".steps"), "record")
+    firsts, begun = [], []
+    for known, began in with_steps(item.spans.blocks(FOR_STEPS), item.way):
+        writer.add(known.select("record", pl.col("step").fill_null(NONE)))
+        firsts.append(first_microbatches(known))
+        begun.append(began.select("step", "start_ns"))
+    starts = pl.concat(begun)
+    path = item.place.with_suffix(".begun")
+    write_table(starts, path)
+    steps = starts["step"].unique().sort().cast(pl.Int32).to_numpy()
+    first = pl.concat(firsts).group_by("step").agg(pl.min("first"))
+    return Stepped(writer.written(), path, steps, first)
 
 
 def _with_transfers(
-    found: dict[int, Settling], executor: Executor
+    found: dict[int, Settling], executor: Executor, folder: Path
 ) -> tuple[list[Settling], dict[int, set[int]], list[Diagnostic]]:
     """Return the recordings with the actions of their plain transfers, the peers of all ranks, and diagnostics.
 
@@ -257,24 +304,36 @@ def _with_transfers(
         return list(found.values()), peers, []
     if not any(each.has_actions for each in shows.values()):
         return list(found.values()), peers, [note_unmarked(plain)]
-    files: dict[int, list[Path]] = defaultdict(list)
+    actions = {}
+    if any(len(each.spans.files) > 1 for each in found.values()):
+        actions = dict(zip(found, executor.map(_actions, list(found.values())), strict=True))
+    changes: dict[int, list[RowBlocks]] = defaultdict(list)
     rows = inside = 0
-    for placed in executor.map(_place, _unplaced(found)):
-        for rank, path in placed.files:
-            files[rank].append(path)
+    for placed in executor.map(_place, _unplaced(found, actions, folder)):
+        for rank, own in placed.changes:
+            changes[rank].append(own)
         for rank, peer in placed.peers:
             peers[rank].add(peer)
         rows += placed.rows
         inside += placed.inside
     again = []
     for rank, each in found.items():
-        changes = (*each.amendments.changes, *files[rank])
-        again.append(each._replace(amendments=replace(each.amendments, changes=changes)))
+        every = (*each.amendments.changes, *changes[rank])
+        again.append(each._replace(amendments=replace(each.amendments, changes=every)))
     return again, peers, placement_notes(plain - rows, inside)
 
 
-def _unplaced(found: dict[int, Settling]) -> Iterable[Unplaced]:
-    """Return each two recorded ranks that exchange plain transfers."""
+def _actions(item: Settling) -> ActionsInSteps:
+    """Return what is known of the actions of a recording, with its table in a file."""
+    folder = item.spans.files[0].path.with_suffix(".actions")
+    found: ActionsInSteps = detach(actions_in_steps(item.blocks(FOR_PLACES)), folder)
+    return found
+
+
+def _unplaced(
+    found: dict[int, Settling], actions: dict[int, ActionsInSteps], folder: Path
+) -> Iterable[Unplaced]:
+    """Return each two recorded ranks that exchange plain transfers, and whose actions may be known from these."""
     pairs = {
         (min(rank, peer), max(rank, peer))
         for rank, each in found.items()
@@ -286,40 +345,46 @@ def _unplaced(found: dict[int, Settling]) -> Iterable[Unplaced]:
             f"the messages of ranks {one} and {other}",
             (one, other),
             (found[one], found[other]),
+            tuple(actions[rank] for rank in (one, other) if actions),
             found[one].amendments.firsts,
+            folder / f"placed-{one}-{other}",
         )
         for one, other in sorted(pairs)
+        if not actions or (actions[one].are_apart and actions[other].are_apart)
     ]
 
 
 def _place(item: Unplaced) -> Placed:
-    """Find the actions of the transfers between two ranks, and write them into a file for each."""
-    directions = (item.ranks, item.ranks[::-1])
-    found = [place_between(_needed(item, source, target)) for source, target in directions]
-    one, other = item.ranks
-    files = []
-    for rank, each in zip(item.ranks, item.files, strict=True):
-        own = pl.concat(placed.ends.filter(pl.col("rank") == rank) for placed in found).select(OF_PLACED)
-        if own.height:
-            files.append((rank, each.spans.with_suffix(f".placed-{one}-{other}")))
-            changed = own.sort("record").with_columns(pair=pl.lit(NONE, pl.Int32), name=pl.lit(0, pl.UInt32))
-            write_table(changed, files[-1][1])
-    peers = tuple({pair for placed in found for pair in placed.peers})
-    rows, inside = (
-        sum(counts) for counts in zip(*((each.ends.height, each.inside) for each in found), strict=True)
-    )
-    return Placed(tuple(files), peers, rows, inside)
+    """Find the actions of the transfers between two ranks, and write them into files for each."""
+    writers = {rank: RowWriter(item.place.with_suffix(f".of-{rank}"), "record") for rank in item.ranks}
+    peers: set[tuple[int, int]] = set()
+    counts = dict.fromkeys(item.ranks, 0)
+    inside = 0
+    for placed in placed_between(_needed(item), item.ranks):
+        for rank, writer in writers.items():
+            own = placed.ends.filter(pl.col("rank") == rank).select(OF_PLACED)
+            writer.add(own.with_columns(pair=pl.lit(NONE, pl.Int32), name=pl.lit(0, pl.UInt32)))
+            counts[rank] += own.height
+        peers |= placed.peers
+        inside += placed.inside
+    changes = tuple((rank, writer.written()) for rank, writer in writers.items() if counts[rank])
+    return Placed(changes, frozenset(peers), sum(counts.values()), inside)
 
 
-def _needed(item: Unplaced, source: int, target: int) -> pl.DataFrame:
-    """Return the spans of two ranks that are needed to place the messages from one to the other."""
-    found = []
-    for rank, each in zip(item.ranks, item.files, strict=True):
-        spans = _columns(each.spans, FOR_PLACES)
-        if each.steps is not None:
-            steps = _columns(each.steps, ["step"])["step"]
-            spans = spans.with_columns(step=pl.when(steps != NONE).then(steps))
-        needed = needed_to_place(SEND, target) if rank == source else needed_to_place(RECEIVE, source)
-        found.append(spans.filter(needed))
-    together = pl.concat(found)
-    return together if item.firsts is None else with_shifted_microbatches(together, read_table(item.firsts))
+def _needed(item: Unplaced) -> Iterator[pl.DataFrame]:
+    """Yield the spans of two ranks that are needed to place the messages between them, some steps after the other."""
+    moments: list[list[int]] = [[] for _ in item.ranks]
+    if item.actions:
+        moments = moments_between([attach(each) for each in item.actions])
+    firsts = None if item.firsts is None else read_table(item.firsts)
+    divided = [
+        divided_at(_needed_of(each, peer), moments_ns)
+        for each, peer, moments_ns in zip(item.of_ranks, item.ranks[::-1], moments, strict=True)
+    ]
+    for blocks in zip(*divided, strict=True):
+        together = pl.concat(blocks)
+        yield together if firsts is None else with_shifted_microbatches(together, firsts)
+
+
+def _needed_of(item: Settling, peer: int) -> Iterator[pl.DataFrame]:
+    return (spans.filter(needed_to_place(peer)) for spans in item.blocks(FOR_PLACES))

@@ -2,7 +2,7 @@
 
 Which action a plain transfer belongs to depends on the rank at its other end, and the steps of a loop that marks none
 on all ranks. Both are found from a few columns of some spans (settled_spans.py), and wait in files, by the number of
-each record in its recording.
+each record in its recording. They are read with the records, a block at a time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from stagescope.ingest.recording.row_blocks import RowBlocks
     from stagescope.ingest.recording.slews import Slew
 
     Array = npt.NDArray[Any]
@@ -34,13 +35,13 @@ DROPPED = "is_dropped"
 class Amendments:
     """Files with what is known of the spans of one recording.
 
-    `changes` have tables with the column record, sorted, and the columns of SPANS records that they replace; records
-    that `DROPPED` marks are left out. `begun` has the start and the number of each step, for spans that no table
+    `changes` have tables with the key record and the columns of SPANS records that they replace; records that `DROPPED`
+    marks are left out. `begun` has the start and the number of each step, for spans that no table
     mentions, and `firsts` the first micro-batch of each step, from which those of all spans are counted. Micro-batches
     in `changes` are counted already. `slew` is that of the clock which the starts of steps are on.
     """
 
-    changes: tuple[Path, ...] = ()
+    changes: tuple[RowBlocks, ...] = ()
     begun: Path | None = None
     firsts: Path | None = None
     slew: Slew | None = None
@@ -48,26 +49,27 @@ class Amendments:
 
     def amended(self, blocks: Iterator[Columns]) -> Iterator[Columns]:
         """Yield the spans of a recording, which is read in blocks, with what is known of them. Raises OSError."""
-        changes = [_Change.of(pl.read_ipc(path)) for path in self.changes]
         begun = None if self.begun is None else _numbers(pl.read_ipc(self.begun), "start_ns", "step")
         firsts = None if self.firsts is None else _numbers(pl.read_ipc(self.firsts), "step", "first")
         begins = 0
         for block in blocks:
             arrays = dict(block.arrays)
+            ends = begins + len(block)
+            changes = [_Change.of(each.within(begins, ends), begins) for each in self.changes]
             if begun is not None:
                 arrays["step"] = self._steps(block, begun)
             for change in changes:
                 if "microbatch" not in change.columns:
-                    change.apply(arrays, begins)
+                    change.apply(arrays)
             if firsts is not None:
                 arrays["microbatch"] = _counted(arrays, firsts)
             is_kept = np.ones(len(block), np.bool_)
             for change in changes:
                 if "microbatch" in change.columns:
-                    change.apply(arrays, begins)
-                is_kept[change.dropped_in(begins, len(block))] = False
+                    change.apply(arrays)
+                is_kept[change.dropped] = False
             yield Columns(arrays, len(block)).where(is_kept)
-            begins += len(block)
+            begins = ends
 
     def _steps(self, block: Columns, begun: tuple[Array, Array]) -> Array:
         """Return the step of each record: the last one that had begun; markers of steps keep theirs."""
@@ -80,35 +82,26 @@ class Amendments:
 
 
 class _Change(NamedTuple):
-    """Records by their numbers, sorted, the values to put there, and the numbers of those that are left out."""
+    """The places of records in a block, the values to put there, and the places of those that are left out."""
 
-    records: Array
+    places: Array
     columns: dict[str, Array]
     dropped: Array
 
     @classmethod
-    def of(cls, table: pl.DataFrame) -> _Change:
-        """Return the change that a table describes."""
+    def of(cls, table: pl.DataFrame, begins: int) -> _Change:
+        """Return the change that a table describes, of a block whose first record has the number `begins`."""
         is_dropped = table[DROPPED] if DROPPED in table.columns else pl.repeat(False, len(table), eager=True)
         kept = table.filter(~is_dropped)
         columns = {name: kept[name].to_numpy() for name in kept.columns if name not in ("record", DROPPED)}
-        numbers = table["record"].cast(pl.Int64)
-        return cls(kept["record"].cast(pl.Int64).to_numpy(), columns, numbers.filter(is_dropped).to_numpy())
+        places = table["record"].cast(pl.Int64) - begins
+        return cls(places.filter(~is_dropped).to_numpy(), columns, places.filter(is_dropped).to_numpy())
 
-    def apply(self, arrays: dict[str, Array], begins: int) -> None:
-        """Put the values into a block of records, the first of which has the number `begins`."""
-        count = len(arrays["kind"])
-        first, last = np.searchsorted(self.records, [begins, begins + count])
-        places = self.records[first:last] - begins
+    def apply(self, arrays: dict[str, Array]) -> None:
+        """Put the values into a block of records."""
         for name, values in self.columns.items():
             arrays[name] = arrays[name].copy()
-            arrays[name][places] = values[first:last]
-
-    def dropped_in(self, begins: int, count: int) -> Array:
-        """Return which records of a block are left out."""
-        first, last = np.searchsorted(self.dropped, [begins, begins + count])
-        places: Array = self.dropped[first:last] - begins
-        return places
+            arrays[name][self.places] = values
 
 
 def _numbers(table: pl.DataFrame, key: str, value: str) -> tuple[Array, Array]:
