@@ -26,6 +26,7 @@ from stagescope.ingest.mapping.slices import (
 )
 from stagescope.ingest.mapping.timeline import timeline_of_slices
 from stagescope.ingest.microseconds import nanoseconds
+from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.trace_json.recognition import (
     SUFFIXES,
@@ -35,7 +36,6 @@ from stagescope.ingest.trace_json.recognition import (
 )
 from stagescope.ingest.trace_json.repair import REFUSALS
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
-from stagescope.ingest.usable_files import read_usable
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.limits import require
 
@@ -80,9 +80,10 @@ def recognize_trace(path: Path, head: bytes) -> bool:
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of the slices that the mapping of the call matches, or a shipped or common one that fits.
 
-    Raises InputError as `timeline_of_slices` does, and with examples of the names if none matches.
+    Files are read in parallel if they are large together. Raises InputError as `timeline_of_slices` does, and with
+    examples of the names if none matches.
     """
-    files, refused = read_usable(read_slices, paths, options.done, wanted_arguments(options))
+    files, refused = read_each(read_slices, paths, options.done, wanted_arguments(options))
     return timeline_of_slices(files, options, refused)
 
 
