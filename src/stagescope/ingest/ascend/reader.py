@@ -77,6 +77,7 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
     groups = SharedGroups()
 
     def keep(content: _Content) -> _Content:
+        options.count(content.actions.height + content.transfers.height)
         return content._replace(facts=groups.of(content.facts))
 
     contents: list[_Content] = []

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 EPOCH_US = 1e15
 """A timestamp above this is in microseconds since the Unix epoch: as an uptime it would be 30 years."""
 
+LEAST_SLICE_BYTES = 110
+"""A slice is in memory until all are mapped, whether it becomes a span or not: six texts and two times."""
+
 EVENTS_SCHEMA = {
     "ph": pl.String, "name": pl.String, "category": pl.String, "process": pl.String, "thread": pl.String,
     "id": pl.String, "ts": pl.Float64, "dur": pl.Float64,
@@ -83,7 +86,12 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     Files are read in parallel if they are large together. Raises InputError as `timeline_of_slices` does, and with
     examples of the names if none matches.
     """
-    files, refused = read_each(read_slices, paths, options.done, wanted_arguments(options))
+
+    def keep(read: TraceSlices) -> TraceSlices:
+        options.count(read.slices.height, span_bytes=LEAST_SLICE_BYTES)
+        return read
+
+    files, refused = read_each(read_slices, paths, options.done, wanted_arguments(options), keep=keep)
     return timeline_of_slices(files, options, refused)
 
 

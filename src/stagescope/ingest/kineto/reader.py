@@ -57,6 +57,7 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     groups = SharedGroups()
 
     def keep(trace: RankTrace) -> RankTrace:
+        options.count(trace.span_count, 0 if trace.kernels is None else trace.kernels.height)
         return trace._replace(facts=groups.of(trace.facts))
 
     traces, refused = read_each(
