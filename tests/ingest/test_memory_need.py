@@ -25,6 +25,7 @@ def small_machine(tmp_path, monkeypatch):
     facts.write_text("MemTotal:   32 kB\nMemFree:   1 kB\nSwapTotal:   16 kB\n", encoding="ascii")
     monkeypatch.setattr(memory_need, "MEMORY", facts)
     monkeypatch.setattr(memory_need, "CGROUPS", (tmp_path / "max", tmp_path / "limit"))
+    monkeypatch.setattr(memory_need, "OWN_CGROUPS", tmp_path / "cgroup")
     return tmp_path
 
 
@@ -48,6 +49,15 @@ def test_some_steps_and_a_stated_limit_are_read():
 def test_a_container_may_have_less(limit, expected, small_machine):
     small_machine.joinpath("max").write_text(f"{limit}\n", encoding="ascii")
     assert memory_need.memory_bytes() == expected
+
+
+@pytest.mark.parametrize("line", ["0::/slurm/job_7/step_0", "9:memory:/slurm/job_7/step_0"])
+def test_a_job_may_have_less_without_a_container(line, small_machine):
+    small_machine.joinpath("cgroup").write_text(f"3:cpu:/other\n{line}\n", encoding="ascii")
+    for group, limit in (("slurm/job_7", "8192"), ("slurm/job_7/step_0", "max"), ("other", "1")):
+        small_machine.joinpath(group).mkdir(parents=True)
+        small_machine.joinpath(group, "max").write_text(limit, encoding="ascii")
+    assert memory_need.memory_bytes() == 8192 + 16 * 1024
 
 
 @pytest.mark.parametrize("facts", ["", "MemTotal: many kB\nSwapTotal: 0 kB", "MemTotal: 32 kB"])

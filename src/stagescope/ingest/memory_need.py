@@ -16,7 +16,7 @@ from stagescope.vocabulary.errors.input import ReadSoFar
 from stagescope.vocabulary.limits import changed_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 LEAST_SPAN_BYTES = 200
 """Reading and aligning takes about 400 bytes per span at its peak (docs/performance.md): with half of that it cannot
@@ -47,6 +47,8 @@ SIZES = ("MemTotal:", "SwapTotal:")
 """In units of 1024 bytes."""
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Of the container, in versions 2 and 1."""
+OWN_CGROUPS = Path("/proc/self/cgroup")
+"""Of this process, as cgroups(7) describes: Slurm and systemd limit jobs and services without a container."""
 
 
 def require_memory_for(
@@ -139,8 +141,18 @@ def memory_bytes() -> int | None:
     if not all(sizes.get(name, "").isdecimal() for name in SIZES):
         return None
     memory_bytes, swap_bytes = (int(sizes[name]) * 1024 for name in SIZES)
-    limits_bytes = [int(text) for text in map(_text, CGROUPS) if text.isdecimal()]
+    limits_bytes = [int(text) for text in map(_text, {*CGROUPS, *_own_limits()}) if text.isdecimal()]
     return min([memory_bytes, *limits_bytes]) + swap_bytes
+
+
+def _own_limits() -> Iterator[Path]:
+    """Yield the files that may state a limit of the groups that this process is in, and of those around them."""
+    for line in _text(OWN_CGROUPS).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        for limit in CGROUPS if controllers in {"", "memory"} else ():
+            for around in (Path(group), *Path(group).parents):
+                yield limit.parent / str(around).lstrip("/") / limit.name
 
 
 def _text(path: Path) -> str:
