@@ -141,6 +141,25 @@ def test_several_files_that_kill_their_workers_are_named_and_the_others_are_read
     assert [one.source for one in refused] == [str(path) for path in paths[::2]]
 
 
+def test_reading_ends_if_many_files_in_a_row_kill_their_workers(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "core_count", lambda: 2)
+    monkeypatch.setattr(processes, "MOST_KILLED", 2)
+    seen = []
+    with pytest.raises(InputError, match=r"rank1\.json was not read: a worker process"):
+        read_each(read_and_die, named_ranks(tmp_path, 100), seen.append)
+    assert [path.name for path in seen] == ["rank0.json"]
+
+
+def test_workers_fit_into_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "core_count", lambda: 64)
+    paths = named_ranks(tmp_path, 100)
+    for size_bytes, workers in ((None, 64), (200 << 20, 1), (1 << 30, 3), (64 << 30, 64)):
+        monkeypatch.setattr(processes, "memory_bytes", lambda size_bytes=size_bytes: size_bytes)
+        assert processes._worker_count(paths) == workers
+
+
 INTERRUPTED = """
 import sys
 sys.path.insert(0, {tests!r})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from stagescope.execution.spawning import (
     main_hidden,
     threads_shared,
 )
+from stagescope.ingest.memory_need import memory_bytes
 from stagescope.ingest.usable_files import itself, outcome_of, read_usable, usable
 from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import changed_limits
@@ -32,6 +34,11 @@ LARGE_BYTES = 32 << 20
 """Reading files of this size takes about as long as starting a process."""
 FILE_BYTES = 512 << 10
 """A file takes at least about as long as this many bytes of a large one: 10 to 50 ms go to calls, whatever its size."""
+
+WORKER_BYTES = 256 << 20
+"""Memory of a worker, which has 120 MB before it reads anything, and that much for this process, at least."""
+MOST_KILLED = 8
+"""After so many files in a row that kill their workers, the reason is the machine, not the files."""
 
 
 class Each(NamedTuple):
@@ -52,8 +59,8 @@ def read_each(
 
     `on_read` is called after each file, and before it `keep`, in this process, with what was read; what it returns is
     kept. `read` must be a module-level function with a result that can be pickled. A file whose worker is killed, as by
-    a lack of memory, is read again alone, and refused if that happens again. Raises the refusal if no file is usable,
-    and anything else that `read` raises, also from a worker.
+    a lack of memory, is read again alone, and refused if that happens again. Raises the refusal if no file is usable
+    or many kill their workers, and anything else that `read` raises, also from a worker.
     """
     workers = _worker_count(paths)
     if workers < 2:  # noqa: PLR2004 - one worker would only add the cost of starting it
@@ -64,13 +71,17 @@ def read_each(
         outcomes[path] = outcome if isinstance(outcome, InputError | TableError) else keep(outcome)
         on_read(path)
 
-    rest = list(dict.fromkeys(paths))
+    rest, killed = list(dict.fromkeys(paths)), 0
     while rest:
         _read_in_pool(read, rest, (workers, argument), add)
         rest = [path for path in rest if path not in outcomes]
         # If a worker was killed, its pool has ended. The file is one of those that were being read: the first ones.
         for path in rest[:workers]:
-            add(path, _outcome_alone(read, path, _of(path, argument)))
+            outcome = _outcome_alone(read, path, _of(path, argument))
+            killed = killed + 1 if outcome is None else 0
+            if killed == MOST_KILLED:
+                raise InputError.worker_killed(path)
+            add(path, InputError.worker_killed(path) if outcome is None else outcome)
         rest = rest[workers:]
     return usable((path, outcomes[path]) for path in paths)
 
@@ -79,8 +90,9 @@ def _worker_count(paths: Sequence[Path]) -> int:
     """Return how many processes read the files: no more than there are processors, and none for little work."""
     if len(paths) < 2 or not can_spawn():  # noqa: PLR2004 - as above
         return 0
+    fitting = max(1, (memory_bytes() or sys.maxsize) // WORKER_BYTES - 1)
     work_bytes = sum(max(path.stat().st_size, FILE_BYTES) for path in paths)
-    return min(len(paths), core_count(), work_bytes // LARGE_BYTES)
+    return min(len(paths), core_count(), fitting, work_bytes // LARGE_BYTES)
 
 
 def _of(path: Path, argument: object) -> object:
@@ -111,15 +123,15 @@ def _read_in_pool(
 
 def _outcome_alone(
     read: Callable[[Path, Any], Found], path: Path, argument: object
-) -> Found | InputError | TableError:
-    """Return the outcome of one file in a worker of its own, which it may kill."""
+) -> Found | InputError | TableError | None:
+    """Return the outcome of one file in a worker of its own; None if it kills that."""
     with _workers(1) as pool, main_hidden():
         with ctrl_c_blocked():
             running = pool.submit(outcome_of, read, path, argument)
         try:
             return running.result()
         except BrokenProcessPool:
-            return InputError.worker_killed(path)
+            return None
 
 
 @contextmanager
