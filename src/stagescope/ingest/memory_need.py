@@ -36,6 +36,8 @@ LEAST_OF_OTHERS = 0.5
 MOST_USED_FRACTION = 0.9
 """Of the memory. A process that has more before all files are read ends before they are merged."""
 
+OWN_BYTES = 256 << 20
+"""Code and tables of stagescope itself take less; whatever else a process had before is not counted."""
 RETURNED_S = 2.0
 """Polars returns what was needed only to read a file to the system after half a second."""
 
@@ -111,7 +113,8 @@ class ReadingNeed:
         for pause_s in (0.0, RETURNED_S):
             time.sleep(pause_s)
             used_bytes = _used_bytes() - self._used_before_bytes
-            if used_bytes <= MOST_USED_FRACTION * have_bytes:
+            own_bytes = min(self._used_before_bytes, OWN_BYTES)
+            if used_bytes + own_bytes <= MOST_USED_FRACTION * have_bytes:
                 return 0
         return used_bytes
 
