@@ -4,11 +4,13 @@ import io
 from contextlib import ExitStack
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from drawing import timeline_from_text
 from places import DATA
+from stagescope import api
 from stagescope.cli import main
 from stagescope.cli.reading import LARGE_BYTES, MANY_FILES, FileBar, reading_options
 
@@ -164,3 +166,15 @@ def test_every_error_is_printed_by_a_command_without_diagnostics(run_without_a_s
     assert "spans end before they start" in err
     assert MISSING in err
     assert err.count("the exit code is 1") == 1
+
+
+def test_a_table_that_does_not_fit_into_memory_ends_a_command_without_a_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(api, "read", lambda *_, **__: np.zeros(10**15))
+    assert main(["report", "--no-cache", str(DATA / "recordings" / "v1")]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(
+        "stagescope: this needs more memory than there is (Unable to allocate 7.11 PiB for an array"
+    )
+    assert (
+        second == "  read some steps, as with --steps 0:10, or some of the files, or store recordings first"
+    )

@@ -27,3 +27,21 @@ def read_or_die(path, _):
     if "rank1" in path.name:
         os._exit(9)
     return path.name
+
+
+def read_and_name_the_process(_, __):
+    """Return which process reads a file."""
+    return os.getpid()
+
+
+def read_or_die_of_even_ranks(path, _):
+    """Read the files of odd ranks; the others end the worker."""
+    if int(path.stem.removeprefix("rank")) % 2 == 0:
+        os._exit(9)
+    return path.name
+
+
+def read_slowly(path, _):
+    """Read for a while."""
+    time.sleep(0.1)
+    return path.name

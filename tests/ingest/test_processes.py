@@ -1,14 +1,28 @@
-"""Reading large files in worker processes."""
+"""Reading the files of a run in worker processes, if they are large together."""
 
+import json
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from ingest.failing_reads import read_and_die, read_and_fail, read_first_and_hang, read_or_die
-from ingest.kineto.planted_traces import mark, write_trace
+from ascend_profiles import Cluster, write_cluster
+from ingest.failing_reads import (
+    read_and_die,
+    read_and_fail,
+    read_and_name_the_process,
+    read_first_and_hang,
+    read_or_die,
+    read_or_die_of_even_ranks,
+)
+from ingest.kineto.planted_traces import event, mark, write_trace
 from nsight_reports import Planted, write_report
+from places import DATA, TESTS
+from stagescope import api
 from stagescope.ingest import processes
 from stagescope.ingest.kineto.rank_trace import read_rank
 from stagescope.ingest.nsight.exports import read_report
@@ -56,6 +70,133 @@ def test_small_files_are_read_in_this_process(monkeypatch, paths):
     monkeypatch.setattr(processes, "ProcessPoolExecutor", None)
     monkeypatch.setattr(processes, "core_count", lambda: 2)
     assert len(read_each(read_rank, paths, lambda _: None)[0]) == 3
+
+
+def named_ranks(directory, count):
+    """Return small files that only their names tell apart."""
+    found = [directory / f"rank{rank}.json" for rank in range(count)]
+    for path in found:
+        path.write_bytes(b"[" * 100)
+    return found
+
+
+def test_small_files_are_read_by_workers_if_they_are_large_together(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "core_count", lambda: 2)
+    monkeypatch.setattr(processes, "FILE_BYTES", 1)
+    few, many = named_ranks(tmp_path, 3), named_ranks(tmp_path, 8)
+    monkeypatch.setattr(processes, "LARGE_BYTES", 400)
+    assert set(read_each(read_and_name_the_process, few, lambda _: None)[0]) == {os.getpid()}
+    assert os.getpid() not in read_each(read_and_name_the_process, many, lambda _: None)[0]
+
+
+def test_a_file_counts_as_much_as_reading_an_empty_one_takes(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "core_count", lambda: 64)
+    assert processes._worker_count(named_ranks(tmp_path, 100)) == 1
+    assert processes._worker_count(named_ranks(tmp_path, 200)) == 3
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """Return a function that writes a run in a format and returns its directory."""
+
+    def write(name):
+        if name == "kineto":
+            return DATA / "kineto" / "1F1B"
+        if name == "ascend":
+            write_cluster(tmp_path, Cluster(steps=1))
+            return tmp_path
+        for rank in range(3):
+            events = [
+                event(None, f"{kind}_{number}", at, at + 5)
+                for kind, at in (("forward", 0), ("backward", 20))
+                for number in range(2)
+                for at in [at + 7 * number + rank]
+            ]
+            (tmp_path / f"trace_rank{rank}.json").write_text(json.dumps(events), encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["kineto", "ascend", "chrome"])
+def test_a_run_does_not_depend_on_workers(monkeypatch, run_of, name):
+    directory = run_of(name)
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    runs = []
+    for cores in (1, 2):
+        monkeypatch.setattr(processes, "core_count", lambda cores=cores: cores)
+        runs.append(api.read(directory))
+    local, remote = runs
+    assert local.spans.height
+    for table in ("spans", "ranks", "steps", "clocks", "diagnostics"):
+        assert getattr(local, table).equals(getattr(remote, table)), table
+
+
+def test_several_files_that_kill_their_workers_are_named_and_the_others_are_read(monkeypatch, tmp_path):
+    paths = named_ranks(tmp_path, 7)
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "core_count", lambda: 2)
+    found, refused = read_each(read_or_die_of_even_ranks, paths, lambda _: None)
+    assert found == ["rank1.json", "rank3.json", "rank5.json"]
+    assert [one.source for one in refused] == [str(path) for path in paths[::2]]
+
+
+def test_reading_ends_if_many_files_in_a_row_kill_their_workers(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "core_count", lambda: 2)
+    monkeypatch.setattr(processes, "MOST_KILLED", 2)
+    seen = []
+    with pytest.raises(InputError, match=r"rank1\.json was not read: a worker process"):
+        read_each(read_and_die, named_ranks(tmp_path, 100), seen.append)
+    assert [path.name for path in seen] == ["rank0.json"]
+
+
+def test_workers_fit_into_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "LARGE_BYTES", 1)
+    monkeypatch.setattr(processes, "core_count", lambda: 64)
+    paths = named_ranks(tmp_path, 100)
+    for size_bytes, workers in ((None, 64), (200 << 20, 1), (1 << 30, 3), (64 << 30, 64)):
+        monkeypatch.setattr(processes, "memory_bytes", lambda size_bytes=size_bytes: size_bytes)
+        assert processes._worker_count(paths) == workers
+
+
+INTERRUPTED = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from ingest.failing_reads import read_slowly
+from stagescope.ingest import processes
+
+processes.LARGE_BYTES, processes.core_count = 1, lambda: 2
+processes.read_each(read_slowly, sorted(Path({directory!r}).iterdir()), lambda path: print(path, flush=True))
+"""
+
+
+def has_members(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no process groups")
+def test_ctrl_c_ends_the_workers_that_read_many_files(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    named_ranks(files, 1000)
+    program = INTERRUPTED.format(tests=str(TESTS), directory=str(files))
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True) as process:
+        assert process.stdout.readline().strip().endswith(".json")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in {1, -signal.SIGINT}
+    assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1
+    deadline = time.monotonic() + 20
+    while has_members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not has_members(process.pid)
 
 
 def test_a_daemonic_process_reads_without_workers(monkeypatch, paths):

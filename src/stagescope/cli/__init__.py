@@ -37,6 +37,9 @@ MOST_CHARACTERS = 200
 AFTER_INTERRUPT: dict[str | None, str] = {"store": STORE_AGAIN}
 """What to do after Ctrl-C, by command."""
 
+LESS_MEMORY = "read some steps, as with --steps 0:10, or some of the files, or store recordings first"
+"""What to do where memory did not suffice."""
+
 
 class Command(NamedTuple):
     """One command: its name, its module, and its summary in one line."""
@@ -170,7 +173,7 @@ def _run(arguments: list[str]) -> int:
         code = _invoke(arguments)
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except (StagescopeError, click.ClickException, KeyboardInterrupt, click.Abort) as error:
+    except (StagescopeError, click.ClickException, KeyboardInterrupt, click.Abort, MemoryError) as error:
         return _print_error(error)
     except OSError as error:  # such as for a name that is longer than the system allows
         if error.filename is None:  # of a pipe or a connection, and no fault of a file
@@ -213,6 +216,12 @@ def _print_error(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, OSError):
         echo(f"{PROGRAM}: {str(error.filename)[:MOST_CHARACTERS]}: {error.strerror}", err=True)
+        return EXIT_FAILED
+    if isinstance(
+        error, MemoryError
+    ):  # of NumPy or pyarrow; Polars ends the process with a message of its own
+        echo(f"{PROGRAM}: this needs more memory than there is ({error})", err=True)
+        echo(f"  {LESS_MEMORY}", err=True)
         return EXIT_FAILED
     echo(f"{PROGRAM}: interrupted", err=True)
     if str(error):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stagescope.ingest.copies import without_copies
+from stagescope.ingest.memory_need import ReadingNeed
 from stagescope.ingest.plausible_times import require_possible_total, without_implausible_times
 from stagescope.ingest.possible_values import with_possible_values
 from stagescope.ingest.reader import ReadOptions
@@ -35,6 +38,7 @@ from stagescope.vocabulary.number_ranges import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from stagescope.ingest.discover import Inputs
 
@@ -45,7 +49,7 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     If a reader rejects files that were found by searching a directory, and another format is usable, the rejection
     becomes a diagnostic: an error, or a warning if the files are tables with other content. Otherwise the reader's
     exception is raised. Raises InputError if two sources hold the same rank, if no source has the attempt, the
-    pipeline or a step of the options, and if a limit is exceeded.
+    pipeline or a step of the options, if a limit is exceeded, and if the files need more memory than there is.
 
     Formats that belong to different runs are not merged; see ingest/run_selection.py.
     """
@@ -56,14 +60,18 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
         raise InputError.no_pipeline(options.pipeline, ())
     sources: list[Source] = []
     refused: list[StagescopeError] = []
+    need = ReadingNeed(_sizes_bytes(inputs))
+    measured = replace(options, need=need)
     files_of, copies, copied = without_copies(inputs.files)
     for copy in copies:
-        options.done(copy)
+        measured.done(copy)
     for reader, files in files_of.items():
         try:
-            sources.append(Source(reader.name, files, reader.read(files, options)))
+            # The reader of recordings knows what they need before it reads them.
+            read = reader.read(files, options if reader.has_attempts else measured)
+            sources.append(Source(reader.name, files, read))
         except StagescopeError as error:  # noqa: PERF203 - each format fails on its own
-            if inputs.named.intersection(files):
+            if inputs.named.intersection(files) or error is need.refusal:
                 raise
             refused.append(error)
     if refused and not sources:
@@ -85,6 +93,16 @@ def read_inputs(inputs: Inputs, options: ReadOptions | None = None) -> Timeline:
     # A recording has what really ran, however much.
     require_step_sizes(selected, only_stated=all(reader.has_attempts for reader in files_of))
     return selected
+
+
+def _sizes_bytes(inputs: Inputs) -> Counter[Path]:
+    """Return the size of each input: of a file, or of files that are read as one."""
+    sizes_bytes: Counter[Path] = Counter()
+    for reader, files in inputs.files.items():
+        for path in files:
+            with suppress(OSError):  # deleted since; reading it states that
+                sizes_bytes[reader.unit(path)] += path.stat().st_size
+    return sizes_bytes
 
 
 def merge_timelines(timelines: Iterable[Timeline], world_size: int | None = None) -> Timeline:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.layout import Layout
+from stagescope.ingest.memory_need import LEAST_TRACE_SPAN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from stagescope.ingest.mapping.mapping import MappingRequest
+    from stagescope.ingest.memory_need import ReadingNeed
     from stagescope.model import Timeline
     from stagescope.vocabulary.steps import StepRange
 
@@ -36,6 +38,7 @@ class ReadOptions:
     to read where each process ran several, None for the one that took the most time. `on_read` is called with each
     file after it has been read, to report progress. With `kernels`, readers of device traces keep every kernel.
     `steps` are the only ones that are wanted, None for all: readers of large files may leave out the others early.
+    `need` refuses files that need more memory than there is.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -48,11 +51,19 @@ class ReadOptions:
     kernels: bool = False
     mapping: MappingRequest | None = None
     steps: StepRange | None = None
+    need: ReadingNeed | None = None
+
+    def count(self, spans: int, kernels: int = 0, *, span_bytes: int = LEAST_TRACE_SPAN_BYTES) -> None:
+        """Note what was read of the file that `done` is called with next, and what a span needs in memory at least."""
+        if self.need is not None:
+            self.need.count(spans, kernels, span_bytes=span_bytes)
 
     def done(self, path: Path) -> None:
-        """Report that a file has been read."""
+        """Report that a file has been read. Raises InputError if all files need more memory than there is."""
         if self.on_read is not None:
             self.on_read(path)
+        if self.need is not None:
+            self.need.done(path)
 
 
 @dataclass(frozen=True)

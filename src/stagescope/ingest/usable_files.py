@@ -17,16 +17,26 @@ REFUSALS = (InputError, TableError)
 """What a reader raises for a file that it cannot use. Wrong arguments of the caller are not among them."""
 
 
+def itself(found: Found) -> Found:
+    """Return what was read."""
+    return found
+
+
 def read_usable(
-    read: Callable[..., Found], paths: Sequence[Path], on_read: Callable[[Path], object], *options: object
+    read: Callable[..., Found],
+    paths: Sequence[Path],
+    on_read: Callable[[Path], object],
+    *options: object,
+    keep: Callable[[Found], Found] = itself,
 ) -> tuple[list[Found], list[Diagnostic]]:
-    """Return `read(path, *options)` for each usable path, and an error for each refused one.
+    """Return `keep(read(path, *options))` for each usable path, and an error for each refused one.
 
     `on_read` is called after each file. Raises the first refusal if no file is usable.
     """
     outcomes = []
     for path in paths:
-        outcomes.append((path, outcome_of(read, path, *options)))
+        outcome = outcome_of(read, path, *options)
+        outcomes.append((path, outcome if isinstance(outcome, REFUSALS) else keep(outcome)))
         on_read(path)
     return usable(outcomes)
 

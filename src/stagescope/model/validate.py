@@ -11,7 +11,12 @@ from stagescope.model.row_numbers import order_rows
 from stagescope.vocabulary.errors import TableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stagescope.model.tables import Column, Table
+
+BLOCK_ROWS, MOST_PARTS = 250_000, 256
+"""Rows and parts that are conformed at once: one part takes a millisecond, of which little depends on its rows."""
 
 COLUMNS_TO_SORT_APART = 2
 """With more columns in an order, few rows are alike in all but the last one."""
@@ -29,6 +34,25 @@ def conform(frame: pl.DataFrame, table: Table, where: str = "") -> pl.DataFrame:
         raise TableError.missing_columns(table.name, missing, where)
     cast = pl.DataFrame([_column(frame, column, table, where) for column in table.columns])
     return in_order(cast, table)
+
+
+def conform_parts(parts: Iterable[pl.DataFrame], table: Table) -> pl.DataFrame:
+    """Return parts of a table, which have the same columns, as one that conforms to `table`.
+
+    The result is that of `conform`, except that parts are conformed a block at a time: as they are, with text for
+    kinds and columns that are dropped, they take more memory than the result, and are not all there at once. Raises
+    TableError as `conform` does.
+    """
+    blocks: list[pl.DataFrame] = []
+    block: list[pl.DataFrame] = []
+    for part in parts:
+        block.append(part)
+        if sum(each.height for each in block) >= BLOCK_ROWS or len(block) >= MOST_PARTS:
+            blocks.append(conform(pl.concat(block), table))
+            block = []
+    if block:
+        blocks.append(conform(pl.concat(block), table))
+    return in_order(pl.concat(blocks), table) if blocks else table.empty()
 
 
 def in_order(frame: pl.DataFrame, table: Table) -> pl.DataFrame:

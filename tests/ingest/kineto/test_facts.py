@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stagescope.ingest.kineto.facts import RankFacts, rank_facts
+from stagescope.ingest.kineto.facts import RankFacts, SharedGroups, rank_facts
 
 HEADER = {
     "distributedInfo": {"rank": 3, "world_size": 4, "pg_config": [{"pg_name": "0", "ranks": [0, 1, 2, 3]}]},
@@ -47,3 +47,10 @@ def test_an_unrelated_header_states_nothing(info):
     found = rank_facts(Path("trace.json"), info)
     assert found[:5] == (None, None, None, None, False)
     assert not any(found.groups)
+
+
+def test_equal_groups_of_traces_are_kept_once():
+    groups = SharedGroups()
+    one, other = (groups.of(rank_facts(Path("trace.json"), HEADER)) for _ in range(2))
+    assert one == rank_facts(Path("trace.json"), HEADER)
+    assert one.groups[0] is other.groups[0]

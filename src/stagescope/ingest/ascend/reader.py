@@ -7,6 +7,8 @@ messages of the transfers (ingest/ascend/pairing.py). The steps are those of the
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -16,26 +18,25 @@ from stagescope.ingest.ascend.discovery import PATTERNS, choose_profiles, is_pro
 from stagescope.ingest.ascend.inferred_coordinates import infer_rank_coordinates
 from stagescope.ingest.ascend.machines import clocks_table, machines_of
 from stagescope.ingest.ascend.markers import read_marks, read_step_times, with_steps, without_nested
-from stagescope.ingest.ascend.metadata import combine_facts, place_ranks, read_facts
+from stagescope.ingest.ascend.metadata import SharedGroups, combine_facts, place_ranks, read_facts
 from stagescope.ingest.ascend.naming import name_actions
 from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.transfer_spans import name_transfers
 from stagescope.ingest.ascend.transfers import marked_transfers, read_transfers, with_peers
 from stagescope.ingest.database import Database
 from stagescope.ingest.missing_tables import Tables, absent_tables, missing_tables
+from stagescope.ingest.processes import Each, read_each
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform, in_order
 from stagescope.schedules.spellings import known_schedule
-from stagescope.vocabulary.errors import InputError, StagescopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from stagescope.ingest.ascend.discovery import Profile
     from stagescope.ingest.ascend.metadata import Facts
+    from stagescope.vocabulary.errors import InputError
 
 
 COMPARED_TABLES = (
@@ -72,22 +73,21 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
     """
     options = options or ReadOptions()
     profiles, notes = choose_profiles(paths)
+    ranks = {profile.path: profile.rank for profile in profiles}
+    groups = SharedGroups()
+
+    def keep(content: _Content) -> _Content:
+        options.count(content.actions.height + content.transfers.height)
+        return content._replace(facts=groups.of(content.facts))
+
     contents: list[_Content] = []
-    refused: list[StagescopeError] = []
-    for profile in profiles:
-        try:
-            contents.append(_read(profile))
-        except StagescopeError as error:
-            refused.append(error)
-            source = str(profile.path)
-            notes.append(
-                Diagnostic("error", f"not read: {error}", source, profile.rank, code="file.unreadable")
-            )
-        options.done(profile.path)
+    if profiles:
+        contents, refused = read_each(_read, list(ranks), options.done, Each(ranks), keep=keep)
+        notes += [replace(note, rank=ranks[Path(note.source or "")]) for note in refused]
     for path in sorted({*paths} - {profile.path for profile in profiles}):
         options.done(path)
     if not any(content.actions.height for content in contents):
-        raise refused[0] if refused and not contents else _no_marks(paths, contents)
+        raise _no_marks(paths, contents)
     notes += missing_tables([content.tables for content in contents], COMPARED_TABLES)
     notes += absent_tables([content.tables for content in contents], ABSENT_TABLES)
     return _timeline(contents, options).with_diagnostics(notes)
@@ -102,23 +102,22 @@ def _no_marks(paths: Sequence[Path], contents: Sequence[_Content]) -> InputError
     return errors.no_marks(paths[0], len(paths))
 
 
-def _read(profile: Profile) -> _Content:
+def _read(path: Path, rank: int) -> _Content:
     """Return the content of one profile; raises InputError where it cannot be opened."""
-    with Database(profile.path) as database:
+    with Database(path) as database:
         database.check()
-        facts = read_facts(database, profile.rank)
-        marks = read_marks(database, profile.rank)
-        steps = read_step_times(database, profile.rank)
+        facts = read_facts(database, rank)
+        marks = read_marks(database, rank)
+        steps = read_step_times(database, rank)
         transfers = read_transfers(database, facts)
         # Below level 1 there is no table of operations; the marks of torch_npu are the only record.
         if transfers.is_empty():
-            transfers = marked_transfers(marks.other, profile.rank)
-        notes = [*marks.notes, *database.diagnostics(profile.rank)]
+            transfers = marked_transfers(marks.other, rank)
+        notes = [*marks.notes, *database.diagnostics(rank)]
         if marks.actions.is_empty():
             text = "no mark of a forward or backward with a task on the device"
-            source = str(profile.path)
-            notes.append(Diagnostic("error", text, source, profile.rank, code="marks.none"))
-        tables = Tables(str(profile.path), database.tables, profile.rank)
+            notes.append(Diagnostic("error", text, str(path), rank, code="marks.none"))
+        tables = Tables(str(path), database.tables, rank)
         return _Content(facts, marks.actions, steps, transfers, notes, tables)
 
 

@@ -26,6 +26,7 @@ from stagescope.ingest.mapping.slices import (
 )
 from stagescope.ingest.mapping.timeline import timeline_of_slices
 from stagescope.ingest.microseconds import nanoseconds
+from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.trace_json.recognition import (
     SUFFIXES,
@@ -35,7 +36,6 @@ from stagescope.ingest.trace_json.recognition import (
 )
 from stagescope.ingest.trace_json.repair import REFUSALS
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
-from stagescope.ingest.usable_files import read_usable
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.limits import require
 
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 EPOCH_US = 1e15
 """A timestamp above this is in microseconds since the Unix epoch: as an uptime it would be 30 years."""
+
+LEAST_SLICE_BYTES = 110
+"""A slice is in memory until all are mapped, whether it becomes a span or not: six texts and two times."""
 
 EVENTS_SCHEMA = {
     "ph": pl.String, "name": pl.String, "category": pl.String, "process": pl.String, "thread": pl.String,
@@ -80,9 +83,15 @@ def recognize_trace(path: Path, head: bytes) -> bool:
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     """Return the Timeline of the slices that the mapping of the call matches, or a shipped or common one that fits.
 
-    Raises InputError as `timeline_of_slices` does, and with examples of the names if none matches.
+    Files are read in parallel if they are large together. Raises InputError as `timeline_of_slices` does, and with
+    examples of the names if none matches.
     """
-    files, refused = read_usable(read_slices, paths, options.done, wanted_arguments(options))
+
+    def keep(read: TraceSlices) -> TraceSlices:
+        options.count(read.slices.height, span_bytes=LEAST_SLICE_BYTES)
+        return read
+
+    files, refused = read_each(read_slices, paths, options.done, wanted_arguments(options), keep=keep)
     return timeline_of_slices(files, options, refused)
 
 

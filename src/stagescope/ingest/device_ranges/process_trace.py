@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from stagescope.ingest.device_ranges.projection import Projected
     from stagescope.ingest.device_ranges.trace import DeviceTrace, TraceFacts, Wording
+    from stagescope.ingest.reader import ReadOptions
 
 MEANING_SCHEMA = {
     "name": pl.String, "kind": pl.String, "stage": pl.Int32, "microbatch": pl.Int32, "chunk": pl.Int32,
@@ -49,6 +50,13 @@ class ProcessTrace(NamedTuple):
     tables: frozenset[str]
     wording: Wording
     kernels: pl.DataFrame | None = None
+
+
+def counted(found: list[ProcessTrace] | Unmarked, options: ReadOptions) -> list[ProcessTrace] | Unmarked:
+    """Return the processes of a trace; `options` count their spans and kernels."""
+    for trace in found if isinstance(found, list) else ():
+        options.count(trace.spans.height, 0 if trace.kernels is None else trace.kernels.height)
+    return found
 
 
 class Unmarked(NamedTuple):

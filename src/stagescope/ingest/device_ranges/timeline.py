@@ -13,7 +13,7 @@ from stagescope.ingest.missing_tables import Tables, missing_tables
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import DIAGNOSTICS, KERNELS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
-from stagescope.model.validate import conform
+from stagescope.model.validate import conform, conform_parts
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
@@ -51,7 +51,7 @@ def timeline_of_traces(
     for rank, trace in ranks.items():
         diagnostics += _rank_diagnostics(rank, trace)
     return Timeline(
-        spans=conform(pl.concat(_spans(rank, trace) for rank, trace in ranks.items()), SPANS),
+        spans=conform_parts((_spans(rank, trace) for rank, trace in ranks.items()), SPANS),
         ranks=conform(
             pl.DataFrame([_rank_row(*item) for item in ranks.items()], infer_schema_length=None), RANKS
         ),

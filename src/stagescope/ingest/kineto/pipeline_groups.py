@@ -7,6 +7,7 @@ precedence.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -29,15 +30,20 @@ def pipeline_groups(traces: Mapping[int, RankTrace]) -> Groups:
     stages = {rank: frozenset(trace.actions["stage"].drop_nulls()) for rank, trace in traces.items()}
     roles = {rank: _role(trace) for rank, trace in traces.items()}
     found: Groups = {}
+
+    # Each rank lists the group of all ranks: looked at again for each, n ranks take n * n.
+    @cache
+    def fits(group: tuple[int, ...]) -> bool:
+        return traces.keys() >= set(group) and _fits(group, stages, roles)
+
+    @cache
+    def fits_in_part(group: tuple[int, ...], world_size: int | None) -> bool:
+        return _is_in_run(group, world_size) and _fits_in_part(group, stages, roles)
+
     for rank, trace in traces.items():
         own = [group for group in dict.fromkeys(trace.facts.groups) if rank in group and len(group) > 1]
-        recorded = [group for group in own if set(group) <= set(traces)]
-        fitting = [group for group in recorded if _fits(group, stages, roles)]
-        fitting = fitting or [
-            group
-            for group in own
-            if _is_in_run(group, trace.facts.world_size) and _fits_in_part(group, stages, roles)
-        ]
+        fitting = [group for group in own if fits(group)]
+        fitting = fitting or [group for group in own if fits_in_part(group, trace.facts.world_size)]
         # Several groups may fit; a guess between them could give wrong stages.
         if len(fitting) == 1:
             found[rank] = fitting[0]

@@ -95,6 +95,11 @@ class RankTrace(NamedTuple):
     collectives: pl.DataFrame = pl.DataFrame(schema=COLLECTIVES_SCHEMA)
     likely_pattern: str | None = None
 
+    @property
+    def span_count(self) -> int:
+        """The number of rows that become spans of the run."""
+        return self.actions.height + self.transfers.height + self.collectives.height
+
 
 def read_rank(
     path: Path, pattern: str | None = None, *, kernels: bool = False, ranks: int | None = None

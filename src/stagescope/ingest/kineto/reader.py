@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stagescope.ingest.kineto.facts import rank_count
-from stagescope.ingest.kineto.rank_trace import read_rank
+from stagescope.ingest.kineto.facts import SharedGroups, rank_count
+from stagescope.ingest.kineto.rank_trace import RankTrace, read_rank
 from stagescope.ingest.kineto.timeline import timeline_of_traces
 from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
@@ -48,17 +48,24 @@ def recognize_trace(path: Path, head: bytes) -> bool:
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of all given traces of one run; large traces are read in parallel.
+    """Return the Timeline of all given traces of one run; they are read in parallel if they are large together.
 
     Ranks come from `distributedInfo`, else from the numbers in the file names. A truncated or damaged trace yields its
     readable part and an error in diagnostics. Kernels are kept if the options ask for them. Raises InputError if no
     trace has an action of a pipeline, or if the traces cannot belong to one run.
     """
+    groups = SharedGroups()
+
+    def keep(trace: RankTrace) -> RankTrace:
+        options.count(trace.span_count, 0 if trace.kernels is None else trace.kernels.height)
+        return trace._replace(facts=groups.of(trace.facts))
+
     traces, refused = read_each(
         partial(read_rank, kernels=options.kernels, ranks=rank_count(paths)),
         paths,
         options.done,
         options.pattern,
+        keep=keep,
     )
     return timeline_of_traces(traces).with_diagnostics(refused)
 

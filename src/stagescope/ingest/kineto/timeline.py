@@ -15,7 +15,7 @@ from stagescope.ingest.kineto.shared_steps import share_steps, without_contradic
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import DIAGNOSTICS, KERNELS, RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
-from stagescope.model.validate import conform
+from stagescope.model.validate import conform, conform_parts
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMM
 
@@ -58,7 +58,7 @@ def timeline_of_traces(traces: Sequence[RankTrace]) -> Timeline:
         diagnostics += _rank_diagnostics(rank, trace)
     diagnostics += window_diagnostics(placed)
     return Timeline(
-        spans=conform(pl.concat(_spans(rank, trace) for rank, trace in placed.items()), SPANS),
+        spans=conform_parts((_spans(rank, trace) for rank, trace in placed.items()), SPANS),
         ranks=_rank_rows(placed, groups),
         steps=conform(pl.concat(_steps(rank, trace) for rank, trace in placed.items()), STEPS),
         clocks=_clocks(placed),

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.database import is_database
+from stagescope.ingest.device_ranges.process_trace import counted
 from stagescope.ingest.device_ranges.timeline import timeline_of_traces
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.nsight.exports import read_report
@@ -42,7 +43,7 @@ def recognize_report(path: Path, head: bytes) -> bool:
 
 
 def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of all given reports; large reports are read in parallel.
+    """Return the Timeline of all given reports; they are read in parallel if they are large together.
 
     A report that cannot be read becomes an error in diagnostics as long as another one is usable. Raises InputError as
     timeline_of_traces does, and if no report is usable.
@@ -50,7 +51,11 @@ def read_reports(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     reports, diagnostics = _reports(paths)
     ordered = sorted(reports, key=lambda path: natural_key(str(path)))
     found, refused = read_each(
-        partial(read_report, kernels=options.kernels), ordered, options.done, options.pattern
+        partial(read_report, kernels=options.kernels),
+        ordered,
+        options.done,
+        options.pattern,
+        keep=partial(counted, options=options),
     )
     return timeline_of_traces(found, COMPARED_TABLES).with_diagnostics([*refused, *diagnostics])
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.database import is_database
-from stagescope.ingest.device_ranges.process_trace import ProcessTrace, Unmarked, read_trace
+from stagescope.ingest.device_ranges.process_trace import ProcessTrace, Unmarked, counted, read_trace
 from stagescope.ingest.device_ranges.timeline import timeline_of_traces
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.processes import read_each
@@ -36,14 +36,18 @@ def recognize_trace(path: Path, head: bytes) -> bool:
 
 
 def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of all given traces; large ones are read in parallel.
+    """Return the Timeline of all given traces; they are read in parallel if they are large together.
 
     A trace that cannot be read becomes an error in diagnostics as long as another one is usable. Raises InputError as
     timeline_of_traces does, and if no trace is usable.
     """
     ordered = sorted(paths, key=lambda path: natural_key(str(path)))
     found, refused = read_each(
-        partial(read_one, kernels=options.kernels), ordered, options.done, options.pattern
+        partial(read_one, kernels=options.kernels),
+        ordered,
+        options.done,
+        options.pattern,
+        keep=partial(counted, options=options),
     )
     return timeline_of_traces(found).with_diagnostics(refused)
 

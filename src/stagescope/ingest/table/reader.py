@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
+from stagescope.ingest.memory_need import LEAST_ROW_BYTES
 from stagescope.ingest.reader import Reader, ReadOptions
 from stagescope.ingest.streams import open_stream
 from stagescope.ingest.table.column_types import rounded_times, with_plain_types
@@ -65,7 +66,12 @@ def read_tables(files: Sequence[Path], load: Load, options: ReadOptions | None =
     TableError or InputError is raised for the first. Raises InputError if two files contain the same rank.
     """
     options = options or ReadOptions()
-    tables, refused = read_usable(_table_of, files, options.done, load)
+
+    def keep(table: Loaded) -> Loaded:
+        options.count(table.spans.height, span_bytes=LEAST_ROW_BYTES)
+        return table
+
+    tables, refused = read_usable(_table_of, files, options.done, load, keep=keep)
     diagnostics = [row for table in tables for row in table.diagnostics]
     return _timeline(tables).with_diagnostics([*refused, *diagnostics])
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stagescope.ingest.annotations.name_pattern import NamePattern
-from stagescope.ingest.device_ranges.process_trace import ProcessTrace, Unmarked, read_trace
+from stagescope.ingest.device_ranges.process_trace import ProcessTrace, Unmarked, counted, read_trace
 from stagescope.ingest.device_ranges.timeline import timeline_of_traces
 from stagescope.ingest.natural_order import natural_key
 from stagescope.ingest.processes import read_each
@@ -33,14 +33,18 @@ def recognize_profile(path: Path, head: bytes) -> bool:
 
 
 def read_profiles(paths: Sequence[Path], options: ReadOptions) -> Timeline:
-    """Return the Timeline of all given profiles; large ones are read in parallel.
+    """Return the Timeline of all given profiles; they are read in parallel if they are large together.
 
     A profile that cannot be read becomes an error in diagnostics as long as another one is usable. Raises InputError as
     timeline_of_traces does, and if no profile is usable.
     """
     ordered = sorted(paths, key=lambda path: natural_key(str(path)))
     found, refused = read_each(
-        partial(read_one, kernels=options.kernels), ordered, options.done, options.pattern
+        partial(read_one, kernels=options.kernels),
+        ordered,
+        options.done,
+        options.pattern,
+        keep=partial(counted, options=options),
     )
     return timeline_of_traces(found).with_diagnostics(refused)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.vocabulary.errors.base import StagescopeError
 from stagescope.vocabulary.number_ranges import compact_ranges, ranks_text
@@ -17,6 +17,27 @@ if TYPE_CHECKING:
 
 STORE_AGAIN = "run the same `stagescope store` command again: it goes on where it stopped"
 """After storing was interrupted."""
+FEWER_FILES = (
+    "read some of the files, such as those of one pipeline, or all of them on a machine with more memory, or try it "
+    "anyway with --limit spans=0"
+)
+"""If other files than recordings need more memory than there is."""
+
+
+class ReadSoFar(NamedTuple):
+    """How many files were read of how many, and their spans and kernels, 0 if these are unknown."""
+
+    files: int
+    file_count: int
+    spans: int
+    kernels: int
+
+    def text(self) -> str:
+        """Return it in words."""
+        read = f"{self.files:,} of {self.file_count:,} files were read"
+        if self.kernels:
+            return f"{read}, with {self.spans:,} spans and {self.kernels:,} kernels"
+        return f"{read}, with {self.spans:,} spans" if self.spans else read
 
 
 class InputError(StagescopeError):
@@ -91,6 +112,24 @@ class InputError(StagescopeError):
             f"the run has about {spans:,} spans, which need at least {size_text(need_bytes)} of memory; this machine "
             f"has {size_text(have_bytes)}",
             f"read some steps, as with --steps 0:10, or try it anyway with --limit spans={spans}",
+        )
+
+    @classmethod
+    def files_beyond_memory(cls, read: ReadSoFar, need_bytes: int, have_bytes: int) -> Self:
+        """Return the error for files that cannot be in memory at once, after some of them were read."""
+        return cls(
+            f"{read.text()}; all of them need at least {size_text(need_bytes)} of memory, and this machine has "
+            f"{size_text(have_bytes)}",
+            FEWER_FILES,
+        )
+
+    @classmethod
+    def memory_used_up(cls, read: ReadSoFar, used_bytes: int, have_bytes: int) -> Self:
+        """Return the error for files of which some took nearly all of the memory."""
+        return cls(
+            f"{read.text()}; they took {size_text(used_bytes)} of memory, and this machine has "
+            f"{size_text(have_bytes)}",
+            FEWER_FILES,
         )
 
     @classmethod
