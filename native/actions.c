@@ -100,7 +100,9 @@ int give_to_guard(const Wrapper *self, PyObject *action)
 /* Note an action of the range in progress, and set the pair of its record. Return -1 with an exception. */
 static int note_in_range(const Ring *ring, PyObject *action, Record *record)
 {
-    PyObject *noted = noted_in_range(ring, &record->pair);
+    int32_t pair;
+    PyObject *noted = noted_in_range(ring, &pair);
+    record->pair = pair; /* which is not aligned */
     return noted == Py_None ? 0 : PySet_Add(noted, action);
 }
 
