@@ -151,7 +151,7 @@ def need_of(sizes):
     return ReadingNeed({Path(name): size for name, size in sizes.items()})
 
 
-def test_compressed_files_say_nothing_about_others(monkeypatch):
+def test_compressed_files_show_nothing_about_others(monkeypatch):
     machine_with(monkeypatch, 39_000)
     sizes = {f"{n}.json.gz": 10 for n in range(30)} | {f"{n}.json": 1000 for n in range(30)}
     need = need_of(sizes)
@@ -167,7 +167,7 @@ def test_compressed_files_say_nothing_about_others(monkeypatch):
         need.done(Path(list(sizes)[49]))
 
 
-def test_few_files_or_bytes_say_nothing_about_the_others(monkeypatch):
+def test_few_files_or_bytes_show_nothing_about_the_others(monkeypatch):
     machine_with(monkeypatch, 100_000)
     sizes = {f"{n}.json": 1000 if n < 41 else 100_000 for n in range(60)}
     need = need_of(sizes)

@@ -73,7 +73,7 @@ def test_small_files_are_read_in_this_process(monkeypatch, paths):
 
 
 def named_ranks(directory, count):
-    """Return small files that only their names tell apart."""
+    """Return small files that differ only in their names."""
     found = [directory / f"rank{rank}.json" for rank in range(count)]
     for path in found:
         path.write_bytes(b"[" * 100)
