@@ -101,10 +101,12 @@ def _texts_that(slices: pl.DataFrame, column: str, pattern: TextPattern) -> pl.S
 
 def _with_numbers(slices: pl.DataFrame, column: str, pattern: TextPattern) -> pl.DataFrame:
     """Return the slices with a column for each number that a pattern finds in the texts of a column."""
-    if not pattern.numbers:
-        return slices
     prefix = PREFIX_OF.get(column, column)
-    found = [pattern.find(text) or {} for text in different_texts(slices[column])]
+    if column not in slices.columns:
+        return slices.with_columns(
+            pl.lit(None, pl.Int32).alias(f"{prefix}.{name}") for name in pattern.numbers
+        )
+    found = [pattern.find(text) or {} for text in different_texts(slices[column])] if pattern.numbers else []
     numbers = {name: [one.get(name) for one in found] for name in pattern.numbers}
     return slices.with_columns(
         of_texts(slices[column], values, pl.Int32).alias(f"{prefix}.{name}")
