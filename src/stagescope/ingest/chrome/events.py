@@ -47,6 +47,15 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = NO_ARGUMENTS
 
 
+class TextNumbers(dict[str, int]):
+    """The numbers of texts, in the order in which they are first looked up."""
+
+    def __missing__(self, text: str) -> int:
+        """Return the next number."""
+        number = self[text] = len(self)
+        return number
+
+
 class EventTable:
     """The events of one file that begin, end or are slices, and the names of processes and threads.
 
@@ -57,8 +66,8 @@ class EventTable:
         """Prepare a table with a column for each of the arguments."""
         self._keys = tuple(arguments)
         columns = (*TEXTS, *argument_columns(arguments))
-        self._numbers: dict[str, dict[str, int]] = {name: {} for name in columns}
-        self._numbers["ph"] = {phase: number for number, phase in enumerate(PHASES)}
+        self._numbers = {name: TextNumbers() for name in columns}
+        self._numbers["ph"].update((phase, number) for number, phase in enumerate(PHASES))
         self._numbers["name"][""] = NO_NAME
         self._of_arguments = [self._numbers[name] for name in argument_columns(arguments)]
         self._schema = {
@@ -74,14 +83,12 @@ class EventTable:
     def add(self, events: Iterable[Event]) -> None:
         """Add the events of one piece of the file."""
         rows = []
-        phases, *others = (self._numbers[name] for name in TEXTS)
+        phases, names, categories, processes, threads, ids = (self._numbers[name] for name in TEXTS)
         for event in events:
             if event.ph in phases:
-                texts = event.name, event.cat or "", str(event.pid), str(event.tid), _pair_id(event)
-                numbers = [
-                    known.setdefault(text, len(known)) for known, text in zip(others, texts, strict=True)
-                ]
-                rows.append((phases[event.ph], *numbers, event.ts, event.dur, *self._arguments(event)))
+                lane = processes[str(event.pid)], threads[str(event.tid)]
+                texts = phases[event.ph], names[event.name], categories[event.cat or ""], *lane
+                rows.append((*texts, ids[_pair_id(event)], event.ts, event.dur, *self._arguments(event)))
             elif event.ph == "M":
                 self._note(event)
         self.height += len(rows)
@@ -136,8 +143,8 @@ class EventTable:
             return (None for _ in self._keys)
         texts = (argument_text(found, key) for key in self._keys)
         return (
-            None if text is None else known.setdefault(text, len(known))
-            for known, text in zip(self._of_arguments, texts, strict=True)
+            None if text is None else numbers[text]
+            for numbers, text in zip(self._of_arguments, texts, strict=True)
         )
 
     def _note(self, event: Event) -> None:

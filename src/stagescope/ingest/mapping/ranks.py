@@ -52,10 +52,7 @@ def rank_rows(spans: pl.DataFrame, files: Sequence[TraceSlices], clocks: Sequenc
 
     A coordinate for which a rank has several values is unknown.
     """
-    one = [
-        pl.when(pl.col(name).drop_nulls().n_unique() == 1).then(pl.col(name).drop_nulls().first()).alias(name)
-        for name in DIMENSIONS
-    ]
+    one = [pl.when(pl.min(name) == pl.max(name)).then(pl.min(name)).alias(name) for name in DIMENSIONS]
     found = spans.group_by("rank").agg(pl.first("file"), *one)
     sources = [str(file.path) for file in files]
     found = found.with_columns(
@@ -74,20 +71,22 @@ def with_peers(spans: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
     The peer has the same other coordinates; it stays unknown if none or several ranks are there.
     """
+    stated = [place for place in ("peer_pp", "peer_stage") if spans[place].count()]
+    if not stated:
+        return spans
     coordinates = ranks.select(
         pl.col("rank").cast(pl.Int64), *(pl.col(name).cast(pl.Int64) for name in DIMENSIONS)
     )
-    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS)).select("rank", "stage").drop_nulls().unique()
+    stages = spans.select("rank", "stage").filter(spans["kind"].is_in(ACTION_KINDS)).drop_nulls().unique()
     places = {
         "peer_pp": coordinates.rename({"pp": "peer_pp"}),
         "peer_stage": coordinates.drop("pp").join(
-            actions.select(pl.col("rank").cast(pl.Int64), peer_stage=pl.col("stage").cast(pl.Int64)),
+            stages.select(pl.col("rank").cast(pl.Int64), peer_stage=pl.col("stage").cast(pl.Int64)),
             on="rank",
         ),
     }
-    for place, holders in places.items():
-        if spans[place].count():
-            spans = _with_peers_at(spans, place, holders, coordinates)
+    for place in stated:
+        spans = _with_peers_at(spans, place, places[place], coordinates)
     return spans
 
 

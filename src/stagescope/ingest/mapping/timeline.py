@@ -22,7 +22,7 @@ from stagescope.ingest.mapping.spans import NAMED_KINDS, mapped_spans, merged_sl
 from stagescope.ingest.source_clocks import source_clocks
 from stagescope.model import SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
-from stagescope.model.validate import conform
+from stagescope.model.validate import conform, in_order
 from stagescope.vocabulary.kinds import ACTION_KINDS, RECEIVES, SENDS
 from stagescope.vocabulary.limits import require
 
@@ -83,12 +83,21 @@ def timeline_of_slices(
         *(column for column in SPANS.names if column in spans.columns), name=name
     )
     return Timeline(
-        spans=conform(spans, SPANS),
+        spans=conform(_in_order(spans), SPANS),
         ranks=ranks,
         steps=STEPS.empty(),
         clocks=source_clocks(dict.fromkeys(used), "as in the trace"),
         diagnostics=diagnostics_table(found),
     )
+
+
+def _in_order(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return spans in the order of their table. Their columns are taken out of `spans` one by one.
+
+    Sorting all columns at once takes the memory of three such tables.
+    """
+    order = in_order(spans.select(SPANS.order).with_row_index("row"), SPANS)["row"]
+    return pl.DataFrame([spans.drop_in_place(name).rechunk().gather(order) for name in spans.columns])
 
 
 def _names(files: Sequence[TraceSlices]) -> list[str]:
