@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     from stagescope.ingest.mapping.choice import Choice
     from stagescope.ingest.mapping.mapping import EventMapping
     from stagescope.ingest.mapping.slices import TraceSlices
+    from stagescope.ingest.memory_need import ReadingNeed
     from stagescope.ingest.reader import ReadOptions
 
 MOST_SHOWN = 5
+MAPPED_SPAN_BYTES = 98
+"""Of a mapped span with its file. Those of all files are in memory at once."""
 
 
 def timeline_of_slices(
@@ -44,8 +47,8 @@ def timeline_of_slices(
 
     `diagnostics` are findings about the files of the call, to which those of reading them are added. The slices of each
     file are removed from `files` when they are mapped, so that their memory can be used for spans. Raises InputError
-    if nothing matches, if actions have neither a step nor a micro-batch, if an action repeats within a step, and if the
-    steps contradict the iterations that the trace states.
+    if nothing matches, if actions have neither a step nor a micro-batch, if an action repeats within a step, if the
+    steps contradict the iterations that the trace states, and if the spans need more memory than there is.
     """
     found = [*diagnostics, *(row for file in files for row in file.diagnostics)]
     names = _names(files)
@@ -55,7 +58,7 @@ def timeline_of_slices(
     if choice is None:
         raise no_action_names(files[0].path, options.pattern, names[:MOST_SHOWN])
     stated = StatedArguments()
-    spans, total = _spans(files, choice.mapping, stated)
+    spans, total = _spans(files, choice.mapping, stated, options.need)
     if not spans["kind"].is_in(ACTION_KINDS).any():
         raise no_mapped_spans(files[0].path, choice.mapping.source, names[:MOST_SHOWN])
     found += _notes(choice, spans, total, is_described=options.mapping is not None)
@@ -110,14 +113,14 @@ def _names(files: Sequence[TraceSlices]) -> list[str]:
 
 
 def _spans(
-    files: list[TraceSlices], mapping: EventMapping, stated: StatedArguments
+    files: list[TraceSlices], mapping: EventMapping, stated: StatedArguments, need: ReadingNeed | None
 ) -> tuple[pl.DataFrame, int]:
     """Return the mapped spans of all files, with the number of their `file`, and the number of slices.
 
-    The slices are removed from the files.
+    The slices are removed from the files. Raises InputError if the spans need more memory than there is.
     """
     parts = []
-    total = 0
+    total = found = 0
     for number, file in enumerate(files):
         slices = restricted(file.slices, mapping)
         files[number] = replace(file, slices=file.slices.clear())
@@ -125,6 +128,9 @@ def _spans(
         stated.add(slices)
         spans = mapped_spans(slices, file.path, number, mapping)
         parts.append(spans.with_columns(file=pl.lit(number, pl.Int32)))
+        found += spans.height
+        if need is not None:
+            need.mapped(found, MAPPED_SPAN_BYTES)
     return pl.concat(parts), total
 
 
