@@ -1,10 +1,13 @@
 """What cannot fit into memory is refused: recordings before they are read, other files after some of them."""
 
+import json
 import pickle
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from ascend_profiles import Cluster, write_cluster
 from ingest.kineto.planted_traces import mark, write_trace
@@ -12,6 +15,8 @@ from places import DATA
 from stagescope.api import read
 from stagescope.cli import main
 from stagescope.ingest import memory_need, processes
+from stagescope.ingest.mapping.spans import SPAN_COLUMNS
+from stagescope.ingest.mapping.timeline import MAPPED_SPAN_BYTES
 from stagescope.ingest.memory_need import LEAST_TRACE_SPAN_BYTES, ReadingNeed
 from stagescope.vocabulary.errors import InputError
 
@@ -145,6 +150,36 @@ def test_a_process_that_has_taken_nearly_all_memory_stops(monkeypatch, traces):
     assert str(found.value) == (
         "8 of 30 files were read, with 32 spans; they took 100 GiB of memory, and this machine has 100 GiB"
     )
+
+
+@pytest.fixture
+def chrome_traces(tmp_path):
+    """The paths of Chrome traces of 30 ranks with 4 actions each."""
+    paths = [tmp_path / f"trace_rank{rank}.json" for rank in range(RANKS)]
+    for rank, path in enumerate(paths):
+        events = [{"ph": "X", "name": f"{kind}_{number}", "ts": 100 * number + at, "dur": 9, "pid": rank}
+                  for number in range(2) for kind, at in (("forward", 0), ("backward", 10))]  # fmt: skip
+        path.write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+    return paths
+
+
+def test_slices_that_fit_are_refused_when_their_spans_do_not(monkeypatch, chrome_traces):
+    whole = read(*chrome_traces)
+    size_bytes = RANKS * SPANS_OF_RANK * MAPPED_SPAN_BYTES
+    machine_with(monkeypatch, size_bytes)
+    assert_frame_equal(read(*chrome_traces).spans, whole.spans)
+    machine_with(monkeypatch, size_bytes - 1)
+    with pytest.raises(
+        InputError, match="30 of 30 files were read, with 120 spans; all of them need at least"
+    ):
+        read(*chrome_traces)
+
+
+def test_a_mapped_span_takes_the_memory_that_is_assumed():
+    columns = {**SPAN_COLUMNS, "file": pl.Int32}
+    sizes = [pl.Series([None], dtype=dtype).to_physical().dtype for dtype in columns.values()]
+    bits = {pl.UInt8: 8, pl.UInt32: 32, pl.Int32: 32, pl.Int64: 64}
+    assert sum(bits[dtype] for dtype in sizes) == 8 * MAPPED_SPAN_BYTES
 
 
 def need_of(sizes):

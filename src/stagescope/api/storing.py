@@ -28,6 +28,7 @@ from stagescope.execution.spawning import core_count
 from stagescope.exporters.new_files import make_directory, require_here
 from stagescope.exporters.stored_run import Stored, WriteOptions, locked, storing, write_stored_run
 from stagescope.ingest.memory_need import require_memory_for
+from stagescope.ingest.processes import fitting_workers
 from stagescope.ingest.recording.reader import READER as RECORDINGS
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest
@@ -152,9 +153,12 @@ def _require_memory(surveyed: Surveyed) -> None:
 
 
 def _worker_count(files: list[Path]) -> int:
-    """Return how many processes store a run by default: one, unless reading takes longer than starting others."""
+    """Return how many processes store a run by default: one, unless reading takes longer than starting others.
+
+    They are no more than memory holds.
+    """
     size_bytes = sum(file.stat().st_size for file in files if file.exists())
-    return core_count() if size_bytes > LARGE_BYTES else 1
+    return min(core_count(), fitting_workers()) if size_bytes > LARGE_BYTES else 1
 
 
 def _source_files(inputs: Inputs, directory: Path, facts: RunFacts) -> list[Path]:

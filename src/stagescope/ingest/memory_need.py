@@ -108,6 +108,14 @@ class ReadingNeed:
         if self.refusal is not None:
             raise self.refusal
 
+    def mapped(self, spans: int, span_bytes: int) -> None:
+        """Raise InputError if the spans that were found in slices so far need more memory than there is."""
+        need_bytes = spans * span_bytes
+        if self._have_bytes is not None and need_bytes > self._have_bytes:
+            read = ReadSoFar(self._files, self._file_count, spans, 0)
+            self.refusal = InputError.files_beyond_memory(read, need_bytes, self._have_bytes)
+            raise self.refusal
+
     def _most_used_bytes(self, have_bytes: int) -> int:
         """Return what this process has taken since it began to read, if that is nearly all memory; otherwise 0."""
         for pause_s in (0.0, RETURNED_S):

@@ -90,9 +90,13 @@ def _worker_count(paths: Sequence[Path]) -> int:
     """Return how many processes read the files: no more than there are processors, and none for little work."""
     if len(paths) < 2 or not can_spawn():  # noqa: PLR2004 - as above
         return 0
-    fitting = max(1, (memory_bytes() or sys.maxsize) // WORKER_BYTES - 1)
     work_bytes = sum(max(path.stat().st_size, FILE_BYTES) for path in paths)
-    return min(len(paths), core_count(), fitting, work_bytes // LARGE_BYTES)
+    return min(len(paths), core_count(), fitting_workers(), work_bytes // LARGE_BYTES)
+
+
+def fitting_workers() -> int:
+    """Return how many workers fit into the memory of this machine or container, next to this process; at least 1."""
+    return max(1, (memory_bytes() or sys.maxsize) // WORKER_BYTES - 1)
 
 
 def _of(path: Path, argument: object) -> object:

@@ -22,6 +22,7 @@ from places import DATA
 from stagescope.api import analyze, read, report_json, store, storing
 from stagescope.exporters.stored_run import WriteOptions, partition_files, write_stored_run
 from stagescope.exporters.stored_run.partitions import divide
+from stagescope.ingest import processes
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model import TABLES
 from stagescope.model.stored_run import FORMAT, JOURNAL, LOCK, MANIFEST, VERSION, Manifest, manifest_text
@@ -511,3 +512,15 @@ def test_a_manifest_lists_sources_with_checksums(recordings, tmp_path):
         file.name for file in recordings.iterdir()
     )
     assert read_manifest(tmp_path / "run") == replace(manifest)
+
+
+@pytest.mark.parametrize(("size_bytes", "workers"), [(None, 64), (200 << 20, 1), (1 << 30, 3)])
+def test_by_default_no_more_workers_store_a_run_than_fit_into_memory(
+    monkeypatch, tmp_path, size_bytes, workers
+):
+    path = tmp_path / "trace.json"
+    path.write_bytes(b" " * 100)
+    monkeypatch.setattr(storing, "LARGE_BYTES", 50)
+    monkeypatch.setattr(storing, "core_count", lambda: 64)
+    monkeypatch.setattr(processes, "memory_bytes", lambda: size_bytes)
+    assert storing._worker_count([path]) == workers

@@ -73,7 +73,8 @@ def test_slices_without_a_pause_keep_their_length_if_ends_are_computed_from_dura
         begin = {"ph": "B", "name": "forward", "ts": start, **where}
         events += [begin, {**begin, "ph": "E", "name": "forward" if is_named else "", "ts": start + duration}]
     assert any(end["ts"] > begin["ts"] for end, begin in zip(events[1::2], events[2::2], strict=False))
-    slices = read_slices(write(events), ["microbatch"]).slices.sort(pl.col("args.microbatch").cast(pl.Int64))
+    number = pl.col("args.microbatch").cast(pl.String).cast(pl.Int64)
+    slices = read_slices(write(events), ["microbatch"]).slices.sort(number)
     found = slices.select(pl.col("start_ns", "end_ns") - origin_us * 1000)
     resolution_ns = 250 if origin_us else 0
     for (start_ns, end_ns), (begin_ns, after_ns) in zip(found.rows(), pairwise(edges_ns), strict=True):

@@ -63,12 +63,13 @@ def in_steps_of_actions(transfers: pl.DataFrame, actions: pl.DataFrame) -> pl.Da
     if "rank" in actions.columns and "rank" in transfers.columns:
         key.append("rank")
     # join_asof never matches null keys, so a missing stage becomes -1.
-    keys = {"is_backward": pl.col("kind").str.contains("backward"), "of_stage": pl.col("stage").fill_null(-1)}
+    kind = pl.col("kind").cast(pl.String)
+    keys = {"is_backward": kind.str.contains("backward"), "of_stage": pl.col("stage").fill_null(-1)}
     is_action = pl.col("kind").is_in(EXCHANGING_KINDS)
     named = actions.filter(is_action & pl.col("microbatch").is_not_null()).with_columns(**keys)
     found = []
     for direction, strategy, moment in DIRECTIONS:
-        own = transfers.filter(pl.col("kind").str.starts_with(direction)).with_columns(**keys)
+        own = transfers.filter(kind.str.starts_with(direction)).with_columns(**keys)
         steps = named.select(*key, pl.col(moment).alias("moment_ns"), of_action="step").sort("moment_ns")
         joined = own.sort("start_ns").join_asof(
             steps, left_on="start_ns", right_on="moment_ns", by=key, strategy=strategy, check_sortedness=False

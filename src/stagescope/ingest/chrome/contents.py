@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stagescope.ingest.chrome.reader import Event, decoded_arguments
+from stagescope.ingest.chrome.events import Event, decoded_arguments
 from stagescope.ingest.mapping.contents import TraceContents
 from stagescope.ingest.trace_json.trace_events import EventStream
 

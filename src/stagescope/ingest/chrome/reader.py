@@ -8,22 +8,15 @@ the trace, unless the mapping states the rank; with one file per rank, the numbe
 from __future__ import annotations
 
 from dataclasses import replace
-from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import polars as pl
 
+from stagescope.ingest.chrome.events import Event, EventTable
 from stagescope.ingest.mapping.choice import wanted_arguments
-from stagescope.ingest.mapping.slices import (
-    BEGINS,
-    ENDS,
-    SLICES,
-    TraceSlices,
-    argument_columns,
-    argument_text,
-    paired,
-)
+from stagescope.ingest.mapping.slices import SLICES, TraceSlices, argument_columns, paired
 from stagescope.ingest.mapping.timeline import timeline_of_slices
 from stagescope.ingest.microseconds import nanoseconds
 from stagescope.ingest.processes import read_each
@@ -34,13 +27,12 @@ from stagescope.ingest.trace_json.recognition import (
     is_merged_torch_trace,
     is_torch_trace,
 )
-from stagescope.ingest.trace_json.repair import REFUSALS
 from stagescope.ingest.trace_json.trace_events import EventStream, base_time_ns
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.limits import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stagescope.model import Timeline
@@ -48,31 +40,11 @@ if TYPE_CHECKING:
 EPOCH_US = 1e15
 """A timestamp above this is in microseconds since the Unix epoch: as an uptime it would be 30 years."""
 
-LEAST_SLICE_BYTES = 110
-"""A slice is in memory until all are mapped, whether it becomes a span or not: six texts and two times."""
+LEAST_SLICE_BYTES = 22
+"""A slice is in memory until all are mapped, whether it becomes a span or not: numbers of six texts and two times."""
 
-EVENTS_SCHEMA = {
-    "ph": pl.String, "name": pl.String, "category": pl.String, "process": pl.String, "thread": pl.String,
-    "id": pl.String, "ts": pl.Float64, "dur": pl.Float64,
-}  # fmt: skip
-PHASES = frozenset(("X", *BEGINS, *ENDS))
-NO_ARGUMENTS = msgspec.Raw(b"")
-DECODE_ARGUMENTS = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-class Event(msgspec.Struct, gc=False):
-    """The relevant fields of one trace event."""
-
-    ph: str = ""
-    name: str = ""
-    cat: str | None = ""
-    ts: float = nan
-    dur: float = nan
-    pid: int | str = 0
-    tid: int | str = 0
-    id: int | float | str | None = None
-    id2: Any = None
-    args: msgspec.Raw = NO_ARGUMENTS
+COMPARED_ROWS = 500_000
+"""So many events are compared with each other at once, which takes about 100 bytes for each of them."""
 
 
 def recognize_trace(path: Path, head: bytes) -> bool:
@@ -104,9 +76,8 @@ def read_slices(path: Path, arguments: Sequence[str] = ()) -> TraceSlices:
         require("spans", table.height, path)
     events = table.frame()
     diagnostics = stream.diagnostics()
-    every = events.filter(pl.col("ph") == "X")
-    complete = every.unique(maintain_order=True).with_columns(end="ts")
-    if repeated := every.height - complete.height:
+    complete, repeated = _different(events.filter(pl.col("ph") == "X"))
+    if repeated:
         text = "events are in the trace more than once and were used once"
         diagnostics.append(Diagnostic("error", text, str(path), count=repeated, code="events.repeated"))
     columns = [name for name in argument_columns(arguments) if name in events.columns]
@@ -115,7 +86,10 @@ def read_slices(path: Path, arguments: Sequence[str] = ()) -> TraceSlices:
         text = "events begin or end slices without the other event of their pair and were dropped"
         diagnostics.append(Diagnostic("error", text, str(path), count=alone, code="events.unpaired"))
     kept = ["name", "category", "process", "thread", "ts", "end", "dur", *columns]
-    found = pl.concat([complete.select(kept), pairs.with_columns(dur=0.0).select(kept)])
+    found = pl.concat(
+        [complete.with_columns(end="ts").select(kept), pairs.with_columns(dur=0.0).select(kept)]
+    )
+    del events, complete, pairs
     # The bound keeps the conversion to Int64 nanoseconds from overflowing.
     latest = pl.col("end").abs() + pl.col("dur").abs()
     within = found.filter(pl.col("ts").abs() + latest < 4 * EPOCH_US)
@@ -126,83 +100,26 @@ def read_slices(path: Path, arguments: Sequence[str] = ()) -> TraceSlices:
     start_ns, end_ns, dur_ns = (nanoseconds(pl.col(us)) for us in ("ts", "end", "dur"))
     times = {"start_ns": offset_ns + start_ns, "end_ns": offset_ns + end_ns + dur_ns}
     has_epoch = bool(offset_ns) or bool((within["ts"].min() or 0) > EPOCH_US)  # type: ignore[operator] # a number
-    slices = table.with_labels(within.with_columns(**times)).select(*SLICES, *columns)
-    return TraceSlices(path, slices, has_epoch, diagnostics)
+    slices = table.with_texts(within.with_columns(**times).drop("ts", "end", "dur"))
+    return TraceSlices(path, slices.select(*SLICES, *columns), has_epoch, diagnostics)
 
 
-class EventTable:
-    """The events of one file that begin, end or are slices, and the names of processes and threads."""
-
-    def __init__(self, arguments: Sequence[str]) -> None:
-        """Prepare a table with a column for each of the arguments."""
-        self._keys = tuple(arguments)
-        self._schema = {**EVENTS_SCHEMA, **argument_columns(arguments)}
-        self._parts = [pl.DataFrame(schema=EVENTS_SCHEMA)]
-        self._processes: dict[str, str] = {}
-        self._threads: dict[tuple[str, str], str] = {}
-        self.height = 0
-
-    def add(self, events: Iterable[Event]) -> None:
-        """Add the events of one piece of the file."""
-        rows = []
-        for event in events:
-            if event.ph in PHASES:
-                where = (event.cat or "", str(event.pid), str(event.tid), _pair_id(event))
-                rows.append((event.ph, event.name, *where, event.ts, event.dur, *self._arguments(event)))
-            elif event.ph == "M":
-                self._note(event)
-        self.height += len(rows)
-        part = pl.DataFrame(rows, self._schema, orient="row")
-        # A column of text takes 16 bytes per row, also where all are null.
-        empty = [
-            name for name in part.columns[len(EVENTS_SCHEMA) :] if part[name].null_count() == part.height
-        ]
-        self._parts.append(part.drop(empty))
-
-    def frame(self) -> pl.DataFrame:
-        """Return the events in the order of the file, without columns for arguments that no event has."""
-        return pl.concat(self._parts, how="diagonal")
-
-    def with_labels(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame with the names of its processes and threads, which metadata events state."""
-        processes = pl.DataFrame(
-            list(self._processes.items()), {"process": pl.String, "process_name": pl.String}, orient="row"
-        )
-        threads = pl.DataFrame(
-            [(*key, name) for key, name in self._threads.items()],
-            {"process": pl.String, "thread": pl.String, "thread_name": pl.String},
-            orient="row",
-        )
-        labeled = frame.join(processes, on="process", how="left", maintain_order="left")
-        return labeled.join(threads, on=["process", "thread"], how="left", maintain_order="left")
-
-    def _arguments(self, event: Event) -> Iterable[str | None]:
-        found = decoded_arguments(event.args) if self._keys else {}
-        return (argument_text(found, key) for key in self._keys) if found else (None for _ in self._keys)
-
-    def _note(self, event: Event) -> None:
-        name = decoded_arguments(event.args).get("name")
-        if isinstance(name, str) and event.name == "process_name":
-            self._processes[str(event.pid)] = name
-        elif isinstance(name, str) and event.name == "thread_name":
-            self._threads[str(event.pid), str(event.tid)] = name
-
-
-def _pair_id(event: Event) -> str:
-    """Return by what asynchronous events of one category and name are paired."""
-    if isinstance(event.id2, dict):
-        return str(event.id2.get("global", event.id2.get("local")))
-    return str(event.id)
-
-
-def decoded_arguments(arguments: msgspec.Raw) -> dict[str, Any]:
-    """Return the arguments of an event; empty if they are no object."""
-    if not arguments:
-        return {}
-    try:
-        return DECODE_ARGUMENTS(arguments)
-    except REFUSALS:  # not an object, or text that is not valid
-        return {}
+def _different(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Return the different ones of the events of a file, in their order, and how many copies of them there are."""
+    parts = events.height // COMPARED_ROWS + 1
+    if parts == 1:
+        found = events.unique(maintain_order=True)
+        return found, events.height - found.height
+    # Copies have the same time, and are therefore in the same part.
+    part = events.select(pl.col("ts").hash() % parts).to_series()
+    is_first = np.zeros(events.height, dtype=bool)
+    for number in range(parts):
+        rows = (part == number).arg_true()
+        own = events[rows].with_columns(rows.alias("row"))
+        kept = own.unique(subset=events.columns, keep="first")["row"]
+        is_first[kept.to_numpy()] = True
+    found = events if is_first.all() else events.filter(pl.Series(is_first))
+    return found, events.height - found.height
 
 
 PATTERNS = ("*trace*.json*", "*chrome*.json*", "*timeline*.json*")

@@ -38,19 +38,27 @@ def with_ranks(
     if processes > 1:
         text = "no name states a rank: the processes are numbered in the order of their files and process ids"
         diagnostics.append(Diagnostic("warning", text, count=processes, code="ranks.assumed"))
-    numbered = spans.select("file", "process", number=pl.col("process").cast(pl.Int64, strict=False)).unique()
-    places = numbered.sort("file", "number", "process").with_row_index("place").drop("number")
-    placed = spans.join(places, on=["file", "process"], how="left", maintain_order="left")
-    return placed.with_columns(rank=pl.coalesce("rank", pl.col("place").cast(pl.Int64))).drop("place")
+    key = ["file", "process"]
+    process = pl.col("process").cast(pl.String)
+    numbered = spans.select(key).unique().sort("file", process.cast(pl.Int64, strict=False), process)
+    placed = spans.select(key).join(
+        numbered.with_row_index("place"), on=key, how="left", maintain_order="left"
+    )
+    return spans.with_columns(rank=pl.coalesce("rank", placed["place"].cast(pl.Int32)))
 
 
-def rank_rows(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of the ranks; a coordinate for which a rank has several values is unknown."""
-    one = [
-        pl.when(pl.col(name).drop_nulls().n_unique() == 1).then(pl.col(name).drop_nulls().first()).alias(name)
-        for name in DIMENSIONS
-    ]
-    found = spans.group_by("rank").agg(pl.first("clock", "source"), *one)
+def rank_rows(spans: pl.DataFrame, files: Sequence[TraceSlices], clocks: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of the ranks, with the file of the first span of each and its clock.
+
+    A coordinate for which a rank has several values is unknown.
+    """
+    one = [pl.when(pl.min(name) == pl.max(name)).then(pl.min(name)).alias(name) for name in DIMENSIONS]
+    found = spans.group_by("rank").agg(pl.first("file"), *one)
+    sources = [str(file.path) for file in files]
+    found = found.with_columns(
+        clock=pl.Series(clocks, dtype=pl.String).gather(found["file"]),
+        source=pl.Series(sources, dtype=pl.String).gather(found["file"]),
+    )
     if (
         found["pp"].null_count() == 0 and found["pp"].is_unique().all()
     ):  # one rank per coordinate: one pipeline
@@ -63,20 +71,22 @@ def with_peers(spans: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
     The peer has the same other coordinates; it stays unknown if none or several ranks are there.
     """
+    stated = [place for place in ("peer_pp", "peer_stage") if spans[place].count()]
+    if not stated:
+        return spans
     coordinates = ranks.select(
         pl.col("rank").cast(pl.Int64), *(pl.col(name).cast(pl.Int64) for name in DIMENSIONS)
     )
-    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS)).select("rank", "stage").drop_nulls().unique()
+    stages = spans.select("rank", "stage").filter(spans["kind"].is_in(ACTION_KINDS)).drop_nulls().unique()
     places = {
         "peer_pp": coordinates.rename({"pp": "peer_pp"}),
         "peer_stage": coordinates.drop("pp").join(
-            actions.select(pl.col("rank").cast(pl.Int64), peer_stage=pl.col("stage").cast(pl.Int64)),
+            stages.select(pl.col("rank").cast(pl.Int64), peer_stage=pl.col("stage").cast(pl.Int64)),
             on="rank",
         ),
     }
-    for place, holders in places.items():
-        if spans[place].count():
-            spans = _with_peers_at(spans, place, holders, coordinates)
+    for place in stated:
+        spans = _with_peers_at(spans, place, places[place], coordinates)
     return spans
 
 
@@ -90,8 +100,8 @@ def _with_peers_at(
     known = holders.select(
         place, *(pl.col(name).fill_null(0).alias(f"own_{name}") for name in others), found_peer="rank"
     )
-    found = spans.with_columns(pl.col("rank", "peer", place).cast(pl.Int64))
+    found = spans.select(pl.col("rank", "peer", place).cast(pl.Int64))
     joined = found.join(own, on="rank", how="left", maintain_order="left").join(
         known.filter(pl.struct(key).is_unique()), on=key, how="left", maintain_order="left"
     )
-    return joined.with_columns(peer=pl.coalesce("peer", "found_peer")).select(spans.columns)
+    return spans.with_columns(joined.select(pl.coalesce("peer", "found_peer")).to_series())

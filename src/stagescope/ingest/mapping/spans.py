@@ -2,53 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stagescope.ingest.annotations.name_pattern import LANE_OF, NUMBERS
 from stagescope.ingest.annotations.rank_names import RANK_IN_NAME
 from stagescope.ingest.mapping.mapping import FIELDS, TEXTS
+from stagescope.ingest.mapping.slices import different_texts, of_texts
+from stagescope.model.tables import KindType, LaneType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from stagescope.ingest.annotations.name_pattern import NamePattern
     from stagescope.ingest.mapping.expressions import Expression
     from stagescope.ingest.mapping.mapping import EventMapping, Rule
     from stagescope.ingest.mapping.patterns import TextPattern
-    from stagescope.ingest.mapping.slices import TraceSlices
 
 PREFIX_OF = {column: name for name, column in TEXTS.items()}
 """What the numbers that a pattern finds in a column are called in expressions: ``thread.pp`` in thread_name."""
 
-LARGEST = 2**31
-BITS_64 = ("bytes",)
+LARGEST = {pl.Int32: 2**31 - 1, pl.Int64: 2**62 - 1}
 NAMED_KINDS = ("other", "collective", "send", "recv")
 
+FIELD_TYPES = {**dict.fromkeys(FIELDS, pl.Int32), "bytes": pl.Int64}
+TEXTS_OF_SPANS = ("category", "process", "thread", "thread_name")
+SPAN_COLUMNS: dict[str, Any] = {
+    "kind": KindType, "lane": LaneType, "slice_name": pl.Categorical(), **FIELD_TYPES,
+    **dict.fromkeys(TEXTS_OF_SPANS, pl.Categorical()), "start_ns": pl.Int64, "end_ns": pl.Int64,
+}  # fmt: skip
 
-def mapped_spans(file: TraceSlices, number: int, mapping: EventMapping) -> pl.DataFrame:
-    """Return the spans in one file: kind, lane, name, the FIELDS, process, thread, start_ns, end_ns, and arguments.
 
-    `number` counts the files of the call. Of a field below 0 or of 2**31 and more nothing is known (null).
+def mapped_spans(slices: pl.DataFrame, path: Path, number: int, mapping: EventMapping) -> pl.DataFrame:
+    """Return the spans among the slices of one file that `restricted` leaves, with the columns of SPAN_COLUMNS.
+
+    `number` counts the files of the call. Of a field below 0 or of 2**31 and more nothing is known (null). The text of
+    a slice is one of a list that all files share (pl.Categorical).
     """
-    slices = restricted(file.slices, mapping)
-    rank = RANK_IN_NAME.search(file.path.name)
-    slices = slices.with_columns(
+    rank = RANK_IN_NAME.search(path.name)
+    of_file = (
         pl.lit(number, pl.Int64).alias("file.number"),
         pl.lit(int(rank[1]) if rank else None, pl.Int64).alias("file.rank"),
     )
-    for column, pattern in mapping.texts:
-        slices = _with_numbers(slices, column, pattern)
     parts = []
-    open_rows = pl.Series(values=[True]).new_from_index(0, slices.height)
+    open_rows = _repeated(True, pl.Boolean, slices.height)
     for rule in mapping.rules:
         matched = open_rows & _matches(slices, rule)
         open_rows &= ~matched
         if matched.any():
-            parts.append(_rule_spans(slices.filter(matched), rule, mapping))
-    empty = _rule_spans(slices.clear(), mapping.rules[0], mapping)
-    return pl.concat([empty.select(COLUMNS), *(part.select(COLUMNS) for part in parts)])
+            parts.append(_rule_spans(slices.filter(matched).with_columns(of_file), rule, mapping))
+    return pl.concat([pl.DataFrame(schema=SPAN_COLUMNS), *parts])
 
 
 def restricted(slices: pl.DataFrame, mapping: EventMapping) -> pl.DataFrame:
@@ -77,92 +81,92 @@ def merged_slices(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _matches(slices: pl.DataFrame, rule: Rule) -> pl.Series:
-    found: pl.Series = pl.Series(values=[True]).new_from_index(0, slices.height)
+    found = _repeated(True, pl.Boolean, slices.height)
     for column, pattern in rule.where:
         found = found & _texts_that(slices, column, pattern)
     if rule.names is not None:
-        known = [name for name in slices["name"].unique() if rule.names.action(name) is not None]
-        found = found & slices.select(pl.col("name").is_in(known)).to_series()
+        known = [rule.names.action(text) is not None for text in different_texts(slices["name"])]
+        found = found & of_texts(slices["name"], known, pl.Boolean)
     return found
 
 
 def _texts_that(slices: pl.DataFrame, column: str, pattern: TextPattern) -> pl.Series:
-    """Return which rows have a text that matches; every different text is tried once."""
-    texts: Iterable[str] = slices[column].drop_nulls().unique() if column in slices.columns else ()
-    known = [text for text in texts if pattern.find(text) is not None]
-    matched = pl.col(column).is_in(known).fill_null(value=False) if known else pl.lit(value=False)
-    return slices.with_columns(matched.alias("matched"))["matched"]
+    """Return which rows have a text that matches."""
+    if column not in slices.columns:
+        return _repeated(False, pl.Boolean, slices.height)
+    known = [pattern.find(text) is not None for text in different_texts(slices[column])]
+    found: pl.Series = of_texts(slices[column], known, pl.Boolean).fill_null(value=False)
+    return found
 
 
 def _with_numbers(slices: pl.DataFrame, column: str, pattern: TextPattern) -> pl.DataFrame:
     """Return the slices with a column for each number that a pattern finds in the texts of a column."""
-    if not pattern.numbers:
-        return slices
     prefix = PREFIX_OF.get(column, column)
-    texts = slices[column].drop_nulls().unique()
-    rows = [{column: text, **{f"{prefix}.{name}": value for name, value in (pattern.find(text) or {}).items()}}
-            for text in texts]  # fmt: skip
-    schema = {column: pl.String, **{f"{prefix}.{name}": pl.Int64 for name in pattern.numbers}}
-    found = pl.DataFrame(rows, schema)
-    return slices.drop(schema.keys() - {column}, strict=False).join(
-        found, on=column, how="left", maintain_order="left"
+    if column not in slices.columns:
+        return slices.with_columns(
+            pl.lit(None, pl.Int32).alias(f"{prefix}.{name}") for name in pattern.numbers
+        )
+    found = [pattern.find(text) or {} for text in different_texts(slices[column])] if pattern.numbers else []
+    numbers = {name: [one.get(name) for one in found] for name in pattern.numbers}
+    return slices.with_columns(
+        of_texts(slices[column], values, pl.Int32).alias(f"{prefix}.{name}")
+        for name, values in numbers.items()
     )
 
 
 def _with_actions(slices: pl.DataFrame, names: NamePattern) -> pl.DataFrame:
-    """Return the slices with `kind`, `lane` and the numbers that a pattern for names finds."""
-    found = [(name, action) for name in slices["name"].unique() if (action := names.action(name)) is not None]
-    rows = [
-        {"name": name, "kind": action.kind, "lane": action.lane,
-         **{f"name.{number}": value for number, value in action.numbers.items()}}
-        for name, action in found
-    ]  # fmt: skip
-    schema = {
-        "name": pl.String,
-        "kind": pl.String,
-        "lane": pl.String,
-        **{f"name.{each}": pl.Int64 for each in NUMBERS},
+    """Return the slices with `kind`, `lane` and the numbers that a pattern for names finds, unless they have them."""
+    found = [names.action(text) for text in different_texts(slices["name"])]
+    values: dict[str, tuple[Any, list[Any]]] = {
+        "kind": (KindType, [action and action.kind for action in found]),
+        "lane": (LaneType, [action and action.lane for action in found]),
     }
-    return slices.join(pl.DataFrame(rows, schema), on="name", how="left", maintain_order="left")
+    for each in NUMBERS:
+        numbers = [None if action is None else action.numbers.get(each) for action in found]
+        values[f"name.{each}"] = pl.Int32, numbers
+    return slices.with_columns(
+        of_texts(slices["name"], of_text, dtype).alias(name)
+        for name, (dtype, of_text) in values.items()
+        if name not in slices.columns
+    )
 
 
 def _rule_spans(slices: pl.DataFrame, rule: Rule, mapping: EventMapping) -> pl.DataFrame:
+    for column, pattern in mapping.texts:
+        slices = _with_numbers(slices, column, pattern)
     if rule.names is not None:
         slices = _with_actions(slices, rule.names)
     else:
         lane = rule.lane or LANE_OF[str(rule.kind)]
-        slices = slices.with_columns(pl.lit(rule.kind).alias("kind"), pl.lit(lane).alias("lane"))
-    patterns = [*mapping.texts, *rule.where]
+        slices = slices.with_columns(kind=pl.lit(rule.kind, KindType), lane=pl.lit(lane, LaneType))
     for column, pattern in rule.where:
         slices = _with_numbers(slices, column, pattern)
     implied = {
         name: f"{PREFIX_OF.get(column, column)}.{name}"
-        for column, pattern in patterns
+        for column, pattern in (*mapping.texts, *rule.where)
         for name in pattern.numbers
     }
     if rule.names is not None:
         implied |= {name: f"name.{name}" for name in NUMBERS}
-    return _with_fields(slices, {**mapping.fields, **rule.fields}, implied)
+    stated = {**mapping.fields, **rule.fields}
+    texts = [pl.col(name).cast(pl.Categorical) for name in TEXTS_OF_SPANS]
+    fields = [_field(slices, name, stated.get(name), implied.get(name)) for name in FIELDS]
+    named = slices.with_columns(*texts, slice_name=pl.col("name").cast(pl.Categorical))
+    return named.with_columns(fields).select(*SPAN_COLUMNS)
 
 
-def _with_fields(
-    slices: pl.DataFrame, stated: Mapping[str, Expression], implied: Mapping[str, str]
-) -> pl.DataFrame:
-    columns = []
-    for name in FIELDS:
-        if name in stated:
-            values = _values(slices, stated[name])
-        elif name in implied:
-            values = slices[implied[name]]
-        else:
-            values = pl.Series([None], dtype=pl.Int64).new_from_index(0, slices.height)
-        columns.append(values.alias(name))
-    largest = {name: 2**62 if name in BITS_64 else LARGEST for name in FIELDS}
-    known = [pl.when(pl.col(name).is_between(0, largest[name] - 1)).then(name).alias(name) for name in FIELDS]
-    with_fields = slices.drop(FIELDS.keys(), strict=False).with_columns(columns).with_columns(known)
-    return with_fields.with_columns(
-        slice_name=pl.col("name"), name=pl.when(pl.col("kind").is_in(NAMED_KINDS)).then("name")
-    )
+def _field(slices: pl.DataFrame, name: str, stated: Expression | None, implied: str | None) -> pl.Series:
+    """Return the values of a field: those of an expression, or of a number in a text; null if there is neither."""
+    dtype = FIELD_TYPES[name]
+    if stated is not None:
+        values = _values(slices, stated)
+    elif implied is not None:
+        values = slices[implied]
+    else:
+        return _repeated(None, dtype, slices.height).alias(name)
+    is_known = pl.col(name).is_between(0, LARGEST[dtype])
+    found: pl.Series = values.to_frame(name).select(pl.when(is_known).then(name).cast(dtype)).to_series()
+    return found
 
 
 def _values(slices: pl.DataFrame, expression: Expression) -> pl.Series:
@@ -171,13 +175,18 @@ def _values(slices: pl.DataFrame, expression: Expression) -> pl.Series:
     columns = {}
     for column in expression.columns:
         present = renamed.get(column, column)
-        known = present in slices.columns
-        columns[column] = (
-            slices[present] if known else pl.Series([None], dtype=pl.Int64).new_from_index(0, slices.height)
-        )
+        if present not in slices.columns:
+            columns[column] = _repeated(None, pl.Int64, slices.height)
+        elif isinstance(slices.schema[present], pl.Enum):
+            numbers = pl.Series(different_texts(slices[present]), dtype=pl.String).cast(
+                pl.Int64, strict=False
+            )
+            columns[column] = of_texts(slices[present], numbers, pl.Int64)
+        else:
+            columns[column] = slices[present]
     return expression.values(pl.DataFrame(columns)) if columns else expression.values(slices)
 
 
-COLUMNS: Iterable[str] = (
-    "kind", "lane", "name", "slice_name", *FIELDS, "category", "process", "thread", "thread_name", "start_ns", "end_ns",
-)  # fmt: skip
+def _repeated(value: object, dtype: Any, height: int) -> pl.Series:
+    found: pl.Series = pl.Series([value], dtype=dtype).new_from_index(0, height)
+    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.ingest.mapping.slices import SLICES, TraceSlices, argument_columns, argument_text
+from stagescope.ingest.mapping.slices import SLICES, TraceSlices, argument_columns, argument_text, coded
 from stagescope.ingest.trace_proto.tracks import Track, ancestors, process_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def mapped_slices(trace: TraceFile, arguments: Sequence[str] = ()) -> TraceSlice
         for one in trace.slices
     ]  # fmt: skip
     frame = pl.DataFrame(rows, {**SLICES, **argument_columns(arguments)}, orient="row")
-    return TraceSlices(trace.path, frame, trace.has_epoch, trace.diagnostics)
+    return TraceSlices(trace.path, coded(frame), trace.has_epoch, trace.diagnostics)
 
 
 def process_titles(tracks: Mapping[int, Track]) -> dict[int, str]:
