@@ -1,11 +1,11 @@
-"""A stored run that is too large to be read as a whole, as the local server shows it."""
+"""Stored runs that are too large to be read or analyzed as a whole, as the local server shows them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stagescope.api.saved_reports import load_report, report_of_stored_run
+from stagescope.api.saved_reports import is_quick_to_analyze, load_report, report_of_stored_run
 from stagescope.api.stored_runs import alignment_of, stored_run_of
 from stagescope.execution.processes import Processes
 from stagescope.execution.spawning import can_spawn
@@ -18,6 +18,7 @@ from stagescope.vocabulary.errors import StagescopeError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stagescope.analysis import Report
     from stagescope.ingest import Inputs
 
 
@@ -39,14 +40,35 @@ def find_large_run(inputs: Inputs) -> tuple[LargeRun, AnalysisLayers] | None:
         directory, manifest
     )  # here, because the process that analyzes has no access to an object store
     timeline = replace(read_small_tables(directory, manifest), alignment=alignment_of(directory, manifest))
-    report = load_report(directory)
-    if report is None:
-        _analyze(directory)
-        report = load_report(directory)
+    report = _report_of(directory)
     if report is None:
         return LargeRun(directory, manifest, timeline), AnalysisLayers()
     judged = timeline.with_diagnostics([one for one in report.diagnostics if one.code == PART_ANALYZED])
     return LargeRun(directory, manifest, judged, report.unaligned), saved_report_extras(report)
+
+
+def results_of_ranges(inputs: Inputs) -> AnalysisLayers | None:
+    """Return steps, verdict, findings and lost time of a stored run that is analyzed in ranges of steps.
+
+    They differ a little from those of an analysis at once, and the page has the same ones as the report. None for other
+    input, and for a run that was not and cannot be analyzed that way.
+    """
+    directory = stored_run_of(inputs)
+    manifest = None if directory is None else read_manifest(directory)
+    if directory is None or manifest is None or is_quick_to_analyze(manifest) or not manifest.aligned:
+        return None
+    report = _report_of(directory)
+    is_partial = report is not None and any(one.code == PART_ANALYZED for one in report.diagnostics)
+    return None if report is None or is_partial else saved_report_extras(report)
+
+
+def _report_of(directory: Path) -> Report | None:
+    """Return the saved report of a stored run, which is analyzed first if it has none; None if it cannot be."""
+    report = load_report(directory)
+    if report is None:
+        _analyze(directory)
+        report = load_report(directory)
+    return report
 
 
 def _analyze(directory: Path) -> None:

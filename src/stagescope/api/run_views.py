@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stagescope import __version__
 from stagescope.api.analyses import compare
 from stagescope.api.code_checksums import checksum_of_code
-from stagescope.api.large_runs import find_large_run
+from stagescope.api.large_runs import find_large_run, results_of_ranges
 from stagescope.api.reading import RunFacts, inputs_of, read, read_options
 from stagescope.api.run_cache import Input, Shown, cached_input
 from stagescope.api.saved_pages import find_saved_page, keep_page, require_as_stored
@@ -233,4 +233,8 @@ def _fill(folder: Path, run: RunFiles, name: str | None = None) -> None:
         large_run, extras = run.large_run
         save_large_run(large_run._replace(name=name), folder, extras, run.calls.on_tiles)
         return
-    save_timeline(run.timeline, folder, gather_extras(run.timeline), run.calls.on_tiles)
+    extras = gather_extras(run.timeline)
+    results = results_of_ranges(run.inputs) if is_plain and run.align else None
+    if results is not None:
+        extras = replace(extras, steps=results.steps, objects={**extras.objects, **results.objects})
+    save_timeline(run.timeline, folder, extras, run.calls.on_tiles)

@@ -134,16 +134,16 @@ def data_without_spans(
 
 
 def _with_span_ids(objects: Mapping[str, Any], spans: pl.DataFrame) -> dict[str, Any]:
-    """Return objects whose findings have the id of a span, `span`, instead of the row of the timeline."""
+    """Return objects whose findings have the id of a span, `span`, instead of the row of the timeline, if any."""
     verdict = objects.get("verdict")
     if not verdict:
         return dict(objects)
-    rows = [finding["row"] for finding in verdict["findings"] if finding["row"] is not None]
+    rows = [finding["row"] for finding in verdict["findings"] if finding.get("row") is not None]
     ids = spans.with_row_index("id").filter(pl.col("source_row").is_in(rows))
     id_of = dict(ids.select("source_row", "id").iter_rows())
     findings = [
         {name: value for name, value in finding.items() if name != "row"}
-        | {"span": id_of.get(finding["row"])}
+        | {"span": id_of.get(finding.get("row"))}
         for finding in verdict["findings"]
     ]
     return {**objects, "verdict": {**verdict, "findings": findings}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from contextlib import contextmanager
@@ -19,7 +20,16 @@ from stagescope.analysis.idle.ledger import IDLE_LEDGER
 from stagescope.analysis.idle.origins import ORIGINS
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.saved import facts_json, saved_pieces, saved_tables
-from stagescope.api import export, load_report, range_reports, read, save_report, saved_reports, store
+from stagescope.api import (
+    export,
+    load_report,
+    range_reports,
+    read,
+    save_report,
+    saved_reports,
+    store,
+    view_run,
+)
 from stagescope.cli import main
 from stagescope.execution import executor_for
 from stagescope.execution.executor import InThisProcess
@@ -29,6 +39,7 @@ from stagescope.model.implied import implied_steps
 from stagescope.model.stored_run import FORMAT, RESULTS, VERSION, Manifest
 from stagescope.model.tables import COUNTERS, SPANS
 from stagescope.model.validate import conform
+from stagescope.viewer.analysis_data import gather_extras, saved_report_extras
 from stagescope.vocabulary.kinds import ALL_SENDS
 
 SHAPE = Shape(pipelines=3, stages=4, microbatches=8, steps=16, noise=0.01)
@@ -191,6 +202,20 @@ def small_ranges(stored, monkeypatch):
     """Let a run count as large."""
     monkeypatch.setattr(saved_reports, "STORING_BYTES", 0)
     monkeypatch.setattr(range_reports, "SPANS_OF_RANGE", read_manifest(stored).span_count // 3)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_the_page_of_a_run_that_is_read_as_a_whole_has_the_results_of_its_report(
+    stored, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    save_report(stored, workers=1)
+    saved, at_once = saved_report_extras(load_report(stored)), gather_extras(read(stored))
+    assert saved.objects["ledger"] != at_once.objects["ledger"]
+    view = view_run(stored)
+    for name in ("verdict", "ledger"):
+        assert json.loads(view.sections[name].data) == json.loads(json.dumps(saved.objects[name]))
+    assert {"idle", "slack", "critical_path"} <= set(view.sections)
 
 
 @pytest.mark.usefixtures("small_ranges")
