@@ -38,7 +38,7 @@ AFTER_INTERRUPT: dict[str | None, str] = {"store": STORE_AGAIN}
 """What to do after Ctrl-C, by command."""
 
 LESS_MEMORY = "read some steps, as with --steps 0:10, or some of the files, or store recordings first"
-"""What to do where memory did not suffice."""
+"""What to do if there was not enough memory."""
 
 
 class Command(NamedTuple):
@@ -217,9 +217,8 @@ def _print_error(error: BaseException) -> int:
     if isinstance(error, OSError):
         echo(f"{PROGRAM}: {str(error.filename)[:MOST_CHARACTERS]}: {error.strerror}", err=True)
         return EXIT_FAILED
-    if isinstance(
-        error, MemoryError
-    ):  # of NumPy or pyarrow; Polars ends the process with a message of its own
+    # Of NumPy or pyarrow: Polars ends the process with a message of its own.
+    if isinstance(error, MemoryError):
         echo(f"{PROGRAM}: this needs more memory than there is ({error})", err=True)
         echo(f"  {LESS_MEMORY}", err=True)
         return EXIT_FAILED

@@ -1,7 +1,7 @@
 """Whether spans fit into the memory of this machine, before the first of them is read, or after some of them.
 
-Otherwise the system would end the process after minutes of reading, without a word. What would have fitted is never
-refused, as far as that can be known; therefore not everything is that does not fit.
+Otherwise the system would end the process after minutes of reading, without a word. The estimates are low: what fits is
+not refused, as far as that can be known, and some of what does not fit is not refused either.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ LEAST_ROW_BYTES = 70
 """Of the table of spans alone."""
 
 FEWEST_FILES, LEAST_FRACTION = 20, 0.02
-"""Before that many files with that share of all bytes are read, nothing is inferred about the others."""
+"""Until this many files with this share of all bytes are read, nothing is inferred about the others."""
 LEAST_OF_OTHERS = 0.5
-"""The other files have at least this share of what files of their size had so far."""
+"""Files that were not read yet count with this share of what those that were read needed per byte."""
 MOST_USED_FRACTION = 0.9
-"""Of the memory. A process that has more before all files are read ends before they are merged."""
+"""Of the memory. If this process has taken more before all files are read, reading ends: merging needs even more."""
 
 OWN_BYTES = 256 << 20
 """Code and tables of stagescope itself take less; whatever else a process had before is not counted."""
 RETURNED_S = 2.0
-"""Polars returns what was needed only to read a file to the system after half a second."""
+"""Polars returns memory that it needed only for reading to the system after half a second."""
 
 STATUS = Path("/proc/self/status")
 USED = ("RssAnon:", "VmSwap:")

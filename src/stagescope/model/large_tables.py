@@ -38,11 +38,12 @@ def sort_in_place(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def reduced(parts: Iterable[pl.DataFrame], reduce: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
-    """Return what `reduce` returns for all rows of the parts, at least one, of which a few are in memory at a time.
+    """Return what `reduce` returns for the rows of all parts together; only a few parts are in memory at a time.
 
-    `reduce` returns the same if some of its rows are reduced before the others are added, as sums of integers are.
+    There is at least one part. `reduce` must return the same if some of its rows are reduced before the others are
+    added, as sums of integers do.
 
-    >>> parts = ([pl.DataFrame({"rank": [0, 1], "ns": [1, step]}) for step in range(3)])
+    >>> parts = [pl.DataFrame({"rank": [0, 1], "ns": [1, step]}) for step in range(3)]
     >>> reduced(parts, lambda rows: rows.group_by("rank", maintain_order=True).agg(pl.sum("ns"))).rows()
     [(0, 3), (1, 3)]
     """

@@ -134,7 +134,7 @@ def data_without_spans(
 
 
 def _with_span_ids(objects: Mapping[str, Any], spans: pl.DataFrame) -> dict[str, Any]:
-    """Return objects whose findings have the id of a span, `span`, instead of the row of the timeline, if any."""
+    """Return objects whose findings have `span`, the id of a span or None, instead of a row of the timeline."""
     verdict = objects.get("verdict")
     if not verdict:
         return dict(objects)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
@@ -74,18 +74,6 @@ class Facts:
     def clock(self) -> str | None:
         """Clock domain: the wall clock of its machine, to which the profiler converts all times."""
         return f"{self.machine}/wall" if self.machine else None
-
-
-class SharedGroups:
-    """Keeps each process group of a run once: profiles list that of all ranks, 350 kB for 10,000 of them."""
-
-    def __init__(self) -> None:
-        self._known: dict[Group, Group] = {}
-
-    def of(self, facts: Facts) -> Facts:
-        """Return the facts with groups that are those of facts before, where they are equal."""
-        shared = {name: self._known.setdefault(group, group) for name, group in facts.groups.items()}
-        return replace(facts, groups=shared)
 
 
 class Declared(NamedTuple):

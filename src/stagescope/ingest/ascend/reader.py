@@ -18,7 +18,7 @@ from stagescope.ingest.ascend.discovery import PATTERNS, choose_profiles, is_pro
 from stagescope.ingest.ascend.inferred_coordinates import infer_rank_coordinates
 from stagescope.ingest.ascend.machines import clocks_table, machines_of
 from stagescope.ingest.ascend.markers import read_marks, read_step_times, with_steps, without_nested
-from stagescope.ingest.ascend.metadata import SharedGroups, combine_facts, place_ranks, read_facts
+from stagescope.ingest.ascend.metadata import combine_facts, place_ranks, read_facts
 from stagescope.ingest.ascend.naming import name_actions
 from stagescope.ingest.ascend.pipeline_info import PipelineInfo
 from stagescope.ingest.ascend.transfer_spans import name_transfers
@@ -27,6 +27,7 @@ from stagescope.ingest.database import Database
 from stagescope.ingest.missing_tables import Tables, absent_tables, missing_tables
 from stagescope.ingest.processes import Each, read_each
 from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.shared_groups import SharedGroups
 from stagescope.model import RANKS, SPANS, STEPS, Timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.validate import conform, in_order
@@ -35,7 +36,7 @@ from stagescope.schedules.spellings import known_schedule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagescope.ingest.ascend.metadata import Facts
+    from stagescope.ingest.ascend.metadata import Facts, Group
     from stagescope.vocabulary.errors import InputError
 
 
@@ -74,11 +75,12 @@ def read_profiles(paths: Sequence[Path], options: ReadOptions | None = None) -> 
     options = options or ReadOptions()
     profiles, notes = choose_profiles(paths)
     ranks = {profile.path: profile.rank for profile in profiles}
-    groups = SharedGroups()
+    groups: SharedGroups[Group] = SharedGroups()
 
     def keep(content: _Content) -> _Content:
         options.count(content.actions.height + content.transfers.height)
-        return content._replace(facts=groups.of(content.facts))
+        shared = {name: groups.of(group) for name, group in content.facts.groups.items()}
+        return content._replace(facts=replace(content.facts, groups=shared))
 
     contents: list[_Content] = []
     if profiles:

@@ -43,17 +43,6 @@ def rank_facts(path: Path, facts: dict[str, Any]) -> RankFacts:
     )
 
 
-class SharedGroups:
-    """Keeps each process group of a run once: every trace lists that of all ranks, 350 kB for 10,000 of them."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
-
-    def of(self, facts: RankFacts) -> RankFacts:
-        """Return the facts with groups that are those of facts before, where they are equal."""
-        return facts._replace(groups=tuple(self._known.setdefault(group, group) for group in facts.groups))
-
-
 def rank_count(paths: Sequence[Path]) -> int | None:
     """Return the number of files if their names number all of them from 0, as those of a whole run; else None."""
     numbers = {int(found[1]) for path in paths if (found := RANK_IN_NAME.search(path.name))}

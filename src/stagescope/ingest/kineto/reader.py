@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stagescope.ingest.kineto.facts import SharedGroups, rank_count
+from stagescope.ingest.kineto.facts import rank_count
 from stagescope.ingest.kineto.rank_trace import RankTrace, read_rank
 from stagescope.ingest.kineto.timeline import timeline_of_traces
 from stagescope.ingest.processes import read_each
 from stagescope.ingest.reader import Reader, ReadOptions
+from stagescope.ingest.shared_groups import SharedGroups
 from stagescope.ingest.trace_json.recognition import (
     SUFFIXES,
     is_merged_torch_trace,
@@ -54,11 +55,12 @@ def read_traces(paths: Sequence[Path], options: ReadOptions) -> Timeline:
     readable part and an error in diagnostics. Kernels are kept if the options ask for them. Raises InputError if no
     trace has an action of a pipeline, or if the traces cannot belong to one run.
     """
-    groups = SharedGroups()
+    groups: SharedGroups[tuple[int, ...]] = SharedGroups()
 
     def keep(trace: RankTrace) -> RankTrace:
         options.count(trace.span_count, 0 if trace.kernels is None else trace.kernels.height)
-        return trace._replace(facts=groups.of(trace.facts))
+        shared = tuple(map(groups.of, trace.facts.groups))
+        return trace._replace(facts=trace.facts._replace(groups=shared))
 
     traces, refused = read_each(
         partial(read_rank, kernels=options.kernels, ranks=rank_count(paths)),
