@@ -32,7 +32,7 @@ from stagescope.analysis.statistics.replicas import compare_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs
 from stagescope.analysis.statistics.step_trend import explain_step_trends, find_outlier_windows
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, compare_subjects
-from stagescope.analysis.step_results import ChosenSteps, measure_steps, without_samples
+from stagescope.analysis.step_results import ChosenSteps, find_outliers, measure_steps, without_samples
 from stagescope.model.large_tables import chosen_rows
 from stagescope.model.lazy import InParts, parts_of, with_known, with_later
 from stagescope.vocabulary.kinds import TRANSFERS
@@ -120,7 +120,7 @@ def explain(
     """
     timeline, pipelines = intermediates.timeline, intermediates.windows.pipelines
     chosen = pl.col("step").is_in(list(steps))
-    actions, ledger = intermediates.actions, intermediates.ledger
+    sample, ledger = intermediates.sample, _explained_ledger(intermediates)
     step_windows = windows_of_bubbles(_chosen(intermediates.windows, "bubbles", chosen).parts())
     alike = windows_alike(step_windows, intermediates.microbatch_counts)
     unusual = unusual or find_outlier_windows(alike)
@@ -128,7 +128,7 @@ def explain(
         chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list())
         joined = without_samples(measure_steps(intermediates, chosen_steps))
     results = joined.of_steps
-    lost = _measure_lost_time(intermediates, steps, results.own_work)
+    lost = _measure_lost_time(intermediates, steps, results)
     samples = join_samples(joined.samples)
     links = join_links(timeline, joined.links, samples.sampling)
     del joined
@@ -140,30 +140,36 @@ def explain(
     replicas = compare_replicas(timeline, waits, pipelines, stragglers.rank_error, least_ns)
     del samples, links, step_windows, waits
     # The costs of single actions need their spans.
-    counted = timeline.with_spans(timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS)))
+    counted = sample.own_spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS))
     explained = Explanation(
         **lost._asdict(),
         ledger=ledger,
         late_ranks=_late_ranks(intermediates, steps, lost.lost_time),
         outliers=results.outliers,
-        outlier_pattern=_pattern(results.outliers, actions.table, steps),
+        outlier_pattern=_pattern(results.outliers, sample.actions.table, steps),
         unrecorded=intermediates.unrecorded,
         ideal=intermediates.ideal,
-        stage_costs=measure_stage_costs(counted.spans),
+        stage_costs=measure_stage_costs(counted),
         stage_work=stragglers.stage_work,
         stragglers=stragglers,
         trends=trends,
         replicas=replicas,
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(
-            actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
+            sample.actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
         ),
         waits_inside=results.waits_inside,
         other_work=results.other_work,
         pauses=results.pauses,
     )
     with_tables = _with_tables(explained, intermediates, results, chosen)
-    return _with_improvements(with_tables, intermediates, counted.spans, steps, layers)
+    return _with_improvements(with_tables, intermediates, counted, steps, layers)
+
+
+def _explained_ledger(intermediates: Intermediates) -> Ledger:
+    """Return the ledger with the costs of the actions of the sample."""
+    of_actions = intermediates.sample.ledger
+    return with_known(intermediates.ledger, classes=of_actions.classes, delays=of_actions.delays)
 
 
 def find_least_cost_ns(intermediates: Intermediates, steps: Collection[int]) -> float:
@@ -195,9 +201,9 @@ class _LostTime(NamedTuple):
 
 
 def _measure_lost_time(
-    intermediates: Intermediates, steps: Collection[int], own_work: pl.DataFrame
+    intermediates: Intermediates, steps: Collection[int], results: StepResults
 ) -> _LostTime:
-    """Return where the time of some steps went; `own_work` is from measure_own_work for them."""
+    """Return where the time of some steps went; `results` are those of these steps."""
     chosen = pl.col("step").is_in(list(steps))
     ledger, chained = intermediates.ledger, intermediates.chained_losses
     size = intermediates.accumulation.size_among(steps)
@@ -215,7 +221,7 @@ def _measure_lost_time(
         losses,
         None if intermediates.actions.is_contradictory else unite_lost_steps(lost_time, size),
         find_outside_culprits(
-            totals.bounds, outside, intermediates.timeline.spans, intermediates.between_steps.parts, own_work
+            totals.bounds, outside, results.activity, intermediates.between_steps.parts, results.own_work
         ),
         size,
     )
@@ -251,26 +257,26 @@ def _with_improvements(
     steps: Collection[int],
     layers: tuple[int, ...],
 ) -> Explanation:
-    """Return an explanation with its improvements; `spans` are those of its steps."""
-    actions, ideal, size = intermediates.actions, explained.ideal, explained.steps_per_iteration
+    """Return an explanation with its improvements; `spans` are those of its steps in the sample."""
+    sample, ideal, size = intermediates.sample, explained.ideal, explained.steps_per_iteration
     parts = zip(parts_of(explained, "iterations"), parts_of(intermediates.ledger, "ranks"), strict=True)
     evidence = Evidence(
         explained.stragglers.table,
-        explained.outliers,
+        _outliers_of_sample(explained, intermediates, steps),
         explained.late_ranks.with_columns(pl.col("lost_ns") / size),
-        intermediates.ledger,
+        _explained_ledger(intermediates),
         measure_iterations(parts, intermediates.late_starts),
         spans,
         unrecorded_place(explained, last_pipelines(explained)),
         layers,
         bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
         intermediates.step_chain,
-        intermediates.predictions,
+        sample.predictions,
         intermediates.meetings,
     )
-    improvements = find_improvements(actions, evidence, ideal.schedule, steps, intermediates.basis)
+    improvements = find_improvements(sample.actions, evidence, ideal.schedule, steps, sample.basis)
     statistics = (explained.stragglers, explained.trends, explained.replicas)
-    found = (actions, intermediates.ledger, ideal, *statistics, improvements)
+    found = (intermediates.actions, intermediates.ledger, ideal, *statistics, improvements)
     return with_known(
         explained,
         improvements=_of_iterations(improvements.table, explained.lost_time),
@@ -279,13 +285,23 @@ def _with_improvements(
     )
 
 
+def _outliers_of_sample(
+    explained: Explanation, intermediates: Intermediates, steps: Collection[int]
+) -> pl.DataFrame:
+    """Return the outliers among the actions of the sample, by their numbers there."""
+    sample = intermediates.sample
+    if sample is intermediates:
+        return explained.outliers
+    return find_outliers(sample, steps) if sample.outliers is None else sample.outliers
+
+
 def _late_ranks(intermediates: Intermediates, steps: Collection[int], lost: LostTime | None) -> pl.DataFrame:
     """Return the table LATE_RANKS of some steps; nothing is claimed if nothing else can be explained."""
     known = intermediates.iteration_steps.filter(pl.col("step").is_in(list(steps)))
     iterations = intermediates.accumulation.table.select("step", "iteration")
     least_ns = LEAST_COST_FRACTION * lost.mean_ns if lost else float("inf")
     return find_late_ranks(
-        intermediates.meetings, known.join(iterations, on="step"), intermediates.timeline.spans, least_ns
+        intermediates.meetings, known.join(iterations, on="step"), intermediates.sample.own_spans, least_ns
     )
 
 

@@ -14,6 +14,7 @@ from stagescope.analysis.completeness.missing_data import StepCounts, count_step
 from stagescope.analysis.completeness.missing_ranks import (
     MissingRanks,
     find_missing_ranks,
+    find_peers,
     suspect_missing_last_stage,
 )
 from stagescope.analysis.completeness.unaligned import drop_ranks
@@ -24,7 +25,7 @@ from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_in
 from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basis
 from stagescope.analysis.graph.slack import measure_slack
 from stagescope.analysis.idle.intervals import find_idle_intervals
-from stagescope.analysis.idle.late_receivers import find_late_receivers
+from stagescope.analysis.idle.late_receivers import with_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.idle.other_compute import without_other_compute
 from stagescope.analysis.idle.other_windows import idle_of_iterations, idle_of_own_spans
@@ -53,15 +54,21 @@ from stagescope.analysis.iteration.ledger import (
     measure_before_windows,
 )
 from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
+from stagescope.analysis.sampled_steps import sample_of
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.unrecorded import find_unrecorded
+from stagescope.analysis.usual_values import UsualValues
 from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.bubbles import recorded_waits
 from stagescope.model.collectives import find_collectives
 from stagescope.model.coverage import unite
 from stagescope.model.large_tables import united_rows
 from stagescope.model.messages import match_messages
+from stagescope.model.step_ranges import is_in_steps, steps_around
+from stagescope.model.tables import SPANS
+from stagescope.model.validate import in_order
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE
+from stagescope.vocabulary.steps import StepRanges
 
 if TYPE_CHECKING:
     from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
@@ -76,13 +83,14 @@ class Intermediates:
     `timeline` holds the spans of those pipelines only. `span_rows` maps its rows to rows of the timeline that the
     caller has; None if both are the same. Columns such as `row` and `before_row` are rows of the caller's timeline.
     `steps` are those whose actions are analyzed, None for all; spans of the steps before and after them are there, too.
-    For a large run each of these results takes seconds, and some of them take GiBs.
+    For a large run each of these results takes seconds, and some of them take GiBs. What is usual is learned from the
+    `sample`, which also answers what is asked about single actions.
     """
 
     timeline: Timeline
     windows: Windows
     span_rows: pl.Series | None = None
-    steps: StepRange | None = None
+    steps: StepRange | StepRanges | None = None
 
     def with_results(self, **results: object) -> Intermediates:
         """Return the same with some results that are known already, by the names of these properties."""
@@ -91,6 +99,42 @@ class Intermediates:
         kept = {name: value for name, value in self.__dict__.items() if name not in names}
         known.__dict__.update(kept | results)
         return known
+
+    @cached_property
+    def sample(self) -> Intermediates:
+        """The results of the sample of the run (sampled_steps.py): the same unless it is large."""
+        found = None if self.steps is not None else sample_of(self.timeline)
+        if found is None:
+            return self
+        timeline, (steps, ratio) = found
+        timeline = timeline.with_spans(in_order(timeline.spans, SPANS))
+        around = is_in_steps(steps_around(steps))
+        windows = Windows(self.windows.pipelines, self.windows.bubbles.filter(around), [])
+        sample = Intermediates(timeline, windows, None, steps)
+        known = {"recorded": self.recorded.filter(around), "missing": self.missing}
+        return sample.with_results(**known, sample_ratio=ratio)
+
+    @property
+    def own_spans(self) -> pl.DataFrame:
+        """The spans without those of the steps next to the steps that are analyzed, of which only a part is there."""
+        if self.steps is None:
+            return self.timeline.spans
+        return self.timeline.spans.filter(pl.col("step").is_null() | is_in_steps(self.steps))
+
+    @cached_property
+    def sample_ratio(self) -> float:
+        """How many times as many steps as these the run has of which this is a sample."""
+        return 1.0
+
+    @cached_property
+    def usual(self) -> UsualValues | None:
+        """What is usual in the run; None for what is its own sample, from which it is learned on the way."""
+        return None if self.sample is self else self.sample.learned
+
+    @property
+    def learned(self) -> UsualValues:
+        """What these results show to be usual."""
+        return UsualValues(self.basis.usual, self.ledger.usual)
 
     @cached_property
     def actions(self) -> Actions:
@@ -185,9 +229,10 @@ class Intermediates:
 
     @cached_property
     def basis(self) -> ReplayBasis:
-        """The result of find_replay_basis, with what find_late_receivers returns."""
-        basis = find_replay_basis(self.actions)
-        return basis.with_late_receivers(find_late_receivers(self.actions, basis, self.timeline.spans))
+        """The result of find_replay_basis, with late receivers."""
+        usual = self.usual and self.usual.transfers
+        basis = find_replay_basis(self.actions, usual)
+        return with_late_receivers(self.actions, basis, self.timeline.spans, usual)
 
     @cached_property
     def inputs(self) -> LatestInputs:
@@ -197,7 +242,10 @@ class Intermediates:
     @cached_property
     def ledger(self) -> Ledger:
         """The result of build_ledger with origins, for all steps, in which ranks are busy during all compute."""
-        ledger = build_ledger(self.actions, self.basis, self.timeline.spans, with_origins=True)
+        usual = self.usual and self.usual.causes
+        # Nothing asks for where lost time comes from in the sample.
+        with_origins = not isinstance(self.steps, StepRanges)
+        ledger = build_ledger(self.actions, self.basis, self.timeline.spans, usual, with_origins=with_origins)
         steps = self.timeline.spans.filter(pl.col("kind") == "optimizer")
         optimizing = unite(steps.select("rank", "start_ns", "end_ns"))
         bubbles = self.windows.bubbles
@@ -263,13 +311,17 @@ class Intermediates:
 
     @cached_property
     def step_chain(self) -> StepChain | None:
-        """The result of find_step_chain."""
+        """The result of find_step_chain: of the sample, because a chain is replayed as a whole."""
+        if self.sample is not self:
+            return self.sample.step_chain
         steps = self.iteration_steps
         return find_step_chain(self.actions, self.basis, self.timeline.spans, steps, self.meetings)
 
     @cached_property
     def chained_losses(self) -> pl.DataFrame | None:
-        """The result of measure_chained_losses, None if steps do not overlap."""
+        """The result of measure_chained_losses for the sample, None if its steps do not overlap."""
+        if self.sample is not self:
+            return self.sample.chained_losses
         chain = self.step_chain
         return None if chain is None else measure_chained_losses(chain, self.actions, self.basis, self.ledger)
 
@@ -279,6 +331,8 @@ class Intermediates:
 
         Unknown if ranks are or seem to be missing: what is left of one schedule can look like another one.
         """
+        if self.sample is not self:
+            return self.sample.ideal
         if self.missing:
             return unknown_ideal(str(self.missing))
         laid = lay_ideal(self.actions, only_value(self.timeline.ranks["schedule"]))
@@ -292,9 +346,20 @@ class Intermediates:
         return None
 
     @cached_property
+    def peers(self) -> frozenset[int]:
+        """The result of find_peers."""
+        return find_peers(self.timeline.spans, self.windows.pipelines)
+
+    @cached_property
+    def outliers(self) -> pl.DataFrame | None:
+        """The result of find_outliers for the steps in the totals, None where it is not known yet."""
+        return None
+
+    @cached_property
     def missing(self) -> MissingRanks:
         """The result of find_missing_ranks."""
-        return find_missing_ranks(self.timeline, self.windows.pipelines)
+        ranks, pipelines = self.timeline.ranks, self.windows.pipelines
+        return find_missing_ranks(ranks, pipelines, self.peers, self.rank_stages)
 
     @cached_property
     def critical_path(self) -> pl.DataFrame:

@@ -32,6 +32,7 @@ from stagescope.analysis.kernels.communication import (
     measure_kernel_communication,
     summarize_kernel_communication,
 )
+from stagescope.analysis.sampled_steps import sample_diagnostics
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
 from stagescope.analysis.statistics.step_lengths import measure_step_lengths
 from stagescope.analysis.statistics.step_trend import find_outlier_windows
@@ -243,8 +244,9 @@ class Report:
     @_saved_or
     def slowdowns(self) -> pl.DataFrame:
         """The table SLOWDOWNS: S, S_t, S_w, M_S and M_W of ByteDance's what-if analysis."""
-        pipelines = self.intermediates.windows.pipelines
-        return measure_slowdowns(self.intermediates.timeline, pipelines, self.bubble.steps)
+        sample = self.intermediates.sample
+        timeline = sample.timeline.with_spans(sample.own_spans)
+        return measure_slowdowns(timeline, sample.windows.pipelines, self.bubble.steps)
 
     @_saved_or
     def kernel_communication(self) -> pl.DataFrame:
@@ -309,6 +311,7 @@ def report_of(timeline: Timeline, intermediates: Intermediates, skipped: Skipped
         *inferred_pipeline_diagnostics(timeline),
         *find_missing_data(intermediates, timeline),
         *missing_rank_diagnostics(intermediates.missing),
+        *sample_diagnostics(intermediates.sample.steps, intermediates.sample.sample_ratio),
         *unaligned_diagnostics(unaligned),
         *totals.diagnostics,
     ]

@@ -13,11 +13,17 @@ import polars as pl
 from stagescope.analysis.idle.overlap import measure_overlap
 from stagescope.analysis.idle.phases import cut_phases
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
+from stagescope.analysis.iteration.outside_activity import OutsideActivity, measure_outside_activity
 from stagescope.analysis.iteration.outside_times import measure_own_work
 from stagescope.analysis.other_work import find_other_work
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, StepSamples, sample_steps
 from stagescope.analysis.statistics.link_samples import StepLinks, sample_step_links
-from stagescope.analysis.statistics.outlier_actions import find_outlier_actions
+from stagescope.analysis.statistics.outlier_actions import (
+    TimedActions,
+    UsualDurations,
+    find_outlier_actions,
+    learn_durations,
+)
 from stagescope.analysis.statistics.replicas import find_reduction_waits
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import TRANSFERS
@@ -40,9 +46,9 @@ class StepResults(NamedTuple):
 
     `samples` and `links` are samples of actions and messages, `messages` those of unusual steps, from match_messages;
     `reduction_waits` is from find_reduction_waits, `phases` is the table STEP_PHASES, `overlap` the table OVERLAP,
-    `other_work` from find_other_work, `own_work` from measure_own_work, `pauses` are those of an IterationLedger,
-    and `outliers` is the table OUTLIER_ACTIONS. `waits_inside` are the ranks that wait for collectives inside of
-    actions.
+    `other_work` from find_other_work, `own_work` from measure_own_work, `activity` from measure_outside_activity,
+    `pauses` are those of an IterationLedger, and `outliers` is the table OUTLIER_ACTIONS. `waits_inside` are the ranks
+    that wait for collectives inside of actions.
     """
 
     samples: StepSamples
@@ -53,6 +59,7 @@ class StepResults(NamedTuple):
     overlap: pl.DataFrame
     other_work: pl.DataFrame
     own_work: pl.DataFrame
+    activity: OutsideActivity
     pauses: pl.DataFrame
     outliers: pl.DataFrame
     waits_inside: tuple[int, ...]
@@ -89,7 +96,6 @@ def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
     counted = timeline.with_spans(timeline.spans.filter(is_counted & ~pl.col("kind").is_in(TRANSFERS)))
     messages = known.messages.filter(is_counted)
     windows = bubbles.filter(is_counted)
-    lengths = known.ledger.classes.length_of_action
     return StepResults(
         samples=sample_steps(counted.spans, has_few_steps=has_few_steps),
         links=sample_step_links(messages, has_few_steps=has_few_steps),
@@ -99,7 +105,27 @@ def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
         overlap=measure_overlap(timeline.spans, bubbles, known.busy, known.actions).filter(is_counted),
         other_work=find_other_work(counted.spans),
         own_work=measure_own_work(windows, known.iteration_steps, known.between_steps.unions),
+        activity=measure_outside_activity(timeline.spans, known.iterations.filter(is_counted)),
         pauses=known.iteration_ledger.pauses.filter(is_counted),
-        outliers=find_outlier_actions(known.actions, known.basis, lengths, chosen.counted, counted.spans),
+        outliers=find_outliers(known, chosen.counted),
         waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),
     )
+
+
+def usual_durations(known: Intermediates, steps: Collection[int]) -> UsualDurations:
+    """Return how long actions usually take in `steps`, those in the totals of the run."""
+    if known.usual is not None and known.usual.durations is not None:
+        return known.usual.durations
+    return learn_durations(_timed(known.sample), steps, known.sample.sample_ratio)
+
+
+def find_outliers(known: Intermediates, steps: Collection[int]) -> pl.DataFrame:
+    """Return the table OUTLIER_ACTIONS of the actions of `known` in `steps`, those in the totals of the run."""
+    usual = usual_durations(known, steps)
+    chosen = pl.col("step").is_in(list(steps)) & is_in_steps(known.steps)
+    spans = known.timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS))
+    return find_outlier_actions(_timed(known), known.basis, usual, steps, spans)
+
+
+def _timed(known: Intermediates) -> TimedActions:
+    return TimedActions(known.actions, known.ledger.classes.length_of_action)

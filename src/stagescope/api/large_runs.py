@@ -50,8 +50,8 @@ def find_large_run(inputs: Inputs) -> tuple[LargeRun, AnalysisLayers] | None:
 def results_of_ranges(inputs: Inputs) -> AnalysisLayers | None:
     """Return steps, verdict, findings and lost time of a stored run that is analyzed in ranges of steps.
 
-    They differ a little from those of an analysis at once, and the page has the same ones as the report. None for other
-    input, and for a run that was not and cannot be analyzed that way.
+    They are equal to those of an analysis at once, which takes more memory and time. None for other input, and for a
+    run that was not and cannot be analyzed that way.
     """
     directory = stored_run_of(inputs)
     manifest = None if directory is None else read_manifest(directory)

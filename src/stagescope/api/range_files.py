@@ -15,6 +15,7 @@ from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.stored_run import read_part, read_small_tables
 from stagescope.model import empty_timeline
 from stagescope.model.lazy import InParts, TableParts
+from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.model.tables import STEPS
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest
-    from stagescope.vocabulary.steps import StepRange
+    from stagescope.vocabulary.steps import StepRange, StepRanges
 
 FOLDER = "unfinished-analysis"
 """In the directory of the run, only while it is analyzed."""
@@ -91,9 +92,13 @@ def divide_windows(files: Sequence[Path], ranges: Sequence[StepRange], folder: P
 
 def windows_around(folder: Path, number: int, steps: StepRange) -> pl.DataFrame:
     """Return the windows of a range of steps, and those of the steps before and after it."""
-    files = [_windows_of(folder, each) for each in (number - 1, number, number + 1)]
-    own = pl.col("step").is_between(steps.start - 1, steps.stop)
-    return pl.concat([read_table(file).filter(own) for file in files if file.exists()])
+    return windows_of(folder, (number - 1, number, number + 1), steps_around(steps))
+
+
+def windows_of(folder: Path, numbers: Sequence[int], steps: StepRanges) -> pl.DataFrame:
+    """Return the windows of some steps, which are among those of some ranges."""
+    files = [_windows_of(folder, each) for each in numbers]
+    return pl.concat([read_table(file).filter(is_in_steps(steps)) for file in files if file.exists()])
 
 
 def _windows_of(folder: Path, number: int) -> Path:

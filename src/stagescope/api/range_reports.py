@@ -1,9 +1,10 @@
 """The report of a stored run in bounded memory: its pipelines are surveyed, then its steps are analyzed in ranges.
 
 A stored run has a file per pipeline, and what an analysis compares is in one step: all pipelines. So each file is read
-once, by pipelines. What these show without causes is kept, and their spans are divided by steps into files for the
-second pass, which analyzes a range of steps at a time, with the steps next to it. Which ranges there are depends on the
-run alone. Workers, of this machine or of a cluster, do both, and leave tables in files; one process joins them.
+once, by pipelines. What these show without causes is kept, and their spans are divided by steps into files. From those
+of a sample of the steps is learned what is usual in the run. Then a range of steps at a time is analyzed, with the
+steps next to it. Which ranges there are depends on the run alone, and the results do not depend on them. Workers, of
+this machine or of a cluster, do all that, and leave tables in files; one process joins them.
 """
 
 from __future__ import annotations
@@ -11,34 +12,24 @@ from __future__ import annotations
 import shutil
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import polars as pl
 
 from stagescope.analysis.completeness.unaligned import find_unaligned_ranks
-from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.ranges import (
-    Reference,
-    analyze_range,
-    as_reference,
     build_joined_report,
     choose_steps,
     join_surveys,
-    results_of,
-    survey_pipelines,
     with_culprits,
 )
-from stagescope.analysis.windows import Windows
+from stagescope.analysis.sampled_steps import SampleSteps, choose_sample
 from stagescope.api.detached_tables import (
     attach,
     attach_later,
-    detach,
     path_of,
-    read_object,
     read_table,
-    write_object,
     write_table,
 )
 from stagescope.api.joined_tables import AnalyzedRun, JoinedTables, joined_by_workers
@@ -47,33 +38,29 @@ from stagescope.api.range_files import (
     divide_windows,
     place_of_range,
     temporary_folder,
-    timeline_of,
-    windows_around,
     write_shared_tables,
 )
-from stagescope.exporters.new_files import make_directory
-from stagescope.ingest.step_selection import divide_steps, needed_spans
-from stagescope.ingest.stored_run import read_or_note, read_part
-from stagescope.model import empty_timeline
-from stagescope.model.bubbles import step_bubbles
-from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.step_ranges import is_in_steps
+from stagescope.api.range_tasks import RangeOfSteps, SampleOfSteps, Unit, analyze_task, learn, survey_unit
+from stagescope.ingest.stored_run import read_part
+from stagescope.model.step_division import needed_spans
+from stagescope.model.step_ranges import steps_around
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import COUNTERS, SPANS
 from stagescope.model.validate import in_order
-from stagescope.vocabulary.kinds import ACTION_KINDS
-from stagescope.vocabulary.steps import StepRange
+from stagescope.vocabulary.steps import StepRange, StepRanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from stagescope.analysis import Report
-    from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis
-    from stagescope.analysis.step_results import ChosenSteps
+    from stagescope.analysis.intermediates import Intermediates
+    from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference
+    from stagescope.api.range_tasks import SurveyedUnit
     from stagescope.execution import Executor
-    from stagescope.ingest.step_selection import NeededSpans
     from stagescope.model import Timeline
+    from stagescope.model.diagnostics import Diagnostic
+    from stagescope.model.step_division import NeededSpans
     from stagescope.model.stored_run import Manifest, Part
 
 Result = TypeVar("Result")
@@ -86,54 +73,11 @@ FEWEST_STEPS = 4
 """Of fewer steps, parts of steps are compared, which need all their actions at once."""
 
 
-class Unit(NamedTuple):
-    """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into."""
-
-    directory: Path
-    number: int
-    parts: tuple[Part, ...]
-    needed: tuple[NeededSpans, ...]
-
-    @property
-    def name(self) -> str:
-        """How messages name it."""
-        return f"part {self.number} of the pipelines"
-
-
-class SurveyedUnit(NamedTuple):
-    """What the pipelines of a unit show, and what is wrong with its files."""
-
-    survey: PipelineSurvey
-    damage: tuple[Diagnostic, ...]
-
-
-class RangeOfSteps(NamedTuple):
-    """A range of steps to analyze; `is_reference`: it answers for the run what is asked about single actions."""
-
-    directory: Path
-    number: int
-    steps: StepRange
-    chosen: ChosenSteps
-    is_reference: bool
-
-    @property
-    def name(self) -> str:
-        """How messages name it."""
-        return f"steps {self.steps}"
-
-
 class ReportOfRanges(NamedTuple):
     """The report of a run, and its tables that workers make."""
 
     report: Report
     joined: JoinedTables
-
-
-class AnalyzedRange(NamedTuple):
-    """What was measured of a range of steps, and what it answers for the run."""
-
-    analysis: RangeAnalysis
-    reference: Reference | None
 
 
 def divide_into_ranges(steps: Sequence[int], span_count: int) -> tuple[StepRange, ...]:
@@ -177,39 +121,46 @@ def _analyze(
 ) -> ReportOfRanges | None:
     """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder until `ending`."""
     folder = directory / FOLDER
-    executor.prepare(_survey_unit, -(-manifest.span_count // SPANS_OF_UNIT))
+    executor.prepare(survey_unit, -(-manifest.span_count // SPANS_OF_UNIT))
     shared = write_shared_tables(directory, manifest, folder)
     of_ranks = read_table(folder / "steps.arrow")
     steps = _steps_of(of_ranks, manifest)
     if len(steps) < FEWEST_STEPS:
         return None
     ranges = divide_into_ranges(steps, manifest.span_count)
-    units = _units(directory, manifest, tuple(needed_spans(of_ranks, ranges)))
-    progress = _Progress(len(units) + len(ranges), on_progress)
-    units_done: list[SurveyedUnit] = list(progress.of(executor.map(_survey_unit, units)))
+    sample = _choose_sample(of_ranks, steps, manifest)
+    units = _units(directory, manifest, tuple(needed_spans(of_ranks, (*ranges, *sample.steps.ranges))))
+    progress = _Progress(len(units) + len(ranges) + 2, on_progress)
+    units_done: list[SurveyedUnit] = list(progress.of(executor.map(survey_unit, units)))
     damage = [note for each in units_done for note in each.damage]
     surveyed = _join_units(units_done, shared, ranges, folder)
     del units_done, of_ranks
     if surveyed is None:
         return None
     chosen, unusual = choose_steps(surveyed)
-    middle = len(ranges) // 2
-    items = [
-        RangeOfSteps(directory, number, each, chosen, number == middle) for number, each in enumerate(ranges)
-    ]
-    items.sort(
-        key=lambda item: not item.is_reference
-    )  # which takes longest: no worker waits for it at the end
-    done: list[AnalyzedRange] = []
-    for item, each in zip(items, progress.of(executor.map(_analyze_range, items)), strict=True):
-        done.append(each)
-        shutil.rmtree(place_of_range(folder, item.number), ignore_errors=True)  # while workers go on
-    numbered = sorted(zip((item.number for item in items), done, strict=True))
-    run = AnalyzedRun(
-        folder, tuple(each.analysis for _, each in numbered), done[0].reference, tuple(chosen.counted)
+    of_sample = SampleOfSteps(
+        directory,
+        sample,
+        range(len(ranges), len(ranges) + len(sample.steps.ranges)),
+        _ranges_with(ranges, sample),
+        surveyed.missing,
+        tuple(chosen.counted),
     )
+    (learned,) = progress.of(executor.map(learn, [of_sample]))
+    # What the sample answers takes longest: no worker waits for it at the end.
+    tasks: list[SampleOfSteps | RangeOfSteps] = [
+        of_sample._replace(learned=learned),
+        *(RangeOfSteps(directory, *each, chosen, learned) for each in enumerate(ranges)),
+    ]
+    results: Iterator[Any] = progress.of(executor.map(analyze_task, tasks))
+    found: Reference = next(results)
+    analyzed: list[RangeAnalysis] = []
+    for number, each in enumerate(results):
+        analyzed.append(each)
+        shutil.rmtree(place_of_range(folder, number), ignore_errors=True)  # while workers go on
+    run = AnalyzedRun(folder, tuple(analyzed), found, of_sample.counted)
     joined = ending.enter_context(joined_by_workers(executor, run))
-    timeline = _of_run(shared, directory, manifest, [*damage, *_note(ranges, middle)])
+    timeline = _of_run(shared, directory, manifest, damage)
     reference: Reference = attach(run.reference)
     report = build_joined_report(timeline, surveyed, reference, run.attached(), unusual)
     return ReportOfRanges(with_culprits(report, joined.causes()), joined)
@@ -271,71 +222,20 @@ def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...])
     return [Unit(directory, number, tuple(group), needed) for number, group in enumerate(groups)]
 
 
-def _survey_unit(unit: Unit) -> SurveyedUnit:
-    """Divide the spans of a unit by steps, and return what its pipelines show, with its tables in files."""
-    folder = unit.directory / FOLDER
-    found = [(part.pipeline, read_or_note(unit.directory, part)) for part in unit.parts]
-    files = [(pipeline, rows) for pipeline, rows in found if isinstance(rows, pl.DataFrame)]
-    damage = tuple(note for _, note in found if isinstance(note, Diagnostic))
-    del found
-    acted = [
-        rows.select("rank", "kind")
-        .filter(pl.col("kind").is_in(ACTION_KINDS))
-        .select("rank", pipeline=pl.lit(pipeline, pl.Int32))
-        .unique()
-        for pipeline, rows in files
-        if pipeline != NONE
-    ]
-    spans = in_order(pl.concat([SPANS.empty(), *(rows for _, rows in files)]), SPANS)
-    del files
-    _divide(spans, unit, folder)
-    empty = pl.DataFrame(schema={"rank": pl.Int32, "pipeline": pl.Int32})
-    pipelines = pl.concat([empty, *acted]).unique().sort("rank")
-    windows = Windows(pipelines, step_bubbles(spans, pipelines), [])
-    survey = survey_pipelines(Intermediates(empty_timeline().with_spans(spans), windows))
-    surveyed: SurveyedUnit = detach(SurveyedUnit(survey, damage), folder / f"unit-{unit.number}")
-    return surveyed
+def _choose_sample(of_ranks: pl.DataFrame, steps: Sequence[int], manifest: Manifest) -> SampleSteps:
+    """Return the sample of a run, with all its steps if that is the whole run."""
+    sample = choose_sample(of_ranks["step"].unique().sort().to_list(), manifest.span_count)
+    return sample or SampleSteps(StepRanges((StepRange(steps[0], steps[-1] + 1),)), 1.0)
 
 
-def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
-    """Write the spans that are needed to analyze each range of steps into a file of its own.
-
-    Columns without any value are left out: dividing, writing and reading them takes half of the time.
-    """
-    most = max(spans.height, 1)  # a file without rows has all columns
-    valued = [each for each in spans.columns if each == "step" or spans[each].null_count() < most]
-    divided = divide_steps(spans.select(valued), unit.needed, lambda: read_table(folder / "steps.arrow"))
-    for number, rows in enumerate(divided):
-        if rows.height:
-            place = place_of_range(folder, number)
-            make_directory(place)
-            write_table(rows, place / f"unit-{unit.number}.arrow")
-
-
-def _analyze_range(item: RangeOfSteps) -> AnalyzedRange:
-    """Return what is measured of a range of steps, with its tables in files."""
-    folder = item.directory / FOLDER
-    known = _intermediates(folder, item.number, item.steps)
-    analysis: RangeAnalysis = detach(analyze_range(known, item.chosen), folder / f"result-{item.number}")
-    if not item.is_reference:
-        return AnalyzedRange(analysis, None)
-    known = as_reference(known)
-    results = write_object(results_of(known, item.chosen.counted), folder / "reference.pickle")
-    reference = Reference(known.timeline.spans, known.missing, partial(read_object, results))
-    return AnalyzedRange(analysis, detach(reference, folder / "reference"))
-
-
-def _intermediates(folder: Path, number: int, steps: StepRange) -> Intermediates:
-    """Return the intermediate results of a range of steps, with what is needed of the steps next to it."""
-    files = sorted(place_of_range(folder, number).glob("*.arrow"))
-    rows = [read_table(file) for file in files]
-    spans = in_order(pl.concat([SPANS.empty(), *rows], how="diagonal"), SPANS)
-    del rows
-    around = is_in_steps(StepRange(max(0, steps.start - 1), steps.stop + 1))
-    windows = Windows(read_table(folder / "pipelines.arrow"), windows_around(folder, number, steps), [])
-    # The windows and what was recorded of the steps next to the range are known from all their spans.
-    recorded = read_table(folder / "recorded.arrow").filter(around)
-    return Intermediates(timeline_of(spans, folder), windows, None, steps).with_results(recorded=recorded)
+def _ranges_with(ranges: Sequence[StepRange], sample: SampleSteps) -> tuple[int, ...]:
+    """Return the numbers of the ranges with steps of the sample, and steps next to these."""
+    around = steps_around(sample.steps).ranges
+    return tuple(
+        number
+        for number, own in enumerate(ranges)
+        if any(own.start < each.stop and each.start < own.stop for each in around)
+    )
 
 
 def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:
@@ -343,14 +243,3 @@ def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequ
     counters = [read_part(directory, part) for part in manifest.parts if part.table == COUNTERS.name]
     rows = in_order(pl.concat([COUNTERS.empty(), *counters]), COUNTERS)
     return replace(timeline, counters=rows).with_diagnostics(notes)
-
-
-def _note(ranges: Sequence[StepRange], reference: int) -> list[Diagnostic]:
-    """Return what one of several ranges is used for."""
-    if len(ranges) == 1:
-        return []
-    text = (
-        f"the run was analyzed in {len(ranges)} ranges of steps; the schedule, the distributions of action times "
-        f"and the predictions are those of steps {ranges[reference]}"
-    )
-    return [Diagnostic("info", text, code="steps.reference")]

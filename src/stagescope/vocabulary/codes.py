@@ -290,7 +290,7 @@ CODES: tuple[Code, ...] = (
     Code("steps.partial_iteration", "Steps of an iteration that is incomplete are not in the totals."),
     Code(
         "steps.reference",
-        "A large run was analyzed in ranges of steps; single actions are those of one of them.",
+        "What is usual in a large run, its schedule and the predictions are those of a sample of its steps.",
     ),
     Code("steps.selected", "Only some steps of the run were read, as requested."),
     Code("steps.skipped", "Steps were left out of the totals as requested."),

@@ -26,6 +26,15 @@ class StepRange(NamedTuple):
         return f"{self.start}:{'' if self.stop == EVERY_STEP_STOP else self.stop}"
 
 
+class StepRanges(NamedTuple):
+    """Several ranges of steps, the first steps first; none of them overlap."""
+
+    ranges: tuple[StepRange, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.ranges))
+
+
 def parse_step_range(text: str) -> StepRange:
     """Return the range of ``A:B``, ``A:``, ``:B`` or ``:``.
 

@@ -5,7 +5,10 @@ import pytest
 
 import stagescope
 from drawing import timeline_from_text
-from stagescope.analysis.completeness.missing_ranks import MissingRanks, find_missing_ranks
+from stagescope.analysis.completeness.missing_ranks import MissingRanks
+from stagescope.analysis.intermediates import Intermediates
+from stagescope.analysis.windows import Windows
+from stagescope.model.bubbles import step_bubbles
 from stagescope.model.pipelines import find_pipelines
 from truth.engine import simulate
 from truth.plan import Costs, Shape, make_plan
@@ -69,7 +72,8 @@ def test_gaps_and_peers_are_listed():
     )
     one_pipeline = timeline.with_spans(pl.concat([timeline.spans, send.cast(dict(timeline.spans.schema))]))
     joined = find_pipelines(timeline.spans).with_columns(pipeline=pl.lit(0, pl.Int32))
-    assert find_missing_ranks(one_pipeline, joined) == MissingRanks((7,), (1,))
+    known = Intermediates(one_pipeline, Windows(joined, step_bubbles(timeline.spans, joined), []))
+    assert known.missing == MissingRanks((7,), (1,))
     assert str(MissingRanks((), (1, 2, 5))) == "stages 1-2, 5 missing"
     assert not MissingRanks((), ())
 

@@ -15,6 +15,7 @@ from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.iteration.iteration_totals import sum_iterations
 from stagescope.analysis.iteration.last_pipeline import measure_losses, of_last_pipelines
+from stagescope.analysis.iteration.outside_activity import add_outside_activity, measure_outside_activity
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import measure_lost_time
@@ -114,7 +115,7 @@ def test_lost_time_and_its_culprits(known):
         culprits = find_outside_culprits(
             totals.bounds,
             outside_windows(zip(iterations, ranks, strict=True)),
-            known.timeline.spans,
+            add_outside_activity(measure_outside_activity(known.timeline.spans, each) for each in iterations),
             known.between_steps.parts,
             pl.DataFrame(schema={"rank": pl.Int32, "own_ns": pl.Int64}),
         )

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+from stagescope.vocabulary.kinds import TRANSFERS
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from stagescope.analysis.graph.actions import Actions
-    from stagescope.model import Timeline
 
 FORWARD = "forward"
 BACKWARDS = ("backward", "backward_input")
@@ -48,27 +49,25 @@ class MissingRanks(NamedTuple):
         return f"{_listed('stage', self.stages)} missing" if self.stages else ""
 
 
-def find_missing_ranks(timeline: Timeline, pipelines: pl.DataFrame) -> MissingRanks:
+def find_peers(spans: pl.DataFrame, pipelines: pl.DataFrame) -> frozenset[int]:
+    """Return the ranks with which ranks of `pipelines` exchange messages: only these show what a pipeline exchanges."""
+    of_pipeline = pl.col("kind").is_in(TRANSFERS) & pl.col("rank").is_in(pipelines["rank"].implode())
+    return frozenset(spans.filter(of_pipeline)["peer"].drop_nulls().unique())
+
+
+def find_missing_ranks(
+    ranks: pl.DataFrame, pipelines: pl.DataFrame, peers: Collection[int], stages: pl.DataFrame
+) -> MissingRanks:
     """Return the peers of recorded ranks that were not recorded, and gaps in the stages of a pipeline.
 
-    `pipelines` is what find_pipelines returns. A rank that was recorded without an action is not missing.
+    `ranks` is the table RANKS, `pipelines` what find_pipelines returns, `peers` is from find_peers, and `stages` lists
+    the stages of every rank (rank, stages). A rank that was recorded without an action is not missing.
     """
-    spans = timeline.spans
-    recorded = {*pipelines["rank"], *timeline.ranks["rank"]}
-    # Only ranks with actions show what a pipeline exchanges.
-    of_pipeline = pl.col("kind").is_in(TRANSFERS) & pl.col("rank").is_in(pipelines["rank"].implode())
-    peers = set(spans.filter(of_pipeline)["peer"].drop_nulls().unique()) if recorded else set()
-    actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS)).drop_nulls("stage")
-    held = (
-        actions.select("rank", "stage")
-        .unique()
-        .join(pipelines.lazy(), on="rank")
-        .group_by("pipeline")
-        .agg("stage")
-        .collect()
-    )
-    gaps = {stage for stages in held["stage"].to_list() for stage in set(range(max(stages))) - set(stages)}
-    return MissingRanks(tuple(sorted(peers - recorded)), tuple(sorted(gaps)))
+    recorded = {*pipelines["rank"], *ranks["rank"]}
+    of_ranks = stages.explode("stages").drop_nulls("stages").join(pipelines, on="rank")
+    held = of_ranks.group_by("pipeline").agg("stages")["stages"].to_list()
+    gaps = {stage for each in held for stage in set(range(max(each))) - set(each)}
+    return MissingRanks(tuple(sorted(set(peers) - recorded)), tuple(sorted(gaps)))
 
 
 def missing_rank_diagnostics(missing: MissingRanks) -> list[Diagnostic]:

@@ -16,11 +16,13 @@ import polars as pl
 
 from stagescope.analysis.graph.action_cells import codes_of
 from stagescope.analysis.graph.causality import (
+    CONTRADICTIONS,
     LARGE,
     UNALIGNED,
     UNCERTAIN,
     find_contradictions,
-    find_uncertain_clocks,
+    judge_clocks,
+    judge_contradictions,
 )
 from stagescope.analysis.graph.dependencies import DirectionType, find_dependencies
 from stagescope.analysis.graph.inner_waits import find_inner_waits
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.model import Timeline
-    from stagescope.vocabulary.steps import StepRange
+    from stagescope.vocabulary.steps import StepRange, StepRanges
 
 PAIR = 2
 
@@ -134,7 +136,7 @@ class Actions:
 
     `has_transfers` is False if messages between ranks are needed, but the arrival of none was recorded. `reductions` is
     when ranks waited for reductions of gradients, `inside` when they waited for data-parallel collectives inside of
-    actions.
+    actions. `contradictions` is from find_contradictions.
     """
 
     table: pl.DataFrame
@@ -144,6 +146,7 @@ class Actions:
     has_transfers: bool = True
     reductions: ReductionWaits = field(default_factory=no_reduction_waits)
     inside: ReductionWaits = field(default_factory=no_reduction_waits)
+    contradictions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CONTRADICTIONS))
 
     @cached_property
     def inner(self) -> Waits:
@@ -180,7 +183,7 @@ class Actions:
 
 
 def find_actions(
-    timeline: Timeline, pipelines: pl.DataFrame | None = None, steps: StepRange | None = None
+    timeline: Timeline, pipelines: pl.DataFrame | None = None, steps: StepRange | StepRanges | None = None
 ) -> Actions:
     """Return the actions of a timeline, or of some of its steps, and what each of them needed.
 
@@ -212,16 +215,27 @@ def find_actions(
     del transfers
     table, partners, united = _unite_pairs(actions)
     needs = _needs_of_actions(found.rows, united)
-    is_unaligned = bool(timeline.diagnostics["code"].is_in(UNALIGNED).any())
-    clocks = _clock_errors(timeline)
-    early = find_contradictions(table, needs, clocks, is_unaligned=is_unaligned)
-    uncertain = find_uncertain_clocks(table, clocks)
+    contradictions = find_contradictions(table, needs, clock_errors(timeline))
     arrived_ns = needs.filter("is_remote")["arrived_ns"]
     # A simulation without transfers has ones that take no time.
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
-    diagnostics = (*excluded, *found.diagnostics, *early, *uncertain)
+    judged = judge_timestamps(timeline, contradictions, table["rank"])
+    diagnostics = (*excluded, *found.diagnostics, *judged)
     reductions, inside = find_reduction_waits(spans), find_inner_waits(spans, timeline.ranks)
-    return Actions(table, needs, partners, diagnostics, has_transfers, reductions, inside)
+    return Actions(table, needs, partners, diagnostics, has_transfers, reductions, inside, contradictions)
+
+
+def judge_timestamps(timeline: Timeline, contradictions: pl.DataFrame, ranks: pl.Series) -> list[Diagnostic]:
+    """Return diagnostics about timestamps that contradict dependencies, and about uncertain clocks of ranks.
+
+    `contradictions` is from find_contradictions for all steps.
+    """
+    is_unaligned = bool(timeline.diagnostics["code"].is_in(UNALIGNED).any())
+    clocks = clock_errors(timeline).filter(pl.col("rank").is_in(ranks.unique().implode()))
+    return [
+        *judge_contradictions(contradictions, is_unaligned=is_unaligned),
+        *judge_clocks(contradictions, clocks),
+    ]
 
 
 def _is_placed() -> pl.Expr:
@@ -367,7 +381,7 @@ def _needs_of_actions(rows: pl.DataFrame, united: NDArray[np.uint32]) -> pl.Data
     return table.filter(pl.col("action") != pl.col("needs")).sort(NEEDS.order, maintain_order=True)
 
 
-def _clock_errors(timeline: Timeline) -> pl.DataFrame:
+def clock_errors(timeline: Timeline) -> pl.DataFrame:
     """Return the clock of every rank, its error bound and its estimated error, null if unknown."""
     off = pl.max_horizontal(pl.col("error_lo_ns").abs(), pl.col("error_hi_ns").abs())
     estimated = pl.col("estimated_error_ns").max()

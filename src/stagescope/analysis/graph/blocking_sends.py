@@ -4,12 +4,14 @@ The next action of a rank cannot start before a blocking send has ended. The mes
 send and the receiver lets it: that moment is the gate. Which moment it is depends on the library: the receive was
 posted (rendezvous), or the receiver began to consume an earlier message and so freed its buffer. It is inferred from
 the run: a send that ended before a moment cannot have waited for it, so the latest moment that no send contradicts is
-taken, if it explains why some sends took longer than others. Otherwise sends wait for nothing but their transfer. A
+taken, if it explains why some sends took longer than others. Otherwise sends wait for nothing but their transfer. What
+they wait for is a property of the training: it is found once for a run. A
 rank that reduces gradients between its action and the send gets to the send only after that.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Booleans = NDArray[np.bool_]
 
-NO_GATE = NO_SEND = -1
+NO_GATE = NO_SEND = NO_GATES = -1
 MOST_BUFFERS = 3
 """A link is tried with buffers for up to this many messages."""
 
@@ -48,7 +50,8 @@ class BlockingSends(NamedTuple):
     message cannot have arrived before `end_ns`. `held` is how much later the message left because its rank waited for a
     reduction of gradients, `got_ns` when the rank would have got to it without. `behind` has an entry per row of
     `needs`: the send that blocked the rank after the action that made the result and before it issued that message,
-    NO_SEND without one or if the result came by a send of its own.
+    NO_SEND without one or if the result came by a send of its own. `gates` is the number of the possible gates that are
+    those of this run, NO_GATES without any.
     """
 
     need: Integers
@@ -64,6 +67,7 @@ class BlockingSends(NamedTuple):
     held: Waits
     got_ns: Integers
     behind: Integers
+    gates: int = NO_GATES
 
     @property
     def carried(self) -> Integers:
@@ -100,17 +104,23 @@ class _Gates(NamedTuple):
     lag_ns: Integers
 
 
-def find_blocking_sends(actions: Actions) -> BlockingSends:
-    """Return the sends that blocked their ranks; empty if no waits for sends were recorded."""
+def find_blocking_sends(actions: Actions, gates: int | None = None) -> BlockingSends:
+    """Return the sends that blocked their ranks; empty if no waits for sends were recorded.
+
+    `gates` are those of the run; None: they are chosen from these sends.
+    """
     needs = actions.needs
     waited = needs["released_ns"].is_not_null() & needs["awaited_ns"].is_not_null()
     need = waited.arg_true().to_numpy().astype(np.int64)
     sends = _place(actions, need)
     if not len(sends.need):
-        return sends
-    chosen = _choose_gates(sends, _possible_gates(actions, sends))
-    if chosen is None:
+        return sends if gates is None else sends._replace(gates=gates)
+    if gates is None:
+        gates = _choose_gates(sends, _possible_gates(actions, sends))
+    sends = sends._replace(gates=gates)
+    if gates == NO_GATES:
         return sends._replace(behind=_find_behind(actions, sends, sends.is_only_path))
+    chosen = next(islice(_possible_gates(actions, sends), gates, None))
     holds = (chosen.source != NO_GATE) & (chosen.time_ns <= sends.end_ns)
     binds = holds & (chosen.time_ns > sends.free_ns)
     # A reduction during which the gate was closed did not hold the message.
@@ -245,10 +255,10 @@ def _posted(actions: Actions, sends: BlockingSends) -> _Gates:
     return _Gates(source, is_start, posted_ns, posted_ns - time_ns)
 
 
-def _choose_gates(sends: BlockingSends, possible: Iterator[_Gates]) -> _Gates | None:
-    """Return the first gates that the sends do not contradict and that explain why some took longer than others."""
+def _choose_gates(sends: BlockingSends, possible: Iterator[_Gates]) -> int:
+    """Return the number of the first gates that sends do not contradict and that explain why some took longer."""
     took_ns = sends.end_ns - sends.free_ns
-    for gates in possible:
+    for number, gates in enumerate(possible):
         waits = (gates.source != NO_GATE) & (gates.time_ns > sends.free_ns)
         if not waits.any():
             continue
@@ -256,8 +266,8 @@ def _choose_gates(sends: BlockingSends, possible: Iterator[_Gates]) -> _Gates | 
         if (rest_ns < 0).mean() > CONTRADICTED_FRACTION:
             continue
         if _explains(took_ns[waits], rest_ns, took_ns[~waits]):
-            return gates
-    return None
+            return number
+    return NO_GATES
 
 
 def _explains(took_ns: Integers, rest_ns: Integers, others_ns: Integers) -> bool:

@@ -35,43 +35,61 @@ MOST_CONTRADICTION_FRACTION = 0.5
 if a clock may be off by more."""
 
 
-def find_contradictions(
-    table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame, *, is_unaligned: bool = False
-) -> list[Diagnostic]:
-    """Return a diagnostic about actions that started before their input existed, beyond the error of both clocks.
+CONTRADICTIONS = {"step": pl.Int32, "window_ns": pl.Int64, "early_ns": pl.Int64, "count": pl.Int64}
+"""Columns of find_contradictions."""
+
+
+def find_contradictions(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return how many actions of every pipeline and step started before their input existed, and by how much at most.
 
     `table` and `needs` are the tables ACTIONS and NEEDS, `clocks` has the clock of every rank and its error (rank,
-    clock, error_ns). Its code is LARGE if idle time cannot be explained. That is an error, unless clocks are known to
-    be unaligned.
+    clock, error_ns): only what is beyond the error of both clocks counts. A row has step, window_ns, early_ns and
+    count, which are 0 without contradictions.
     """
+    groups = group_actions(table)
     action, producer = needs["action"].to_numpy(), needs["needs"].to_numpy()
     early_ns = table["end_ns"].to_numpy()[producer] - table["start_ns"].to_numpy()[action]
     early = np.flatnonzero(early_ns > 0)
-    if not len(early):
-        return []
     early_ns, action, producer = early_ns[early], action[early], producer[early]
     beyond = early_ns > _allowed_ns(table["rank"], (action, producer), clocks)
-    if not beyond.any():
+    early_ns, step = early_ns[beyond], groups.step_of_action()[action[beyond]]
+    most_ns = np.zeros(groups.steps.height, dtype=np.int64)
+    np.maximum.at(most_ns, step, early_ns)
+    found = groups.steps.select("step").with_columns(
+        window_ns=pl.Series(groups.window_ns(table)),
+        early_ns=pl.Series(most_ns),
+        count=pl.Series(np.bincount(step, minlength=groups.steps.height)),
+    )
+    return found.cast(CONTRADICTIONS)  # type: ignore[arg-type]  # types of columns
+
+
+def judge_contradictions(found: pl.DataFrame, *, is_unaligned: bool = False) -> list[Diagnostic]:
+    """Return a diagnostic about the contradictions of all steps, from find_contradictions.
+
+    Its code is LARGE if idle time cannot be explained. That is an error, unless clocks are known to be unaligned.
+    """
+    count = int(found["count"].sum())
+    if not count:
         return []
-    most = f"actions started up to {duration_text(early_ns[beyond].max())} before their input was computed"
-    count = int(beyond.sum())
-    if _usual_fraction(table, action[beyond], early_ns[beyond]) > MOST_CONTRADICTION_FRACTION:
+    early_ns, window_ns = (found[name].to_numpy() for name in ("early_ns", "window_ns"))
+    most = f"actions started up to {duration_text(early_ns.max())} before their input was computed"
+    if float(np.median(early_ns / np.maximum(window_ns, 1))) > MOST_CONTRADICTION_FRACTION:
         message = f"{most}: clocks or labels are wrong, and idle time cannot be explained"
         severity = "warning" if is_unaligned else "error"
         return [Diagnostic(severity, message, count=count, code=LARGE)]
     return [Diagnostic("warning", f"{most}; check the clock alignment", count=count, code=SMALL)]
 
 
-def find_uncertain_clocks(table: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+def judge_clocks(found: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
     """Return a diagnostic about clocks that may be off by more than a fraction of the usual window of a step.
 
-    `table` is the table ACTIONS, `clocks` has the clock of every rank and its estimated error (rank, clock,
-    estimated_ns; null if it is unknown).
+    `found` is from find_contradictions, `clocks` has the clock of every rank with an action and its estimated error
+    (rank, clock, estimated_ns; null if it is unknown).
     """
-    if table.is_empty():
+    if found.is_empty():
         return []
-    window_ns = float(np.median(group_actions(table).window_ns(table)))
-    own = clocks.join(table.select("rank").unique(), on="rank", how="semi").unique("clock")
+    window_ns = float(np.median(found["window_ns"].to_numpy()))
+    own = clocks.unique("clock")
     uncertain = own.filter(pl.col("estimated_ns") > MOST_CONTRADICTION_FRACTION * window_ns)
     if uncertain.is_empty():
         return []
@@ -98,11 +116,3 @@ def _allowed_ns(
         (first["error_ns"].fill_null(0) + second["error_ns"].fill_null(0)) * (~same_clock)
     ).to_numpy()
     return allowed
-
-
-def _usual_fraction(table: pl.DataFrame, action: NDArray[np.uint32], early_ns: Integers) -> float:
-    """Return the median over the steps of their largest contradiction as a fraction of the window."""
-    groups = group_actions(table)
-    most_ns = np.zeros(groups.steps.height, dtype=np.int64)
-    np.maximum.at(most_ns, groups.step_of_action()[action], early_ns)
-    return float(np.median(most_ns / np.maximum(groups.window_ns(table), 1)))

@@ -222,11 +222,12 @@ def _missing_diagnostics(actions: pl.DataFrame, missing: NDArray[np.bool_]) -> l
 
 
 def _warn(actions: pl.DataFrame, marked: NDArray[np.bool_], message: str, code: str) -> list[Diagnostic]:
-    """Return one warning that counts the marked actions and names the first; empty if none is marked."""
+    """Return one warning that counts the marked actions and names one of the first step; empty if none is marked."""
     count = int(marked.sum())
     if not count:
         return []
-    first = actions.row(int(marked.argmax()), named=True)
+    rows = np.flatnonzero(marked)
+    first = actions.row(int(rows[actions["step"].to_numpy()[rows].argmin()]), named=True)
     action = label(first["kind"], first["stage"], first["microbatch"])
     return [
         Diagnostic(

@@ -65,6 +65,12 @@ class MakespanShares(NamedTuple):
     need: Integers
     share_ns: Floats
 
+    def chosen(self, counts: NDArray[np.bool_]) -> MakespanShares:
+        """Return some of the parts."""
+        return MakespanShares(
+            self.step[counts], self.action[counts], self.need[counts], self.share_ns[counts]
+        )
+
 
 def share_makespan(
     plan: ReplayPlan, groups: StepGroups, more: ReplayCosts, less: ReplayCosts, change_ns: Times

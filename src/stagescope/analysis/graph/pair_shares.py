@@ -23,9 +23,9 @@ HALVES = ("backward_input", "backward_weight")
 """Together they are a full backward of a stage that runs none alone."""
 
 
-def share_pairs(actions: Actions) -> Floats:
-    """Return the share of the first action of every pair, 0 to 1, in the order of `partners`."""
-    table, partners = actions.table, actions.partners
+def times_alone(actions: Actions) -> pl.DataFrame:
+    """Return what actions that run alone usually take: kind, stage and alone_ns."""
+    table = actions.table
     alone = table.filter(~pl.col("is_pair")).select(
         pl.col("kind").cast(pl.String), "stage", alone_ns=pl.col("end_ns") - pl.col("start_ns")
     )
@@ -35,7 +35,16 @@ def share_pairs(actions: Actions) -> Floats:
     joined = halves.filter(pl.col("len") == len(HALVES)).select(
         pl.lit("backward").alias("kind"), "stage", "alone_ns"
     )
-    known = pl.concat([usual, joined.join(usual, on=["kind", "stage"], how="anti")])
+    return pl.concat([usual, joined.join(usual, on=["kind", "stage"], how="anti")])
+
+
+def share_pairs(actions: Actions, alone: pl.DataFrame | None = None) -> Floats:
+    """Return the share of the first action of every pair, 0 to 1, in the order of `partners`.
+
+    `alone` is from times_alone for the run; None: for these actions.
+    """
+    table, partners = actions.table, actions.partners
+    known = times_alone(actions) if alone is None else alone
     sides = [
         side.select(pl.col("kind").cast(pl.String), "stage")
         .join(known, on=["kind", "stage"], how="left", maintain_order="left")["alone_ns"]

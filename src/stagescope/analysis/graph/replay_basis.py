@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.blocking_sends import BlockingSends
     from stagescope.analysis.graph.replay import ReplayPlan
+    from stagescope.analysis.graph.transfer_lags import TransferLags, UsualLags
     from stagescope.model.diagnostics import Diagnostic
 
     Integers = NDArray[np.int64]
@@ -68,6 +69,21 @@ def no_late_receivers() -> LateReceivers:
     return LateReceivers(*(np.empty(0, dtype=np.int64) for _ in LateReceivers._fields))
 
 
+class UsualTransfers(NamedTuple):
+    """What is usual for the transfers of a run: what sends wait for, and how long messages and blocking sends take.
+
+    `gates` is that of BlockingSends, `lags` of TransferLags. `sends` has rank and usual_ns, how long a blocking send of
+    the rank lasts. `waits_most`: sends mostly wait for their receivers. `trusts_late`: when receives were posted shows
+    which receivers begin a step late (idle/late_receivers.py).
+    """
+
+    gates: int
+    lags: UsualLags
+    sends: pl.DataFrame
+    waits_most: bool
+    trusts_late: bool = True
+
+
 class ReplayBasis(NamedTuple):
     """The results of plan_replay and find_transfer_lags for the same actions, and the diagnostics of both.
 
@@ -77,7 +93,8 @@ class ReplayBasis(NamedTuple):
     pairs pass results on before they end. `travel_ns` is how long the result of every row of needs travels, without
     waiting for the receiver. `held` is what messages waited for before they left, at the rows `held_row` of the lags.
     `late` is what senders waited for because receivers began their step late, until `with_late_receivers` nothing:
-    `prompt_ns` then has the reductions of these receivers, `joined_ns` without the waits for replicas in them.
+    `prompt_ns` then has the reductions of these receivers, `joined_ns` without the waits for replicas in them. `usual`
+    is what is usual for transfers: of these actions, or as it was given.
     """
 
     plan: ReplayPlan
@@ -92,6 +109,7 @@ class ReplayBasis(NamedTuple):
     held: Waits
     diagnostics: tuple[Diagnostic, ...]
     late: LateReceivers
+    usual: UsualTransfers
 
     @property
     def late_row(self) -> Integers:
@@ -136,10 +154,14 @@ class ReplayBasis(NamedTuple):
         return self.without_late(_with(lag_ns, self.held_row, -self.held.reduction_ns), "gradient_reduction")
 
 
-def find_replay_basis(actions: Actions) -> ReplayBasis:
-    """Return the basis of all replays of these actions; for a large run it takes seconds, so compute it once."""
-    sends = find_blocking_sends(actions)
-    plan, lags = plan_replay(actions, sends), find_transfer_lags(actions, sends)
+def find_replay_basis(actions: Actions, usual: UsualTransfers | None = None) -> ReplayBasis:
+    """Return the basis of all replays of these actions; for a large run it takes seconds, so compute it once.
+
+    `usual` is what is usual for the transfers of the run; None: of these actions.
+    """
+    sends = find_blocking_sends(actions, usual and usual.gates)
+    plan, lags = plan_replay(actions, sends), find_transfer_lags(actions, sends, usual and usual.lags)
+    usual = usual or _usual_transfers(actions, sends, lags)
     diagnostics = (*plan.diagnostics, *lags.diagnostics)
     row, held = _held(actions, sends)
     if not len(sends.need):
@@ -148,18 +170,17 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
         joined_ns = _with(lag_ns, row, held.reduction_ns)
         every_ns = _with(joined_ns, row, held.replicas_ns)
         lags_ns = (every_ns, every_ns, joined_ns, lag_ns, lag_ns, free_ns, lag_ns)
-        return ReplayBasis(plan, *lags_ns, row, held, diagnostics, no_late_receivers())
+        return ReplayBasis(plan, *lags_ns, row, held, diagnostics, no_late_receivers(), usual)
     of_needs = lags.lag_ns[: actions.needs.height]
-    transfer_ns = transfer_times(actions, sends)
+    transfer_ns = transfer_times(actions, sends, usual)
     travel_ns = of_needs.copy()
     routed = sends.is_only_path
     travel_ns[sends.need[routed]] += transfer_ns[routed]
-    # Sends that mostly wait for receivers would not block with enough buffers; others block while they travel.
-    waited_ns = int((sends.left_ns - sends.free_ns).sum())
     is_open, none = np.full(len(sends.need), OPEN_NS), np.zeros_like(transfer_ns)
     async_ns = np.concatenate([travel_ns, none, is_open])
     blocking_ns = np.concatenate([of_needs, transfer_ns, is_open])
-    apart_ns = async_ns if waited_ns > int(sends.lasting_ns.sum()) else blocking_ns
+    # Sends that mostly wait for receivers would not block with enough buffers; others block while they travel.
+    apart_ns = async_ns if usual.waits_most else blocking_ns
     joined_ns = _with(apart_ns, row, held.reduction_ns)
     return ReplayBasis(
         plan,
@@ -174,7 +195,17 @@ def find_replay_basis(actions: Actions) -> ReplayBasis:
         held,
         diagnostics,
         no_late_receivers(),
+        usual,
     )
+
+
+def _usual_transfers(actions: Actions, sends: BlockingSends, lags: TransferLags) -> UsualTransfers:
+    """Return what is usual for the transfers of these actions."""
+    lasting = pl.DataFrame({"rank": actions.table["rank"].gather(sends.after), "lasting": sends.lasting_ns})
+    shortest = pl.col("lasting").quantile(TRANSFER_QUANTILE).cast(pl.Int64)
+    usual = lasting.group_by("rank").agg(usual_ns=shortest).sort("rank")
+    waited_ns = int((sends.left_ns - sends.free_ns).sum())
+    return UsualTransfers(sends.gates, lags.usual, usual, waited_ns > int(sends.lasting_ns.sum()))
 
 
 def _held(actions: Actions, sends: BlockingSends) -> tuple[Integers, Waits]:
@@ -197,10 +228,9 @@ def _with(lag_ns: Lags, row: Integers, part_ns: Integers) -> Lags:
     return changed
 
 
-def transfer_times(actions: Actions, sends: BlockingSends) -> Integers:
+def transfer_times(actions: Actions, sends: BlockingSends, usual: UsualTransfers) -> Integers:
     """Return how long every blocking send would have taken if it had waited for nothing."""
-    rank = actions.table["rank"].gather(sends.after)
-    usual = pl.col("lasting").quantile(TRANSFER_QUANTILE).over("rank").cast(pl.Int64)
-    lasting = pl.DataFrame({"rank": rank, "lasting": sends.lasting_ns})
-    times: Integers = lasting.select(pl.min_horizontal("lasting", usual)).to_series().to_numpy()
+    lasting = pl.DataFrame({"rank": actions.table["rank"].gather(sends.after), "lasting": sends.lasting_ns})
+    known = lasting.join(usual.sends, on="rank", how="left", maintain_order="left")
+    times: Integers = known.select(pl.min_horizontal("lasting", "usual_ns")).to_series().to_numpy()
     return times

@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.blocking_sends import find_blocking_sends
+from stagescope.analysis.graph.dependencies import DirectionType
 from stagescope.analysis.graph.reduction_waits import find_actions_before_waits
 from stagescope.model.diagnostics import Diagnostic
 
@@ -44,8 +45,19 @@ SPACING_RATIO = 1.2
 """Messages of a busy link arrive at most this many times its usual lag after each other."""
 
 
+class UsualLags(NamedTuple):
+    """How long results usually travel.
+
+    `everywhere_ns` is the median of all exact lags, None without one. `links` has the columns sender, receiver,
+    direction and usual_ns, null for links of which nothing is known.
+    """
+
+    everywhere_ns: float | None
+    links: pl.DataFrame
+
+
 class TransferLags(NamedTuple):
-    """The lags of ReplayPlan, and diagnostics.
+    """The lags of ReplayPlan, diagnostics, and what is usual: of these actions, or as it was given.
 
     The lag of a row of `needs` is 0 if nothing was transferred or no arrival was recorded, and negative if an
     overlapped pair passed on a result before it ended.
@@ -53,20 +65,32 @@ class TransferLags(NamedTuple):
 
     lag_ns: Integers
     diagnostics: tuple[Diagnostic, ...]
+    usual: UsualLags
 
 
-def find_transfer_lags(actions: Actions, sends: BlockingSends | None = None) -> TransferLags:
+LINK = ("sender", "receiver", "direction")
+_LINKS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "sender": pl.Int32,
+    "receiver": pl.Int32,
+    "direction": DirectionType,
+    "usual_ns": pl.Int64,
+}
+
+
+def find_transfer_lags(
+    actions: Actions, sends: BlockingSends | None = None, usual: UsualLags | None = None
+) -> TransferLags:
     """Return the lag of every need, how long each of `sends` lasts, and the lag of its gate.
 
-    `sends` is from find_blocking_sends; None: it is computed here. A diagnostic counts unrecorded arrivals.
+    `sends` is from find_blocking_sends; None: it is computed here. `usual` is what is usual in the run; None: in these
+    actions. A diagnostic counts unrecorded arrivals.
     """
     sends = find_blocking_sends(actions) if sends is None else sends
-    lags = _lags_of_needs(actions, sends)
-    both = np.concatenate([lags.lag_ns, sends.lasting_ns, sends.gate_lag_ns])
-    return TransferLags(both, lags.diagnostics)
+    lags = _lags_of_needs(actions, sends, usual)
+    return lags._replace(lag_ns=np.concatenate([lags.lag_ns, sends.lasting_ns, sends.gate_lag_ns]))
 
 
-def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
+def _lags_of_needs(actions: Actions, sends: BlockingSends, usual: UsualLags | None) -> TransferLags:
     table, needs = actions.table, actions.needs
     made_ns = table["end_ns"].to_numpy()[needs["needs"].to_numpy()]
     is_sent = np.zeros(needs.height, dtype=np.bool_)
@@ -82,7 +106,8 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
         (Diagnostic("warning", message, count=unknown, code="transfers.not_recorded"),) if unknown else ()
     )
     if not len(known):
-        return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)
+        usual = usual or UsualLags(None, pl.DataFrame(schema=_LINKS))
+        return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics, usual)
     consumer, producer = (needs[name].to_numpy()[known] for name in ("action", "needs"))
     rank = table["rank"].to_numpy()
     # A receiver is busy until its blocking sends and its waits for reductions have ended, too.
@@ -107,18 +132,33 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends) -> TransferLags:
             "least_ns": np.where(is_sent[known], 0, limit_ns),
         }
     )
-    # The median, not the mean: one message that was delayed on a shared link must not lengthen all others.
-    exact = pl.col("limit_ns").filter("was_idle")
-    everywhere_ns = seen.select(exact.median()).item()
-    unseen = pl.min_horizontal(pl.col("least_ns").min(), pl.lit(everywhere_ns, pl.Float64))
-    usual = exact.median().fill_null(unseen).round().cast(pl.Int64)
-    usual_ns = seen.select(usual.over("sender", "receiver", "direction")).to_series().to_numpy()
+    usual = usual or _usual_lags(seen)
+    usual_ns = _usual_of(seen, usual)
     arrived_ns = arrived.fill_null(0).to_numpy()[known]
     waited_ns = arrived_ns - np.maximum(ready_ns, posted_ns)
-    queued = _queued(seen.select("sender", "receiver"), made_ns[known], arrived_ns, usual_ns)
+    turn = np.cumsum(table["place"].to_numpy() == 0)[consumer]  # the receiver and the step
+    queued = _queued(turn, rank[producer], _Times(made_ns[known], arrived_ns), usual_ns)
     is_exact = was_idle | (queued & (waited_ns > LEAST_WAIT_RATIO * usual_ns))
     lag_ns[known] = np.where(is_exact, limit_ns, np.minimum(limit_ns, usual_ns))
-    return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics)
+    return TransferLags(_within_pairs(table, needs, lag_ns, made_ns), diagnostics, usual)
+
+
+def _usual_lags(seen: pl.DataFrame) -> UsualLags:
+    """Return what is usual among messages: the median of exact lags, of a link without any the smallest bound."""
+    # The median, not the mean: one message that was delayed on a shared link must not lengthen all others.
+    exact = pl.col("limit_ns").filter("was_idle")
+    everywhere_ns: float | None = seen.select(exact.median()).item()
+    unseen = pl.min_horizontal(pl.col("least_ns").min(), pl.lit(everywhere_ns, pl.Float64))
+    usual = exact.median().fill_null(unseen).round().cast(pl.Int64)
+    return UsualLags(everywhere_ns, seen.group_by(LINK).agg(usual_ns=usual).sort(LINK))
+
+
+def _usual_of(seen: pl.DataFrame, usual: UsualLags) -> Integers:
+    """Return the usual lag of the link of every message; on an unknown link, that of all links or its own bound."""
+    unknown = pl.min_horizontal("least_ns", pl.lit(usual.everywhere_ns, pl.Float64)).round().cast(pl.Int64)
+    found = seen.select(*LINK, "least_ns").join(usual.links, on=LINK, how="left", maintain_order="left")
+    usual_ns: Integers = found.select(pl.col("usual_ns").fill_null(unknown)).to_series().to_numpy()
+    return usual_ns
 
 
 def _when_released(actions: Actions, made_ns: Integers) -> Integers:
@@ -129,21 +169,27 @@ def _when_released(actions: Actions, made_ns: Integers) -> Integers:
     return made_ns
 
 
-def _queued(
-    links: pl.DataFrame, made_ns: Integers, arrived_ns: Integers, usual_ns: Integers
-) -> NDArray[np.bool_]:
-    """Return which messages came as soon as their link had passed on the one before, which they had to wait for.
+def _queued(turn: Integers, sender: Integers, times: _Times, usual_ns: Integers) -> NDArray[np.bool_]:
+    """Return which messages came as soon as their link had passed on the one before of the step, for which they waited.
 
     Where a transfer begins only when its receiver is ready, the action between two messages separates them further.
+    `turn` numbers receivers and steps.
     """
-    before_ns = pl.col("arrived").shift(1).over("sender", "receiver", order_by="arrived")
-    found = links.with_columns(
-        made=pl.Series(made_ns), arrived=pl.Series(arrived_ns), usual=pl.Series(usual_ns)
-    ).select(
-        (before_ns > pl.col("made")) & (pl.col("arrived") - before_ns <= SPACING_RATIO * pl.col("usual"))
+    order = np.lexsort((times.arrived_ns, sender, turn))
+    follows = (turn[order[1:]] == turn[order[:-1]]) & (sender[order[1:]] == sender[order[:-1]])
+    later, before_ns = order[1:][follows], times.arrived_ns[order[:-1][follows]]
+    queued = np.zeros(len(turn), dtype=np.bool_)
+    queued[later] = (before_ns > times.made_ns[later]) & (
+        times.arrived_ns[later] - before_ns <= SPACING_RATIO * usual_ns[later]
     )
-    queued: NDArray[np.bool_] = found.to_series().fill_null(value=False).to_numpy()
     return queued
+
+
+class _Times(NamedTuple):
+    """When results were made, and when they arrived."""
+
+    made_ns: Integers
+    arrived_ns: Integers
 
 
 def _within_pairs(table: pl.DataFrame, needs: pl.DataFrame, lag_ns: Integers, made_ns: Integers) -> Integers:

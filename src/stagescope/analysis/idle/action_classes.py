@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.action_cells import codes_of
-from stagescope.analysis.idle.data_lengths import find_data_lengths
+from stagescope.analysis.idle.data_lengths import Classes, find_data_lengths
 from stagescope.analysis.idle.usual_costs import find_usual_costs
 from stagescope.model.tables import KindType
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
+    from stagescope.analysis.idle.data_lengths import UsualLengths
 
     Integers = NDArray[np.int64]
     Times = NDArray[np.float64] | NDArray[np.int64]
@@ -56,11 +57,13 @@ class ActionClasses:
     the total is preserved).
 
     `length_of_action` is the factor of the length of its micro-batch for every action, 1 without data imbalance.
+    `usual` is what was learned about these lengths, or what was given.
     """
 
     table: pl.DataFrame
     of_action: Integers
     length_of_action: NDArray[np.float64]
+    usual: UsualLengths
 
     def costs_ns(self, name: str) -> NDArray[np.float64]:
         """Return a column of `table` in nanoseconds for every action."""
@@ -72,8 +75,13 @@ class ActionClasses:
         return self.costs_ns("mean_ns") * self.length_of_action
 
 
-def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
-    """Return the classes of the actions and their costs, given a duration for every action."""
+def find_action_classes(
+    actions: Actions, duration_ns: Times, usual: UsualLengths | None = None
+) -> ActionClasses:
+    """Return the classes of the actions and their costs, given a duration for every action.
+
+    `usual` is what is known about the lengths of data in the run; None: it is learned from these actions.
+    """
     table = actions.table
     works, work = _find_works(actions)
     turn = np.cumsum(table["place"].to_numpy() == 0) - 1  # one per pipeline, step and rank
@@ -87,20 +95,20 @@ def find_action_classes(actions: Actions, duration_ns: Times) -> ActionClasses:
     example = np.zeros(len(present), dtype=np.int64)
     example[of_action] = np.arange(table.height)
     duration_ns = np.asarray(duration_ns, dtype=np.float64)
-    usual = find_usual_costs(duration_ns, of_action, len(present), _number_microbatches(table))
+    costs = find_usual_costs(duration_ns, of_action, len(present), _number_microbatches(table))
     table = pl.concat(
         [
             table.select(*(pl.col(name).gather(example) for name in ("pipeline", "step", "rank"))),
             works.select(pl.all().gather(work[example])),
             pl.DataFrame(
-                {"action_count": counts[present], "mean_ns": usual.mean_ns, "error_ns": usual.error_ns}
+                {"action_count": counts[present], "mean_ns": costs.mean_ns, "error_ns": costs.error_ns}
             ),
         ],
         how="horizontal",
     )
-    lengths = find_data_lengths(actions, table, of_action, usual, duration_ns)
+    lengths = find_data_lengths(actions, Classes(table, of_action, costs), duration_ns, usual)
     table = table.with_columns(balanced_ns=pl.Series(lengths.balanced_ns, dtype=pl.Float64))
-    return ActionClasses(_with_peers(table), of_action, lengths.of_action)
+    return ActionClasses(_with_peers(table), of_action, lengths.of_action, lengths.usual)
 
 
 def _number_microbatches(table: pl.DataFrame) -> Integers:

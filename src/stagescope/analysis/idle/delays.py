@@ -52,6 +52,16 @@ class Delays(NamedTuple):
     unexplained_ns: Integers
 
 
+class UsualDelays(NamedTuple):
+    """What is usual in a run: the median delay without a recorded reason, and the shortest waits for sends.
+
+    `sends` has rank and wait_ns, how long a blocking send of the rank usually takes at least.
+    """
+
+    launch_ns: int
+    sends: pl.DataFrame
+
+
 class Covered(NamedTuple):
     """For how many nanoseconds ranks did what delays them, in the order in which their spans are looked at.
 
@@ -68,9 +78,16 @@ class Covered(NamedTuple):
 
 
 def measure_delays(
-    actions: Actions, basis: ReplayBasis, groups: StepGroups, spans: pl.DataFrame | None
-) -> Delays:
-    """Return the explained parts of the delay of every action; without `spans` only the launch overhead is known."""
+    actions: Actions,
+    basis: ReplayBasis,
+    groups: StepGroups,
+    spans: pl.DataFrame | None,
+    usual: UsualDelays | None = None,
+) -> tuple[Delays, UsualDelays]:
+    """Return the explained parts of the delay of every action, and what is usual.
+
+    Without `spans` only the launch overhead is known. `usual` is what is usual in the run; None: in these actions.
+    """
     table = actions.table
     start_ns, end_ns = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
     first_ns = groups.first_start_ns(table)[groups.step_of_action()]
@@ -78,9 +95,10 @@ def measure_delays(
     delays = table.select("rank", window_start_ns=pl.Series(ready_ns), window_end_ns="start_ns")
     covered = cover_delays(delays, spans, actions.reductions)
     sends, rest_ns = covered.sends_ns, start_ns - ready_ns - np.sum(covered, axis=0, dtype=np.int64)
-    launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * int(np.median(rest_ns))) if len(rest_ns) else rest_ns
-    transfer_ns = _bare(np.minimum(sends, _transfer_time(table, spans))) if sends.any() else sends
-    return Delays(
+    usual = usual or UsualDelays(int(np.median(rest_ns)) if len(rest_ns) else 0, _usual_waits(spans))
+    launch_ns = np.minimum(rest_ns, LAUNCH_RATIO * usual.launch_ns)
+    transfer_ns = _bare(np.minimum(sends, _transfer_time(table, usual.sends))) if sends.any() else sends
+    explained = Delays(
         transfer_ns,
         covered.reducing_ns,
         covered.replicas_ns,
@@ -91,6 +109,7 @@ def measure_delays(
         covered.other_ns,
         _bare(rest_ns - launch_ns),
     )
+    return explained, usual
 
 
 def cover_delays(delays: pl.DataFrame, spans: pl.DataFrame | None, reductions: ReductionWaits) -> Covered:
@@ -126,14 +145,18 @@ def _bare(times_ns: Integers) -> Integers:
     return times_ns if times_ns.any() else np.zeros(len(times_ns), dtype=np.int64)
 
 
-def _transfer_time(table: pl.DataFrame, spans: pl.DataFrame | None) -> Integers:
-    """Return, for every action, how long a blocking send of its rank usually takes at least."""
+def _usual_waits(spans: pl.DataFrame | None) -> pl.DataFrame:
+    """Return how long a blocking send of each rank usually takes at least: rank and wait_ns."""
     if spans is None:
-        return np.zeros(table.height, dtype=np.int64)
+        return pl.DataFrame(schema={"rank": pl.Int32, "wait_ns": pl.Float64})
     waits = spans.filter(pl.col("kind").is_in(ALL_SENDS)).select(
         "rank", wait_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns")
     )
-    usual = waits.group_by("rank").agg(pl.col("wait_ns").quantile(TRANSFER_QUANTILE))
+    return waits.group_by("rank").agg(pl.col("wait_ns").quantile(TRANSFER_QUANTILE)).sort("rank")
+
+
+def _transfer_time(table: pl.DataFrame, usual: pl.DataFrame) -> Integers:
+    """Return, for every action, how long a blocking send of its rank usually takes at least; 0 if it is unknown."""
     joined = table.select("rank").join(usual, on="rank", how="left", maintain_order="left")
     times: Integers = joined["wait_ns"].fill_null(0).cast(pl.Int64).to_numpy()
     return times

@@ -16,20 +16,44 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.blocking_sends import CONTRADICTED_FRACTION
-from stagescope.analysis.graph.replay_basis import LateReceivers, no_late_receivers
+from stagescope.analysis.graph.replay_basis import LateReceivers
 from stagescope.analysis.idle.delays import cover_delays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.graph.replay_basis import ReplayBasis
+    from stagescope.analysis.graph.replay_basis import ReplayBasis, UsualTransfers
 
     Integers = NDArray[np.int64]
 
 
-def find_late_receivers(actions: Actions, basis: ReplayBasis, spans: pl.DataFrame) -> LateReceivers:
-    """Return the receivers of blocking sends that posted their first receive of a step late, and why."""
+class _Posted(NamedTuple):
+    """The first action of the receiver of every send, when it posted its receive, and whether that was late."""
+
+    first: Integers
+    posted_ns: Integers
+    is_late: NDArray[np.bool_]
+
+
+def with_late_receivers(
+    actions: Actions, basis: ReplayBasis, spans: pl.DataFrame, usual: UsualTransfers | None = None
+) -> ReplayBasis:
+    """Return a basis with the receivers of blocking sends that posted their first receive of a step late, and why.
+
+    `usual` is what is usual for the transfers of the run; None: of these actions.
+    """
+    posted, ended_ns = _find_posted(actions, basis), basis.plan.sends.end_ns
+    is_late = posted.is_late
+    if usual is None and is_late.any():
+        trusts = bool((ended_ns < posted.posted_ns)[is_late].mean() <= CONTRADICTED_FRACTION)
+        basis = basis._replace(usual=basis.usual._replace(trusts_late=trusts))
+    if not is_late.any() or not basis.usual.trusts_late:
+        return basis
+    return basis.with_late_receivers(_find_late_receivers(actions, basis, spans, posted))
+
+
+def _find_posted(actions: Actions, basis: ReplayBasis) -> _Posted:
     sends, table = basis.plan.sends, actions.table
     rows = actions.needs[sends.need]
     consumer = rows["action"].to_numpy().astype(np.int64)
@@ -37,8 +61,13 @@ def find_late_receivers(actions: Actions, basis: ReplayBasis, spans: pl.DataFram
     posted_ns = rows["posted_ns"].fill_null(np.iinfo(np.int64).min).to_numpy()
     # Posted before the first action of its rank, but after the message could have left.
     is_late = (posted_ns <= table["start_ns"].to_numpy()[first]) & (posted_ns > sends.free_ns)
-    if not is_late.any() or (sends.end_ns < posted_ns)[is_late].mean() > CONTRADICTED_FRACTION:
-        return no_late_receivers()
+    return _Posted(first, posted_ns, is_late)
+
+
+def _find_late_receivers(
+    actions: Actions, basis: ReplayBasis, spans: pl.DataFrame, posted: _Posted
+) -> LateReceivers:
+    sends, table, (first, posted_ns, is_late) = basis.plan.sends, actions.table, posted
     send = np.flatnonzero(is_late)
     rank = table["rank"].gather(first[send])
     windows = pl.DataFrame(

@@ -56,7 +56,12 @@ from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_action_classes
 from stagescope.analysis.idle.delays import measure_delays
 from stagescope.analysis.idle.losses import Between, measure_step_losses
-from stagescope.analysis.idle.origins import ORIGINS, find_origins, list_removals
+from stagescope.analysis.idle.origins import (
+    ORIGINS,
+    find_blocked_receivers,
+    find_origins,
+    list_removals,
+)
 from stagescope.analysis.idle.removal_orders import REMOVAL_ORDERS, find_removal_orders
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.large_tables import reduced, united_rows
@@ -73,7 +78,8 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
     from stagescope.analysis.idle.action_classes import ActionClasses
-    from stagescope.analysis.idle.delays import Delays
+    from stagescope.analysis.idle.data_lengths import UsualLengths
+    from stagescope.analysis.idle.delays import Delays, UsualDelays
 
     Integers = NDArray[np.int64]
     Times = NDArray[np.float64] | NDArray[np.int64]
@@ -140,12 +146,25 @@ PEERS = 3
 """The place of the costs of peers among the costs of the replays."""
 
 
+class UsualCauses(NamedTuple):
+    """What is usual in a run for the causes of lost time.
+
+    How long launches and blocking sends take, how data differ in length, and the ranks for which ranks wait that are
+    blocked in sends (find_blocked_receivers), empty without spans.
+    """
+
+    delays: UsualDelays
+    lengths: UsualLengths
+    receivers: dict[int, int]
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The tables LEDGER, IDLE_LEDGER, ORIGINS and REMOVAL_ORDERS, and diagnostics about what they could not attribute.
 
     `losses` has the same rows and columns as the table LEDGER, with causes removed in the order of losses.py; `orders`
-    is REMOVAL_ORDERS. `classes` and `delays` are what the costs of the replays were made of, for all actions.
+    is REMOVAL_ORDERS. `classes` and `delays` are what the costs of the replays were made of, for all actions. `usual`
+    is what is usual in the run.
     """
 
     steps: pl.DataFrame
@@ -156,6 +175,7 @@ class Ledger:
     diagnostics: tuple[Diagnostic, ...]
     classes: ActionClasses
     delays: Delays
+    usual: UsualCauses
 
     @cached_property
     def members(self) -> pl.DataFrame:
@@ -174,6 +194,7 @@ def build_ledger(
     actions: Actions,
     basis: ReplayBasis | None = None,
     spans: pl.DataFrame | None = None,
+    usual: UsualCauses | None = None,
     *,
     with_origins: bool = False,
 ) -> Ledger:
@@ -182,17 +203,21 @@ def build_ledger(
     `basis` is from find_replay_basis for these actions; None: it is computed here. `spans` are those of the run, which
     show why an action was delayed; without them a delay is launch overhead or unattributed. Only other pipelines in
     the same step can separate a straggler from stage imbalance: with a single pipeline its part is 0, and a diagnostic
-    states it. Transfers that were not recorded count as taking no time. Unless asked for, the tables of origins and
-    orders are empty and the losses are those of the ledger.
+    states it. Transfers that were not recorded count as taking no time. `usual` is what is usual in the run; None: in
+    these actions. Unless asked for, the tables of origins and orders are empty and the losses are those of the ledger.
     """
     table, measured = actions.table, split_durations(actions)
     groups = group_actions(table)
     basis = basis or find_replay_basis(actions)
-    classes = find_action_classes(actions, measured.computing_ns)
+    classes = find_action_classes(actions, measured.computing_ns, usual and usual.lengths)
     costs: list[Times] = [measured.computing_ns, classes.fitted_ns()]
     costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     no_lag = basis.free_ns
-    delays = measure_delays(actions, basis, groups, spans)
+    delays, usual_delays = measure_delays(actions, basis, groups, spans, usual and usual.delays)
+    if usual is None:
+        blocks = len(basis.plan.sends.need) or delays.blocked_on_send_ns.any()
+        receivers = {} if spans is None or not blocks else find_blocked_receivers(spans)
+        usual = UsualCauses(usual_delays, classes.usual, receivers)
     *delayed, prompt, joined, apart = _delayed(measured, delays)
     replays = [ReplayCosts(*each) for each in zip(delayed, _delayed_lags(basis), strict=True)]
     replays += [ReplayCosts(prompt, basis.prompt_ns), ReplayCosts(joined, basis.joined_ns)]
@@ -218,9 +243,9 @@ def build_ledger(
         losses = steps.with_columns(measure_step_losses(basis, groups, classes, between))
         every = ReplayCosts(replays[0].duration_ns + delays.unexplained_ns, basis.lag_ns)
         removals = list_removals([every, *replays], spans_ns)
-        origins = find_origins(actions, basis, groups, removals, spans)
+        origins = find_origins(actions, basis, groups, removals, None if spans is None else usual.receivers)
         orders = find_removal_orders(basis.plan, groups, removals, replays)
-    return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays)
+    return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays, usual)
 
 
 def _works_ns(groups: StepGroups, costs: Sequence[Times]) -> list[Integers]:

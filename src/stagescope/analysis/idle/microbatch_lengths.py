@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FALSE_RATE = 1e-4
 FEWEST_RANKS = 2
+EXACT = 1e-14
 ROUNDS = 8
 """Rounds of alternating least squares; weights and lengths of planted runs change by less than 1e-4 after four."""
 
@@ -73,10 +74,21 @@ class Sample(NamedTuple):
         return max(int(self.cell.max(initial=-1)), of_pairs) + 1
 
 
-def fit_lengths(sample: Sample) -> tuple[Floats, Floats] | None:
-    """Return the weight of every row and the length of every cell, None if the lengths are not more than noise.
+class Fit(NamedTuple):
+    """The weights of rows, 1 on average, and the ratio of the variances of noise and of lengths.
 
-    Weights are 1 on average. Lengths need the rows of at least two ranks, or nothing would be shared by ranks.
+    `before` are the weights of the round before, with which the lengths were found.
+    """
+
+    weight: Floats
+    before: Floats
+    ratio: float
+
+
+def fit_lengths(sample: Sample) -> tuple[Fit, Floats] | None:
+    """Return the weights of the rows and the length of every cell, None if the lengths are not more than noise.
+
+    Lengths need the rows of at least two ranks, or nothing would be shared by ranks.
     """
     if len(np.unique(sample.rank_of_row)) < FEWEST_RANKS:
         return None
@@ -84,17 +96,25 @@ def fit_lengths(sample: Sample) -> tuple[Floats, Floats] | None:
     if ratio is None or _noise_to_lengths(_without_extremes(sample)) is None:
         return None
     rows = len(sample.rank_of_row)
-    weight, length = np.ones(rows), np.zeros(sample.cells)
+    weight, before, length = np.ones(rows), np.ones(rows), np.zeros(sample.cells)
     for _ in range(ROUNDS):
-        if sample.pairs is None:
-            length = _least_squares(sample.value, weight[sample.row], sample.cell, sample.cells, ratio)
-            known = length[sample.cell]
-        else:
-            length = _lengths_of_pairs(sample, sample.pairs, weight[sample.row], ratio)
-            known = sample.pairs.mean(length, sample.cell)
+        before = weight
+        length = _lengths(sample, before, ratio)
+        known = length[sample.cell] if sample.pairs is None else sample.pairs.mean(length, sample.cell)
         weight = np.clip(_least_squares(sample.value, known, sample.row, rows), 0.0, None)
         weight /= weight.mean() or 1.0
-    return weight, length
+    return Fit(weight, before, ratio), length
+
+
+def lengths_of(sample: Sample, fit: Fit) -> Floats:
+    """Return the length of every cell, given the weights of the rows of `sample`."""
+    return _lengths(sample, fit.before, fit.ratio)
+
+
+def _lengths(sample: Sample, weight: Floats, ratio: float) -> Floats:
+    if sample.pairs is None:
+        return _least_squares(sample.value, weight[sample.row], sample.cell, sample.cells, ratio)
+    return _lengths_of_pairs(sample, sample.pairs, weight[sample.row], ratio)
 
 
 def _least_squares(value: Floats, known: Floats, group: Integers, groups: int, ratio: float = 0.0) -> Floats:
@@ -111,7 +131,8 @@ def _lengths_of_pairs(sample: Sample, pairs: Pairs, weight: Floats, ratio: float
     entries = np.concatenate([weight * pairs.share, weight * (1 - pairs.share)])
     places = (np.concatenate([value, value]), np.concatenate([sample.cell, pairs.cell]))
     matrix = csr_matrix((entries, places), (len(value), sample.cells))
-    found: Floats = lsqr(matrix, sample.value, damp=np.sqrt(ratio))[0]
+    # To rounding errors: the lengths of a step must not depend on which other steps are solved with it.
+    found: Floats = lsqr(matrix, sample.value, damp=np.sqrt(ratio), atol=EXACT, btol=EXACT)[0]
     return found
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.graph.blocking_sends import NO_GATE
+from stagescope.analysis.graph.blocking_sends import NO_GATES
 from stagescope.analysis.graph.makespan_shares import MakespanShares, ReplayCosts, share_makespan
 from stagescope.analysis.graph.replay import NONE
 from stagescope.model.tables import Column, KindType, Table
@@ -29,7 +29,7 @@ from stagescope.vocabulary.causes import CAUSES
 from stagescope.vocabulary.kinds import SENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,32 +62,36 @@ ORIGINS = Table(
 )
 
 LEAST_FRACTION = 1e-4
-"""Causes below this fraction of the run are not divided: no one would see them."""
+"""Causes below this fraction of a step are not divided: no one would see them."""
 
 CHAINED_FRACTION = 0.5
 """A receiver that is itself blocked for at least this fraction of the time that its sender is passes the time on."""
 
 
 class Removal(NamedTuple):
-    """A cause, the costs with and without it, and what it adds to every step."""
+    """A cause, the costs with and without it, what it adds to every step, and the lengths of the steps."""
 
     cause: str
     more: ReplayCosts
     less: ReplayCosts
     added_ns: Integers
+    window_ns: Integers
+
+    def reaches(self, fraction: float) -> NDArray[np.bool_]:
+        """Return in which steps the cause is more than this fraction of the step."""
+        return np.abs(self.added_ns) > fraction * self.window_ns
 
 
 def list_removals(replays: Sequence[ReplayCosts], spans_ns: Sequence[Integers]) -> list[Removal]:
     """Return the causes that can be divided; `replays` and `spans_ns` are those of the ledger, the window first."""
     names = [cause.name for cause in reversed(CAUSES)]
-    whole_ns = int(spans_ns[0].sum())
-    return [
-        Removal(name, more, less, before - after)
+    every = [
+        Removal(name, more, less, before - after, spans_ns[0])
         for name, (more, less), (before, after) in zip(
             names, pairwise(replays), pairwise(spans_ns), strict=False
         )
-        if abs(int((before - after).sum())) > LEAST_FRACTION * whole_ns
     ]
+    return [each for each in every if each.reaches(LEAST_FRACTION).any()]
 
 
 def find_origins(
@@ -95,22 +99,24 @@ def find_origins(
     basis: ReplayBasis,
     groups: StepGroups,
     removals: Sequence[Removal],
-    spans: pl.DataFrame | None = None,
+    receivers: Mapping[int, int] | None = None,
 ) -> pl.DataFrame:
-    """Return the table ORIGINS of the given causes; `spans` are those of the run, for who receives what was sent."""
+    """Return the table ORIGINS of the given causes; `receivers` is from find_blocked_receivers."""
     parts, plan = [], basis.plan
     late = basis.late.action_of_need(plan, actions.needs.height)
-    for cause, more, less, added_ns in removals:
+    for removal in removals:
+        cause, more, less, added_ns, _ = removal
         if cause == REPLICAS:
             continue
         shares = share_makespan(plan, groups, more, less, added_ns)
+        shares = shares.chosen(removal.reaches(LEAST_FRACTION)[shares.step])
         # Summed one by one: the shares of all causes at once would be the peak memory of a report.
         parts.append(_summed(_part(actions, groups, cause, shares, late)))
     if not parts:
         return ORIGINS.empty()
     origins = pl.concat(parts)
-    if spans is not None and (origins["cause"] == BLOCKED).any():
-        origins = _at_the_receiver(origins, spans, is_gated=bool((plan.sends.gate != NO_GATE).any()))
+    if receivers is not None and (origins["cause"] == BLOCKED).any():
+        origins = _at_the_receiver(origins, receivers, is_gated=plan.sends.gates != NO_GATES)
     return _summed(origins).sort(ORIGINS.names[:-1])
 
 
@@ -160,24 +166,28 @@ def _part(
     return frame.filter(~pl.Series(is_open[action]))
 
 
-def _at_the_receiver(origins: pl.DataFrame, spans: pl.DataFrame, *, is_gated: bool) -> pl.DataFrame:
-    """Return the origins with those of blocked sends at the ranks that they wait for; unknown ones are left out.
-
-    With gates they are at receivers already, which may themselves be blocked.
-    """
+def find_blocked_receivers(spans: pl.DataFrame) -> dict[int, int]:
+    """Return for every rank that is blocked in sends the rank that it waits for, at the end of the chain."""
     waits = spans.filter(pl.col("kind").is_in(SENDS) & pl.col("peer").is_not_null()).select(
         "rank", "peer", waited_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns")
     )
     blocked = waits.group_by("rank", "peer").agg(pl.sum("waited_ns")).filter(pl.col("waited_ns") > 0)
     most = blocked.sort("waited_ns", "peer", descending=[True, False]).unique("rank", keep="first")
     receiver = {rank: (peer, waited_ns) for rank, peer, waited_ns in most.iter_rows()}
-    ends = {rank: _end_of_chain(rank, receiver) for rank in receiver}
+    return {rank: _end_of_chain(rank, receiver) for rank in receiver}
+
+
+def _at_the_receiver(origins: pl.DataFrame, receivers: Mapping[int, int], *, is_gated: bool) -> pl.DataFrame:
+    """Return the origins with those of blocked sends at the ranks that they wait for; unknown ones are left out.
+
+    With gates they are at receivers already, which may themselves be blocked.
+    """
     is_blocked = pl.col("cause") == BLOCKED
     moved = (
         origins.filter(is_blocked)
         .with_columns(
             rank=pl.col("rank").replace_strict(
-                ends, default=pl.col("rank") if is_gated else None, return_dtype=pl.Int32
+                receivers, default=pl.col("rank") if is_gated else None, return_dtype=pl.Int32
             ),
             peer=pl.lit(None, pl.Int32),
         )

@@ -91,13 +91,18 @@ OVERLAP = Table(
 )
 
 
+APART = 8
+"""So many steps after each other are looked at apart if they overlap; none of them overlaps the one after the others.
+"""
+
+
 def measure_overlap(
     spans: pl.DataFrame, bubbles: pl.DataFrame, busy: pl.DataFrame, actions: Actions
 ) -> pl.DataFrame:
     """Return the table OVERLAP: one row per step and rank of `bubbles`, the result of step_bubbles.
 
     `busy` is the union of all spans on the compute lane, `actions` the result of find_actions. Like busy time,
-    communication counts by when it happened, whatever step it is labeled with.
+    reductions count by when they happened, whatever step they are labeled with; messages count in their own step.
     """
     messages = _messages(actions)
     timed = messages.filter(pl.col("end_ns").is_not_null())
@@ -107,11 +112,9 @@ def measure_overlap(
     counts = messages.group_by("step", "rank").agg(
         pl.len().alias("messages"), pl.col("end_ns").count().alias("timed_messages")
     )
+    reduced = bubbles.with_columns(**_communication("reduce", until_next, reductions, busy))
     return (
-        bubbles.with_columns(
-            **_communication("transfer", windows, timed, busy),
-            **_communication("reduce", until_next, reductions, busy),
-        )
+        _with_transfers(reduced, timed, busy)
         .join(counts, on=["step", "rank"], how="left", maintain_order="left")
         .with_columns(pl.col("messages", "timed_messages").fill_null(0))
         .with_columns(_hidden_fraction("transfer"), _hidden_fraction("reduce"))
@@ -129,6 +132,29 @@ def _messages(actions: Actions) -> pl.DataFrame:
     receiver = table.select("step", "rank")[needs["action"]]
     made_ns = table["end_ns"].gather(needs["needs"])
     return receiver.with_columns(start_ns=needs["sent_ns"].fill_null(made_ns), end_ns=needs["arrived_ns"])
+
+
+def _with_transfers(bubbles: pl.DataFrame, messages: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
+    """Return windows with the messages of their own step; the next one may begin before a step has ended everywhere."""
+    parts = []
+    apart = APART if _overlap(bubbles) else 1
+    for number in range(apart):
+        is_chosen = pl.col("step") % apart == number
+        own = bubbles.filter(is_chosen)
+        windows = own.select("rank", "window_start_ns", "window_end_ns")
+        parts.append(
+            own.with_columns(**_communication("transfer", windows, messages.filter(is_chosen), busy))
+        )
+    return pl.concat(parts)
+
+
+def _overlap(bubbles: pl.DataFrame) -> bool:
+    """Return whether two windows of a rank overlap."""
+    windows = bubbles.select("rank", "window_start_ns", "window_end_ns").sort("rank", "window_start_ns")
+    begins = (pl.col("rank") == pl.col("rank").shift(1)) & (
+        pl.col("window_start_ns") < pl.col("window_end_ns").shift(1)
+    )
+    return bool(windows.select(begins.any()).item())
 
 
 def _start_of_next_window() -> pl.Expr:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.idle.origins import Removal
 
 LEAST_FRACTION = 0.01
-"""Smaller causes are not replayed: their parts differ by no more than a point that could be shown."""
+"""Smaller causes of a step have no row: their parts differ by no more than a point that could be shown."""
 
 FEWEST_CAUSES = 2
 
@@ -38,7 +38,7 @@ REMOVAL_ORDERS = Table(
     (
         Column("pipeline", pl.Int32, "", "Smallest rank of the pipeline."),
         Column("step", pl.Int32, "", "Training step."),
-        Column("cause", CauseType, "", "Name of the cause, if it is 1 % of the run or more."),
+        Column("cause", CauseType, "", "Name of the cause, if it is 1 % of the step or more."),
         Column("first_ns", pl.Float64, "ns", "Its time if it is removed first."),
         Column("last_ns", pl.Float64, "ns", "Its time if it is removed last."),
     ),
@@ -48,18 +48,23 @@ REMOVAL_ORDERS = Table(
 def find_removal_orders(
     plan: ReplayPlan, groups: StepGroups, removals: Sequence[Removal], replays: Sequence[ReplayCosts]
 ) -> pl.DataFrame:
-    """Return the table REMOVAL_ORDERS; `replays` are those of the ledger, `removals` from list_removals."""
+    """Return the table REMOVAL_ORDERS; `replays` are those of the ledger, `removals` from list_removals.
+
+    A step with a single cause has no rows.
+    """
+    explained = [each for each in removals if each.cause != UNATTRIBUTED]
+    causes = sum((each.reaches(LEAST_FRACTION) for each in explained), np.zeros(groups.steps.height))
+    interact = causes >= FEWEST_CAUSES
+    if not interact.any():
+        return REMOVAL_ORDERS.empty()
     every, bare = replays[0], replays[-1]
     most_ns, least_ns = (_spans_ns(plan, groups, each) for each in (every, bare))
-    chosen = [
-        each
-        for each in removals
-        if each.cause != UNATTRIBUTED and abs(float(each.added_ns.sum())) >= LEAST_FRACTION * most_ns.sum()
-    ]
-    if len(chosen) < FEWEST_CAUSES:
-        return REMOVAL_ORDERS.empty()
     parts = []
-    for cause, more, less, _ in chosen:
+    for each in explained:
+        cause, more, less, *_ = each
+        has = each.reaches(LEAST_FRACTION) & interact
+        if not has.any():
+            continue
         extra_ns = more.duration_ns - less.duration_ns
         lag_ns, bare_lag_ns = every.lag_ns, bare.lag_ns
         if more.lag_ns is not less.lag_ns:
@@ -68,11 +73,13 @@ def find_removal_orders(
         without = ReplayCosts(np.maximum(every.duration_ns - extra_ns, 0), lag_ns)
         alone = ReplayCosts(np.maximum(bare.duration_ns + extra_ns, 0), bare_lag_ns)
         parts.append(
-            groups.steps.select("pipeline", "step").with_columns(
+            groups.steps.select("pipeline", "step")
+            .with_columns(
                 cause=pl.lit(cause, CauseType),
                 first_ns=pl.Series(most_ns - _spans_ns(plan, groups, without)),
                 last_ns=pl.Series(_spans_ns(plan, groups, alone) - least_ns),
             )
+            .filter(pl.Series(has))
         )
     return pl.concat(parts).sort(REMOVAL_ORDERS.order)
 

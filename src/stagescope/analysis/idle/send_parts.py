@@ -61,7 +61,7 @@ def find_send_parts(actions: Actions, basis: ReplayBasis) -> SendParts:
     of_sends["gradient_reduction"] = of_sends["gradient_reduction"] + sends.held.reduction_ns
     of_sends["data_parallel_wait"] = of_sends["data_parallel_wait"] + sends.held.replicas_ns
     rest_ns = np.maximum(sends.end_ns - sends.got_ns - sum(of_sends.values()), 0)
-    of_sends["exposed_communication"] = np.minimum(transfer_times(actions, sends), rest_ns)
+    of_sends["exposed_communication"] = np.minimum(transfer_times(actions, sends, basis.usual), rest_ns)
     of_sends["blocked_on_send"] = rest_ns - of_sends["exposed_communication"]
     following = np.minimum(sends.after + 1, table.height - 1)
     goes_on = (following > sends.after) & (table["place"].to_numpy()[following] > 0)

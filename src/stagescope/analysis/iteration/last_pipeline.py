@@ -83,13 +83,17 @@ def measure_losses(
     if rows.is_empty():
         return LOSSES.empty()
     means = rows.drop("step").mean().row(0, named=True)
-    whole_ns = means.pop("iteration_ns")
-    if not whole_ns:  # all times are equal, as in seconds without decimals: no part has a share of nothing
+    if not means[
+        "iteration_ns"
+    ]:  # all times are equal, as in seconds without decimals: no part has a share of nothing
         return LOSSES.empty()
+    if chained is not None:
+        means = _of_all_steps(means, iterations)
+    whole_ns = means.pop("iteration_ns")
     ideal_ns = {f"{IDEAL}_ns": means.pop(f"{IDEAL}_ns")}
     signed = {name.removesuffix("_ns"): part_ns for name, part_ns in means.items()}
     means = ideal_ns | {f"{name}_ns": part_ns for name, part_ns in offset_savings(signed).items()}
-    others = {} if orders is None or chained is not None else _in_other_orders(iterations, orders)
+    others = {} if orders is None or chained is not None else _in_other_orders(rows, iterations, orders)
     parts = []
     for name, part_ns in means.items():
         part = name.removesuffix("_ns")
@@ -98,13 +102,32 @@ def measure_losses(
     return pl.DataFrame(parts, schema=LOSSES.schema, orient="row")
 
 
-def _in_other_orders(iterations: pl.DataFrame, orders: pl.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the mean times in the last pipelines of causes that are removed first, and last."""
+def _of_all_steps(means: dict[str, float], iterations: pl.DataFrame) -> dict[str, float]:
+    """Return means of the steps that were chained, in proportion to the iterations of all steps.
+
+    Of a large run, only those of its sample are.
+    """
+    of_steps = iterations.filter("is_last").group_by("step", "pipeline").agg(pl.col("iteration_ns").mean())
+    ratio = float(of_steps["iteration_ns"].mean() or 0.0) / means["iteration_ns"]  # type: ignore[arg-type]  # a number
+    return {name: mean_ns * ratio for name, mean_ns in means.items()}
+
+
+def _in_other_orders(
+    rows: pl.DataFrame, iterations: pl.DataFrame, orders: pl.DataFrame
+) -> dict[str, tuple[float, float]]:
+    """Return the mean times in the last pipelines of causes that are removed first, and last.
+
+    In steps without such times, a cause counts as it is in `rows`, from losses_by_step.
+    """
     last = iterations.filter("is_last").select("step", "pipeline").unique()
     inside = ~pl.col("cause").cast(pl.String).is_in(BEYOND_WINDOWS)
-    means = orders.filter(inside).join(last, on=["step", "pipeline"])
-    means = means.group_by("cause").agg(pl.col("first_ns", "last_ns").mean())
-    return {cause: (first_ns, last_ns) for cause, first_ns, last_ns in means.iter_rows()}
+    known = orders.filter(inside).join(last, on=["step", "pipeline"])
+    found = {}
+    for (cause,), of_cause in known.partition_by("cause", as_dict=True).items():
+        part = rows.select("step", part=f"{cause}_ns").join(of_cause, on="step", how="left")
+        sides = part.select(pl.coalesce(name, "part").mean() for name in ("first_ns", "last_ns"))
+        found[str(cause)] = sides.row(0)
+    return found
 
 
 def removal_order_text(losses: pl.DataFrame) -> str:

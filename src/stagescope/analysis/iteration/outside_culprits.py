@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION, name_activities
+from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
-from stagescope.analysis.iteration.shared_reductions import list_reductions
-from stagescope.model.coverage import covered_ns, unite
 from stagescope.model.large_tables import reduced, united_rows
-from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-KINDS = {OPTIMIZER: "optimizer", LOADING: "other"}
-"""The kind of the spans that show an activity."""
+    from stagescope.analysis.iteration.outside_activity import OutsideActivity
 
 
 class _Iterations(NamedTuple):
@@ -26,33 +22,33 @@ class _Iterations(NamedTuple):
     bounds: Sequence[pl.DataFrame]
     ranks: pl.DataFrame
 
-    def steps(self) -> pl.Series:
-        """Return the numbers of the steps."""
-        return pl.concat([rows["step"].unique() for rows in self.bounds])
-
 
 def find_outside_culprits(
     bounds: Sequence[pl.DataFrame],
     outside: pl.DataFrame,
-    spans: pl.DataFrame,
+    activity: OutsideActivity,
     between: pl.DataFrame,
     own_work: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `bounds` are those of IterationTotals. `outside` is from outside_windows and `own_work` from measure_own_work, both
-    for the same steps. The column `is_between` marks what was before the last collective between two steps.
+    `bounds` are those of IterationTotals. `outside` is from outside_windows, `activity` from measure_outside_activity
+    and `own_work` from measure_own_work, all for the same steps. The column `is_between` marks what was before the last
+    collective between two steps.
     """
     iterations = _Iterations(bounds, united_rows(bounds, ["rank", "pipeline"]))
     if iterations.ranks.is_empty():
         return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
     met = _before_collectives(iterations, between)
     outside = _without_met(outside, met)
-    itself, first = outside.select(victim_rank="rank", culprit_rank="rank"), _first_ranks(iterations, spans)
+    itself, first = (
+        outside.select(victim_rank="rank", culprit_rank="rank"),
+        _first_ranks(iterations, activity),
+    )
     own, waited = _own_and_waited(outside, own_work)
     parts = [
-        *(_by(outside, activity, _actors(iterations, spans, activity)) for activity in (REDUCTION, LOADING)),
-        _by(_longer_optimizers(outside, iterations, spans), OPTIMIZER, _actors(iterations, spans, OPTIMIZER)),
+        *(_by(outside, name, _actors(activity, name)) for name in (REDUCTION, LOADING)),
+        _by(_longer_optimizers(outside, activity), OPTIMIZER, _actors(activity, OPTIMIZER)),
         _by(own, OTHER, itself),
         _by(waited, OTHER, first),
         _by(outside, "unattributed", first),
@@ -106,19 +102,18 @@ def _own_and_waited(outside: pl.DataFrame, own_work: pl.DataFrame) -> tuple[pl.D
     return own, outside.with_columns(pl.col(OTHER) - own[OTHER])
 
 
-def _actors(iterations: _Iterations, spans: pl.DataFrame, activity: str) -> pl.DataFrame:
+def _actors(measured: OutsideActivity, activity: str) -> pl.DataFrame:
     """Return per rank (victim_rank) the rank whose activity it waits for.
 
     No rank for reductions and optimizer steps that take about as long on all.
     """
-    active = _active(spans, activity)
     enough = pl.col("active_ns") >= DOMINANT * pl.max("active_ns")
-    lasting = _lasting(iterations.bounds, active)
+    lasting = measured.lasting(activity)
     if activity in (REDUCTION, OPTIMIZER) and lasting.select(enough.all()).item():
         return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
     if activity == REDUCTION:
         # One inside of the window has its origin there.
-        lasting = _lasting(_after_windows(iterations, spans), active)
+        lasting = measured.lasting(activity, "after_ns")
     order = lasting.sort("active_ns", "rank", descending=[True, False])
     in_pipeline = (
         order.with_columns(enough=enough)
@@ -138,60 +133,22 @@ def _actors(iterations: _Iterations, spans: pl.DataFrame, activity: str) -> pl.D
     )
 
 
-def _longer_optimizers(outside: pl.DataFrame, iterations: _Iterations, spans: pl.DataFrame) -> pl.DataFrame:
+def _longer_optimizers(outside: pl.DataFrame, activity: OutsideActivity) -> pl.DataFrame:
     """Return `outside` with the time of optimizer steps beyond the median of the ranks, which has no culprit."""
-    usual_ns = _lasting(iterations.bounds, _active(spans, OPTIMIZER))["active_ns"].median()
+    usual_ns = activity.lasting(OPTIMIZER)["active_ns"].median()
     return outside.with_columns((pl.col(OPTIMIZER) - pl.lit(usual_ns)).clip(lower_bound=0))
 
 
-def _active(spans: pl.DataFrame, activity: str) -> pl.DataFrame:
-    """Return the union of the spans of an activity, per rank."""
-    acting = list_reductions(spans) if activity == REDUCTION else spans.filter(kind=KINDS[activity])
-    return unite(name_activities(acting).filter(pl.col("activity") == activity))
-
-
-def _lasting(parts: Iterable[pl.DataFrame], active: pl.DataFrame) -> pl.DataFrame:
-    """Return how long every rank (pipeline, rank) was active within its bounds."""
-    lasting = (rows.select("pipeline", "rank", active_ns=_covered_ns(rows, active)) for rows in parts)
-    return reduced(lasting, lambda rows: rows.group_by("pipeline", "rank").agg(pl.sum("active_ns")))
-
-
-def _covered_ns(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.Series:
-    return covered_ns(bounds.select("rank", window_start_ns="start_ns", window_end_ns="end_ns"), active)
-
-
-def _after_windows(iterations: _Iterations, spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the bounds of iterations from the end of the last window on: until then, replicas are waited for."""
-    is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
-    of_ranks = pl.col("rank").is_in(iterations.ranks["rank"].implode())
-    ends = spans.lazy().filter(is_action & of_ranks).group_by("step").agg(ended_ns=pl.max("end_ns")).collect()
-    start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "start_ns"), "end_ns")
-    for rows in iterations.bounds:
-        yield rows.join(ends, on="step", how="left", maintain_order="left").with_columns(start_ns=start_ns)
-
-
-def _first_ranks(iterations: _Iterations, spans: pl.DataFrame) -> pl.DataFrame:
+def _first_ranks(iterations: _Iterations, activity: OutsideActivity) -> pl.DataFrame:
     """Return per rank (victim_rank) the one that begins the steps of its pipeline (culprit_rank).
 
     Empty if nothing was recorded between the steps: then it is unknown who was waited for.
     """
     pipelines = iterations.ranks
-    is_action = pl.col("kind").is_in(ACTION_KINDS)
-    if spans.filter(~is_action & ~pl.col("kind").is_in(TRANSFERS)).is_empty():
+    if not activity.shows_others:
         return pipelines.clear().select(victim_rank="rank", culprit_rank="rank")
-    first = (
-        spans.lazy()
-        .filter(is_action & pl.col("step").is_in(iterations.steps().implode()))
-        .group_by("step", "rank")
-        .agg(pl.min("start_ns"))
-        .join(pipelines.lazy(), on="rank")
-        .sort("start_ns", "rank")
-        .group_by("step", "pipeline", maintain_order=True)
-        .agg(pl.first("rank"))
-        .group_by("pipeline")
-        .agg(culprit_rank=pl.col("rank").mode().min())
-        .collect()
-    )
+    usual = activity.first.sort("steps", "rank", descending=[True, False]).unique("pipeline", keep="first")
+    first = usual.select("pipeline", culprit_rank="rank")
     return pipelines.join(first, on="pipeline").select("culprit_rank", victim_rank="rank")
 
 

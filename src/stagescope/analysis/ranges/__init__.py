@@ -8,16 +8,16 @@ from stagescope.analysis.ranges.joined import (
     with_culprits,
 )
 from stagescope.analysis.ranges.measured import RangeAnalysis, analyze_range
-from stagescope.analysis.ranges.reference import Reference, as_reference, results_of
+from stagescope.analysis.ranges.reference import LEARNED, Reference, results_of
 from stagescope.analysis.ranges.surveyed import PipelineSurvey, choose_steps, join_surveys, survey_pipelines
 
 __all__ = [
+    "LEARNED",
     "SCANNED",
     "PipelineSurvey",
     "RangeAnalysis",
     "Reference",
     "analyze_range",
-    "as_reference",
     "build_joined_report",
     "choose_steps",
     "join_surveys",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.explanation import explain
-from stagescope.analysis.graph.actions import Actions
+from stagescope.analysis.graph.actions import Actions, judge_timestamps
 from stagescope.analysis.graph.causality import LARGE, SMALL, UNCERTAIN
 from stagescope.analysis.idle.ledger import Ledger
 from stagescope.analysis.idle.overlap import OVERLAP
@@ -24,11 +24,12 @@ from stagescope.analysis.iteration.culprits import (
     name_culprits,
     sum_causes,
 )
+from stagescope.analysis.iteration.outside_activity import add_outside_activity
 from stagescope.analysis.iteration.outside_times import sum_own_work
 from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
-from stagescope.analysis.ranges.reference import OF_REFERENCE, RESULTS
+from stagescope.analysis.ranges.reference import RESULTS
 from stagescope.analysis.ranges.surveyed import PipelineSurvey
 from stagescope.analysis.report import explained, report_of
 from stagescope.analysis.statistics.action_samples import StepSamples
@@ -58,6 +59,8 @@ NO_LINKS = StepLinks(pl.DataFrame(), pl.DataFrame(), pl.DataFrame())
 NO_ROW = {"row": pl.lit(None, pl.UInt32)}
 NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
 """Rows of spans, and numbers of actions, are those of a range, and mean nothing in the whole run."""
+JUDGED = (LARGE, SMALL, UNCERTAIN)
+"""Codes of diagnostics of a range that are judged for all steps together."""
 SCANNED = ("tables", "phases", "overlap")
 """Fields of RangeAnalysis and StepResults whose tables are read when they are used."""
 KEPT = ("iteration_steps",)
@@ -184,24 +187,35 @@ def _joined(
     """Return the intermediate results of the run."""
     measured = {name: getattr(surveyed, name) for name in PipelineSurvey._fields[2:]}
     later = _of_reference(reference.results)
+    sample = with_later(
+        Intermediates(surveyed.timeline, surveyed.windows, None, reference.steps).with_results(
+            missing=surveyed.missing, sample_ratio=reference.ratio
+        ),
+        later,
+    )
+    contradictions = pl.concat([_table(each, "contradictions") for each in ranges]).collect()
+    ranks = surveyed.windows.pipelines["rank"]
+    judged = judge_timestamps(surveyed.timeline, contradictions, ranks)
     actions = lazily(
         Actions,
         {
             "has_transfers": any(each.has_transfers for each in ranges),
-            "diagnostics": _added(note for each in ranges for note in each.of_actions),
+            "diagnostics": (*_added(note for each in ranges for note in each.of_actions), *judged),
+            "contradictions": contradictions,
         },
         {name: partial(_field, later["actions"], name) for name in OF_ACTIONS},
         is_kept=False,
     )
     tables = {name: long[f"ledger_{name}"].in_parts for name in OF_LEDGER}
+    of_actions: dict[str, Callable[[], object]] = {
+        name: partial(_field, later["ledger"], name) for name in ("classes", "delays", "usual")
+    }
     ledger = lazily(
         Ledger,
         {"diagnostics": _added(note for each in ranges for note in each.of_ledger)},
-        tables | {name: partial(_field, later["ledger"], name) for name in ("classes", "delays")},
+        of_actions | tables,
         is_kept=False,
     )
-    chained = [rows for rows in (each.chained for each in ranges) if rows is not None]
-    is_chained = len(chained) == len(ranges)
     # What is settled between steps, and named there, is only needed to divide the iterations of a range.
     between = BetweenSteps(
         pl.concat([_table(each, "between") for each in ranges]).collect(), *NOTHING_BETWEEN
@@ -209,21 +223,14 @@ def _joined(
     known = Intermediates(surveyed.timeline, surveyed.windows).with_results(
         **{name: long[name].rows() for name in KEPT},
         **measured,
-        missing=reference.missing,
+        sample=sample,
         actions=actions,
         ledger=ledger,
         between_steps=between,
-        chained_losses=pl.concat(chained) if is_chained else None,
-        step_chain=None,
         transfers=add_transfers(each.transfers for each in ranges),
         unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
     )
-    names = (*OF_REFERENCE, *(["step_chain"] if is_chained else []))
-    return with_later(
-        known,
-        {name: long[name].in_parts for name in OF_RUN if name not in KEPT}
-        | {name: later[name] for name in names},
-    )
+    return with_later(known, {name: long[name].in_parts for name in OF_RUN if name not in KEPT})
 
 
 def _of_reference(load: Callable[[], Mapping[str, object]]) -> dict[str, Callable[[], object]]:
@@ -253,6 +260,7 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> JoinedResults:
         overlap=OVERLAP.empty(),
         other_work=reduced((each.other_work for each in parts), sum_other_work),
         own_work=reduced((each.own_work for each in parts), sum_own_work),
+        activity=add_outside_activity(each.activity for each in parts),
         pauses=pl.concat([each.pauses for each in parts]),
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
@@ -278,17 +286,9 @@ def _with_known_zeros(overlap: LongTable) -> LongTable:
 
 
 def _added(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return diagnostics with one row per code and rank, and all counts: the first one; of contradictions, the most.
-
-    Uncertain clocks are the same in all ranges.
-    """
+    """Return diagnostics with one row per code and rank: the first one, with the sum of all counts."""
     alike: dict[tuple[object, ...], list[Diagnostic]] = defaultdict(list)
     for note in notes:
-        alike[note.code, note.severity, note.rank].append(note)
-    return tuple(
-        replace(
-            max(rows, key=lambda row: row.count) if rows[0].code in (LARGE, SMALL, UNCERTAIN) else rows[0],
-            count=(max if rows[0].code == UNCERTAIN else sum)(row.count for row in rows),
-        )
-        for rows in alike.values()
-    )
+        if note.code not in JUDGED:
+            alike[note.code, note.severity, note.rank].append(note)
+    return tuple(replace(rows[0], count=sum(row.count for row in rows)) for rows in alike.values())

@@ -48,13 +48,12 @@ OF_LEDGER: dict[str, Sequence[str]] = {
 class RangeAnalysis(NamedTuple):
     """What was measured of a range of steps.
 
-    `tables` has those of OF_RUN and OF_LEDGER, and `between`, the parts of BetweenSteps. `chained` is from
-    measure_chained_losses, `transfers` from measure_transfers, and `unrecorded` from find_unrecorded. The diagnostics
+    `tables` has those of OF_RUN and OF_LEDGER, `between`, the parts of BetweenSteps, and `contradictions`, from
+    find_contradictions. `transfers` is from measure_transfers, and `unrecorded` from find_unrecorded. The diagnostics
     are those of the actions and of the ledger.
     """
 
     tables: dict[str, pl.DataFrame]
-    chained: pl.DataFrame | None
     transfers: pl.DataFrame
     unrecorded: frozenset[str]
     has_transfers: bool
@@ -71,10 +70,10 @@ def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
         f"ledger_{name}": _sorted(getattr(known.ledger, name).filter(own), order)
         for name, order in OF_LEDGER.items()
     }
-    chained = known.chained_losses
+    tables["between"] = known.between_steps.parts.filter(own)
+    tables["contradictions"] = known.actions.contradictions
     return RangeAnalysis(
-        tables=tables | {"between": known.between_steps.parts.filter(own)},
-        chained=None if chained is None else chained.filter(own),
+        tables=tables,
         transfers=measure_transfers(known.messages.filter(own)),
         unrecorded=known.unrecorded,
         has_transfers=known.actions.has_transfers,

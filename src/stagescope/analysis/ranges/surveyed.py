@@ -38,6 +38,7 @@ class PipelineSurvey(NamedTuple):
     bubbles: pl.DataFrame
     recorded: pl.DataFrame
     microbatch_counts: pl.DataFrame
+    peers: frozenset[int]
     rank_stages: pl.DataFrame
     steps_with_optimizer: pl.Series
     incomplete_steps: frozenset[int]
@@ -75,6 +76,7 @@ def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey], bubbles:
     return Intermediates(timeline, windows).with_results(
         recorded=join_recorded(each.recorded for each in surveys),
         microbatch_counts=pl.concat([each.microbatch_counts for each in surveys]).sort("step", "pipeline"),
+        peers=frozenset().union(*(each.peers for each in surveys)),
         rank_stages=_united(pl.concat([each.rank_stages for each in surveys])),
         steps_with_optimizer=pl.concat([each.steps_with_optimizer for each in surveys]).unique().sort(),
         incomplete_steps=frozenset().union(*(each.incomplete_steps for each in surveys)),

@@ -152,7 +152,7 @@ def _restore_explanation(facts: ExplanationFacts, load: Load, intermediates: Int
     }
     beside: dict[str, dict[str, object]] = {"stragglers": {"rank_error": (error, degrees)}}
     recomputed: dict[str, Callable[[], object]] = {
-        name: partial(_of_ledger, intermediates, name) for name in ("classes", "delays")
+        name: partial(_of_ledger, intermediates, name) for name in ("classes", "delays", "usual")
     }
     for part, kind in KINDS.items():
         own: dict[str, Callable[[], object]] = {name: partial(load, f"{part}.{name}") for name in PARTS[part]}
@@ -162,7 +162,7 @@ def _restore_explanation(facts: ExplanationFacts, load: Load, intermediates: Int
 
 
 def _of_ledger(intermediates: Intermediates, name: str) -> object:
-    return getattr(intermediates.ledger, name)
+    return getattr(intermediates.sample.ledger, name)
 
 
 def _restored_ideal(facts: ExplanationFacts, load: Load) -> Ideal:

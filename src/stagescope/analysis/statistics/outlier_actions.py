@@ -10,7 +10,7 @@ micro-batch that takes long on all ranks is data imbalance and no outlier either
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -89,19 +89,60 @@ CLASS = ["rank", "stage", "kind", "is_pair"]
 CELL = ["pipeline", "step", "microbatch"]
 
 
+class TimedActions(NamedTuple):
+    """Actions, and the length of the micro-batch of each of them, relative to the mean."""
+
+    actions: Actions
+    lengths: NDArray[np.float64]
+
+    def values(self, steps: Collection[int]) -> pl.LazyFrame:
+        """Return the actions of some steps with duration_ns, length and value, the logarithm of their ratio."""
+        duration_ns = pl.Series(self.actions.computing_ns())
+        return (
+            self.actions.table.lazy()
+            .with_columns(duration_ns=duration_ns, length=pl.Series(self.lengths))
+            .filter((pl.col("duration_ns") > 0) & pl.col("step").is_in(list(steps)))
+            .with_columns(value=(pl.col("duration_ns") / pl.col("length")).log())
+        )
+
+
+class UsualDurations(NamedTuple):
+    """How long the actions of a run usually take, and how many it has.
+
+    `classes` has the columns of CLASS, middle and apart (the median of the logarithms, and of how far they are from
+    it), and mean_ns, of classes with at least eight actions.
+    """
+
+    classes: pl.DataFrame
+    actions: float
+
+
+def learn_durations(timed: TimedActions, steps: Collection[int], ratio: float = 1.0) -> UsualDurations:
+    """Return how long actions of `steps` usually take; the run has `ratio` times as many of them."""
+    every = timed.values(steps)
+    known = every.group_by(CLASS).agg(count=pl.len() * ratio, mean_ns=pl.col("duration_ns").mean())
+    enough = known.filter(pl.col("count") >= FEWEST_OF_CLASS).drop("count")
+    middle = pl.col("value").median()
+    classes = every.join(enough.select(CLASS), on=CLASS, how="semi").group_by(CLASS)
+    middles = classes.agg(middle=middle, apart=(pl.col("value") - middle).abs().median())
+    return UsualDurations(
+        middles.join(enough, on=CLASS).sort(CLASS).collect(), timed.actions.table.height * ratio
+    )
+
+
 def find_outlier_actions(
-    actions: Actions,
+    timed: TimedActions,
     basis: ReplayBasis,
-    lengths: NDArray[np.float64],
+    usual: UsualDurations,
     steps: Collection[int],
     spans: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the table OUTLIER_ACTIONS of `steps`; what explains them is looked for in `spans`.
 
-    `lengths` has the length of the micro-batch of every action, relative to the mean. Classes of fewer than eight
-    actions have no outliers: it is unknown what is usual.
+    `usual` is from learn_durations. Classes of fewer than eight actions have no outliers: it is unknown what is usual.
     """
-    outliers = _unusual(actions, lengths, steps)
+    actions = timed.actions
+    outliers = _unusual(timed.values(steps), usual)
     if outliers.is_empty():
         return OUTLIER_ACTIONS.empty()
     groups = group_actions(actions.table)
@@ -114,38 +155,29 @@ def find_outlier_actions(
     return outliers.with_columns(costs, *activities).select(OUTLIER_ACTIONS.names)
 
 
-def _unusual(actions: Actions, lengths: NDArray[np.float64], steps: Collection[int]) -> pl.DataFrame:
+def _unusual(every: pl.LazyFrame, usual: UsualDurations) -> pl.DataFrame:
     """Return the rows of actions that took unusually long, with what is usual, the largest excess first."""
-    table = actions.table
-    duration_ns = pl.Series(actions.computing_ns())
-    every = (
-        table.lazy()
-        .with_columns(duration_ns=duration_ns, length=pl.Series(lengths))
-        .filter((pl.col("duration_ns") > 0) & pl.col("step").is_in(list(steps)))
-        .with_columns(value=(pl.col("duration_ns") / pl.col("length")).log())
-    )
-    # Only the few classes whose longest action is far from their mean can have an outlier: medians take long.
-    far = pl.max("duration_ns") > (1 + (OUTLIER_RATIO - 1) / 2) * pl.mean("duration_ns")
-    spread = every.group_by(CLASS).agg(count=pl.len(), far=far)
-    suspects = spread.filter("far", pl.col("count") >= FEWEST_OF_CLASS).select(CLASS)
-    limit = float(-ndtri(FALSE_RUNS / max(table.height, 1)))
-    rows = _compared(every.join(suspects, on=CLASS, how="semi"))
+    limit = float(-ndtri(FALSE_RUNS / max(usual.actions, 1)))
     is_far = pl.col("duration_ns") > OUTLIER_RATIO * pl.col("usual_ns")
-    found = rows.filter(is_far, pl.col("deviations") > limit).collect()
+    found = _compared(every, usual).filter(is_far, pl.col("deviations") > limit).collect()
     if found.is_empty():
         return found
-    return _of_one_rank(found, every).sort("excess_ns", "action", descending=[True, False])
+    return _of_one_rank(found, every, usual).sort("excess_ns", "action", descending=[True, False])
 
 
-def _compared(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Return whole classes with what is usual in them and how far each action is above it."""
+def _compared(every: pl.LazyFrame, usual: UsualDurations) -> pl.LazyFrame:
+    """Return the actions that may be outliers with what is usual, and how far each of them is above it."""
+    # Only the few actions that are far from the mean of their class can be outliers: medians take long.
+    far = pl.col("duration_ns") > (1 + (OUTLIER_RATIO - 1) / 2) * pl.col("mean_ns")
+    rows = every.join(usual.classes.lazy(), on=CLASS).filter(far)
     of_step = [*CLASS, "step"]
-    in_step = pl.when(pl.len().over(of_step) >= FEWEST_ACTIONS).then(pl.col("value").median().over(of_step))
-    apart = (pl.col("value") - pl.col("value").median().over(CLASS)).abs().median().over(CLASS)
+    others = every.join(rows.select(of_step).unique(), on=of_step, how="semi").group_by(of_step)
+    in_step = others.agg(in_step=pl.when(pl.len() >= FEWEST_ACTIONS).then(pl.col("value").median()))
     return (
-        rows.with_columns(
-            usual=pl.max_horizontal(pl.col("value").median().over(CLASS), in_step),
-            deviation=pl.max_horizontal(DEVIATION_OF_NORMAL * apart, LEAST_DEVIATION),
+        rows.join(in_step, on=of_step, how="left")
+        .with_columns(
+            usual=pl.max_horizontal("middle", "in_step"),
+            deviation=pl.max_horizontal(DEVIATION_OF_NORMAL * pl.col("apart"), LEAST_DEVIATION),
         )
         .with_columns(
             usual_ns=pl.col("usual").exp() * pl.col("length"),
@@ -155,15 +187,13 @@ def _compared(rows: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _of_one_rank(found: pl.DataFrame, every: pl.LazyFrame) -> pl.DataFrame:
+def _of_one_rank(found: pl.DataFrame, every: pl.LazyFrame, usual: UsualDurations) -> pl.DataFrame:
     """Return the outliers without those of micro-batches that take long on other ranks as well: those are long data."""
     touched = found.select(CELL).unique()
-    in_cells = every.join(touched.lazy(), on=CELL, how="semi")
-    classes = every.join(in_cells.select(CLASS).unique(), on=CLASS, how="semi")
-    excess = (pl.col("value") - pl.col("value").median().over(CLASS)).alias("excess")
     others = (
-        classes.with_columns(excess)
-        .join(touched.lazy(), on=CELL, how="semi")
+        every.join(touched.lazy(), on=CELL, how="semi")
+        .join(usual.classes.lazy(), on=CLASS)
+        .with_columns(excess=pl.col("value") - pl.col("middle"))
         .group_by(*CELL, "rank")
         .agg(pl.median("excess"))
         .join(found.lazy().select(*CELL, "action", finder="rank"), on=CELL)

@@ -1,0 +1,104 @@
+"""What ranks did in their iterations that others wait for outside of the windows, summed over steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, REDUCTION, name_activities
+from stagescope.analysis.iteration.shared_reductions import list_reductions
+from stagescope.model.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KINDS = {OPTIMIZER: "optimizer", LOADING: "other"}
+"""The kind of the spans that show an activity."""
+ACTIVE = ("pipeline", "rank", "activity")
+FIRST = ("pipeline", "rank")
+
+
+class OutsideActivity(NamedTuple):
+    """How long ranks were active in some steps, and which of them began the steps of their pipelines.
+
+    `active` has pipeline, rank and activity, active_ns (in the iteration) and after_ns (after the last window of the
+    step, of reductions). `first` has pipeline, rank and in how many steps it was the first one. `shows_others`: more
+    than actions and transfers was recorded.
+    """
+
+    active: pl.DataFrame
+    first: pl.DataFrame
+    shows_others: bool
+
+    def lasting(self, activity: str, name: str = "active_ns") -> pl.DataFrame:
+        """Return the time of an activity for every rank: pipeline, rank and active_ns."""
+        of_activity = self.active.filter(pl.col("activity") == activity)
+        return of_activity.select("pipeline", "rank", active_ns=name)
+
+
+def measure_outside_activity(spans: pl.DataFrame, iterations: pl.DataFrame) -> OutsideActivity:
+    """Return what ranks did in these iterations; `iterations` is the table ITERATIONS, `spans` are those of the run."""
+    bounds = iterations.select("step", "pipeline", "rank", "start_ns", "end_ns")
+    is_action = pl.col("kind").is_in(ACTION_KINDS)
+    acting = spans.filter(is_action & pl.col("step").is_in(bounds["step"].unique().implode()))
+    after = _after_windows(bounds, acting)
+    parts = []
+    for activity in (REDUCTION, LOADING, OPTIMIZER):
+        active = _active(spans, activity)
+        after_ns = _covered_ns(after, active) if activity == REDUCTION else pl.lit(0, pl.Int64)
+        times = bounds.select(FIRST).with_columns(active_ns=_covered_ns(bounds, active), after_ns=after_ns)
+        parts.append(times.with_columns(activity=pl.lit(activity)))
+    others = ~is_action & ~pl.col("kind").is_in(TRANSFERS)
+    return add_outside_activity(
+        [OutsideActivity(pl.concat(parts), _first_ranks(bounds, acting), spans.select(others.any()).item())]
+    )
+
+
+def add_outside_activity(parts: Iterable[OutsideActivity]) -> OutsideActivity:
+    """Return the sums of what ranks did in different steps."""
+    kept = [(each.active, each.first, each.shows_others) for each in parts]
+    return OutsideActivity(
+        pl.concat(active for active, *_ in kept)
+        .group_by(ACTIVE)
+        .agg(pl.sum("active_ns", "after_ns"))
+        .sort(ACTIVE),
+        pl.concat(first for _, first, _ in kept).group_by(FIRST).agg(pl.sum("steps")).sort(FIRST),
+        any(shows for *_, shows in kept),
+    )
+
+
+def _active(spans: pl.DataFrame, activity: str) -> pl.DataFrame:
+    """Return the union of the spans of an activity, per rank."""
+    acting = list_reductions(spans) if activity == REDUCTION else spans.filter(kind=KINDS[activity])
+    return unite(name_activities(acting).filter(pl.col("activity") == activity))
+
+
+def _covered_ns(bounds: pl.DataFrame, active: pl.DataFrame) -> pl.Series:
+    return covered_ns(bounds.select("rank", window_start_ns="start_ns", window_end_ns="end_ns"), active)
+
+
+def _after_windows(bounds: pl.DataFrame, acting: pl.DataFrame) -> pl.DataFrame:
+    """Return the bounds of iterations from the end of the last window on: until then, replicas are waited for."""
+    of_ranks = pl.col("rank").is_in(bounds["rank"].unique().implode())
+    ends = acting.lazy().filter(of_ranks).group_by("step").agg(ended_ns=pl.max("end_ns")).collect()
+    start_ns = pl.min_horizontal(pl.coalesce("ended_ns", "start_ns"), "end_ns")
+    return bounds.join(ends, on="step", how="left", maintain_order="left").with_columns(start_ns=start_ns)
+
+
+def _first_ranks(bounds: pl.DataFrame, acting: pl.DataFrame) -> pl.DataFrame:
+    """Return in how many steps a rank was the first of its pipeline: pipeline, rank and steps."""
+    ranks = bounds.select("rank", "pipeline").unique()
+    return (
+        acting.lazy()
+        .group_by("step", "rank")
+        .agg(pl.min("start_ns"))
+        .join(ranks.lazy(), on="rank")
+        .sort("start_ns", "rank")
+        .group_by("step", "pipeline", maintain_order=True)
+        .agg(pl.first("rank"))
+        .group_by("pipeline", "rank")
+        .agg(steps=pl.len())
+        .collect()
+    )

@@ -1,0 +1,203 @@
+"""What workers do when a run is analyzed in ranges of steps: survey, learn from the sample, analyze a range."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stagescope.analysis.intermediates import Intermediates
+from stagescope.analysis.ranges import LEARNED, Reference, analyze_range, results_of, survey_pipelines
+from stagescope.analysis.step_results import usual_durations
+from stagescope.analysis.windows import Windows
+from stagescope.api.detached_tables import detach, read_object, read_table, write_object, write_table
+from stagescope.api.range_files import FOLDER, place_of_range, timeline_of, windows_around, windows_of
+from stagescope.exporters.new_files import make_directory
+from stagescope.ingest.stored_run import read_or_note
+from stagescope.model import empty_timeline
+from stagescope.model.bubbles import step_bubbles
+from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.step_division import divide_steps
+from stagescope.model.step_ranges import is_in_steps, steps_around
+from stagescope.model.stored_run import NONE
+from stagescope.model.tables import SPANS
+from stagescope.model.validate import in_order
+from stagescope.vocabulary.kinds import ACTION_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stagescope.analysis.completeness.missing_ranks import MissingRanks
+    from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis
+    from stagescope.analysis.sampled_steps import SampleSteps
+    from stagescope.analysis.step_results import ChosenSteps
+    from stagescope.api.detached_tables import DetachedObject
+    from stagescope.model.step_division import NeededSpans
+    from stagescope.model.stored_run import Part
+    from stagescope.vocabulary.steps import StepRange, StepRanges
+
+
+class Unit(NamedTuple):
+    """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into."""
+
+    directory: Path
+    number: int
+    parts: tuple[Part, ...]
+    needed: tuple[NeededSpans, ...]
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"part {self.number} of the pipelines"
+
+
+class SurveyedUnit(NamedTuple):
+    """What the pipelines of a unit show, and what is wrong with its files."""
+
+    survey: PipelineSurvey
+    damage: tuple[Diagnostic, ...]
+
+
+class Learned(NamedTuple):
+    """What is usual in the run, and the results of the sample from which that was learned, both in files."""
+
+    usual: DetachedObject
+    results: DetachedObject
+
+
+class RangeOfSteps(NamedTuple):
+    """A range of steps to analyze."""
+
+    directory: Path
+    number: int
+    steps: StepRange
+    chosen: ChosenSteps
+    learned: Learned
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"steps {self.steps}"
+
+
+class SampleOfSteps(NamedTuple):
+    """The sample of the run, whose spans are where those of the ranges `numbers` would be.
+
+    `windows` are the numbers of ranges with its windows, `counted` the steps in the totals of the run; `learned` is
+    None until something was.
+    """
+
+    directory: Path
+    sample: SampleSteps
+    numbers: range
+    windows: tuple[int, ...]
+    missing: MissingRanks
+    counted: tuple[int, ...]
+    learned: Learned | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"a sample of steps {self.sample.steps}"
+
+
+def survey_unit(unit: Unit) -> SurveyedUnit:
+    """Divide the spans of a unit by steps, and return what its pipelines show, with its tables in files."""
+    folder = unit.directory / FOLDER
+    found = [(part.pipeline, read_or_note(unit.directory, part)) for part in unit.parts]
+    files = [(pipeline, rows) for pipeline, rows in found if isinstance(rows, pl.DataFrame)]
+    damage = tuple(note for _, note in found if isinstance(note, Diagnostic))
+    del found
+    acted = [
+        rows.select("rank", "kind")
+        .filter(pl.col("kind").is_in(ACTION_KINDS))
+        .select("rank", pipeline=pl.lit(pipeline, pl.Int32))
+        .unique()
+        for pipeline, rows in files
+        if pipeline != NONE
+    ]
+    spans = in_order(pl.concat([SPANS.empty(), *(rows for _, rows in files)]), SPANS)
+    del files
+    _divide(spans, unit, folder)
+    empty = pl.DataFrame(schema={"rank": pl.Int32, "pipeline": pl.Int32})
+    pipelines = pl.concat([empty, *acted]).unique().sort("rank")
+    windows = Windows(pipelines, step_bubbles(spans, pipelines), [])
+    survey = survey_pipelines(Intermediates(empty_timeline().with_spans(spans), windows))
+    surveyed: SurveyedUnit = detach(SurveyedUnit(survey, damage), folder / f"unit-{unit.number}")
+    return surveyed
+
+
+def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
+    """Write the spans that are needed to analyze each range of steps into a file of its own.
+
+    Columns without any value are left out: dividing, writing and reading them takes half of the time.
+    """
+    most = max(spans.height, 1)  # a file without rows has all columns
+    valued = [each for each in spans.columns if each == "step" or spans[each].null_count() < most]
+    divided = divide_steps(spans.select(valued), unit.needed, lambda: read_table(folder / "steps.arrow"))
+    for number, rows in enumerate(divided):
+        if rows.height:
+            place = place_of_range(folder, number)
+            make_directory(place)
+            write_table(rows, place / f"unit-{unit.number}.arrow")
+
+
+def learn(item: SampleOfSteps) -> Learned:
+    """Return what is usual in the run, learned from its sample."""
+    folder, known = item.directory / FOLDER, _sample(item)
+    usual = known.learned._replace(durations=usual_durations(known, item.counted))
+    return Learned(
+        write_object(usual, folder / "usual.pickle"),
+        write_object({name: getattr(known, name) for name in LEARNED}, folder / "sample.pickle"),
+    )
+
+
+def analyze_task(item: SampleOfSteps | RangeOfSteps) -> Reference | RangeAnalysis:
+    """Return what the sample answers for the run, or what is measured of a range of steps; with tables in files."""
+    return _answer(item) if isinstance(item, SampleOfSteps) else _analyze_range(item)
+
+
+def _answer(item: SampleOfSteps) -> Reference:
+    folder, known = item.directory / FOLDER, _sample(item)
+    if item.learned is not None:
+        known = known.with_results(**read_object(item.learned.results))
+    results = write_object(results_of(known, item.counted), folder / "reference.pickle")
+    reference = Reference(*item.sample, known.own_spans, partial(read_object, results))
+    answered: Reference = detach(reference, folder / "reference")
+    return answered
+
+
+def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
+    folder = item.directory / FOLDER
+    usual = read_object(item.learned.usual)
+    known = _intermediates(folder, [item.number], item.steps, windows_around(folder, item.number, item.steps))
+    analysis: RangeAnalysis = detach(
+        analyze_range(known.with_results(usual=usual), item.chosen), folder / f"result-{item.number}"
+    )
+    return analysis
+
+
+def _sample(item: SampleOfSteps) -> Intermediates:
+    folder, (steps, ratio) = item.directory / FOLDER, item.sample
+    windows = windows_of(folder, item.windows, steps_around(steps))
+    known = _intermediates(folder, item.numbers, steps, windows)
+    return known.with_results(missing=item.missing, sample_ratio=ratio)
+
+
+def _intermediates(
+    folder: Path, numbers: Sequence[int], steps: StepRange | StepRanges, windows: pl.DataFrame
+) -> Intermediates:
+    """Return the intermediate results of some steps, with what is needed of the steps next to them.
+
+    Their spans are where those of the ranges `numbers` are.
+    """
+    files = [file for number in numbers for file in sorted(place_of_range(folder, number).glob("*.arrow"))]
+    rows = [read_table(file) for file in files]
+    spans = in_order(pl.concat([SPANS.empty(), *rows], how="diagonal"), SPANS)
+    del rows
+    of_steps = Windows(read_table(folder / "pipelines.arrow"), windows, [])
+    # The windows and what was recorded of the steps next to the range are known from all their spans.
+    recorded = read_table(folder / "recorded.arrow").filter(is_in_steps(steps_around(steps)))
+    return Intermediates(timeline_of(spans, folder), of_steps, None, steps).with_results(recorded=recorded)
