@@ -6,7 +6,7 @@ that the tables of a part are exactly the rows that reading the whole run at onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +21,7 @@ from stagescope.exporters.stored_run.waiting_rows import wait, waiting
 from stagescope.ingest.merge import conformed, with_valid_rows
 from stagescope.ingest.recording.survey import contents_of, timeline_of_part
 from stagescope.ingest.stages import stage_evidence, with_placement
+from stagescope.ingest.step_selection import rows_of_steps, shown_steps
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import PARTITIONED
 from stagescope.vocabulary.kinds import ACTION_KINDS, PLAIN_TRANSFERS, RECEIVES, SENDS
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from stagescope.ingest.recording.decisions import Decisions
     from stagescope.ingest.recording.survey import Files
     from stagescope.ingest.stages import Placement
+    from stagescope.ingest.step_selection import ShownSteps, StepWindows
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Part
+    from stagescope.vocabulary.steps import StepRange
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,59 @@ class RunPart:
         return name if self.slice is None else f"{name}, slice {self.slice.number} of their steps"
 
 
-class Unobserved(NamedTuple):
-    """A part that is to be observed, and the directory that its rows wait in until they are stored."""
+class ReadRows(NamedTuple):
+    """What was read of a part, before some steps are selected.
+
+    These are the number of spans, their distinct steps and names, those of stage_evidence, and diagnostics about rows.
+    """
+
+    spans: int
+    steps: pl.Series
+    names: pl.Series
+    stages: pl.DataFrame
+    notes: tuple[Diagnostic, ...]
+
+
+class Unselected(NamedTuple):
+    """A part of which some steps are to be selected, and the directory that its rows wait in."""
 
     part: RunPart
     directory: Path
+    steps: StepRange
+
+    @property
+    def name(self) -> str:
+        """How messages name the part."""
+        return self.part.name
+
+
+class Kept(NamedTuple):
+    """The files with the rows of a part, its ranks, what was read of it, and where the steps are."""
+
+    rows: WaitingRows
+    ranks: pl.DataFrame
+    read: ReadRows
+    steps: ShownSteps
+
+
+class Selection(NamedTuple):
+    """The steps that are selected of a part, and the files with its rows; its ranks and their windows."""
+
+    steps: StepRange
+    rows: WaitingRows
+    ranks: pl.DataFrame
+    windows: StepWindows
+
+
+class Unobserved(NamedTuple):
+    """A part that is to be observed, and the directory that its rows wait in until they are stored.
+
+    With a `selection`, it is read from the files of that.
+    """
+
+    part: RunPart
+    directory: Path
+    selection: Selection | None = None
 
     @property
     def name(self) -> str:
@@ -81,8 +132,7 @@ class Observation(NamedTuple):
     `rows` names the files with its rows, and `observed` has its tables in files, too (detached_tables.py). So has
     `counts`, with table, rank, step and n (rows): there is a row for every rank and step. `edges` has rank, peer
     and kind of transfers, `acted` the ranks with actions, `first_actions` those of the first step, where no
-    transfer of the run names its peer (find_pipelines), `stages` those of stage_evidence, and `names` the distinct
-    names of spans.
+    transfer of the run names its peer (find_pipelines), and `steps` the steps of spans and markers.
     """
 
     rows: WaitingRows
@@ -92,9 +142,8 @@ class Observation(NamedTuple):
     edges: pl.DataFrame
     acted: pl.Series
     first_actions: pl.DataFrame
-    stages: pl.DataFrame
-    names: pl.Series
-    notes: tuple[Diagnostic, ...]
+    steps: pl.Series
+    read: ReadRows
 
 
 class Unstored(NamedTuple):
@@ -128,10 +177,36 @@ def read_part(part: RunPart) -> Timeline:
     return with_placement(with_valid_rows(timeline), part.placement)
 
 
+def keep_part(item: Unselected) -> Kept:
+    """Leave the rows of a part in files, until it is known where the steps are on all ranks. Raises OSError.
+
+    Raises InputError if a recording has changed since it was surveyed.
+    """
+    timeline = read_part(item.part)
+    rows = wait(timeline, item.directory, f"every step of {item.part.name}")
+    return Kept(rows, timeline.ranks, _read_rows(timeline), shown_steps(timeline, item.steps))
+
+
+def _read_rows(timeline: Timeline) -> ReadRows:
+    spans = timeline.spans
+    return ReadRows(
+        spans.height,
+        spans["step"].unique().cast(pl.Int32),
+        spans["name"].unique(),
+        stage_evidence(spans),
+        tuple(Diagnostic(**row) for row in timeline.diagnostics.iter_rows(named=True)),
+    )
+
+
+def _selected(selection: Selection) -> Timeline:
+    every = replace(waiting([selection.rows]), ranks=selection.ranks)
+    return rows_of_steps(every, selection.steps, selection.windows)
+
+
 def observe_part(item: Unobserved) -> Observation:
     """Return what a part shows about the whole run, and leave its rows in files. Raises OSError."""
     part = item.part
-    timeline = read_part(part)
+    timeline = read_part(part) if item.selection is None else _selected(item.selection)
     spans = timeline.spans
     kinds = [*SENDS, *RECEIVES, *PLAIN_TRANSFERS]
     is_edge = pl.col("kind").is_in(kinds) & pl.col("peer").is_not_null()
@@ -153,9 +228,8 @@ def observe_part(item: Unobserved) -> Observation:
         spans.lazy().filter(is_edge).select("rank", "peer", "kind").unique().collect(),
         spans.filter(pl.col("kind").is_in(ACTION_KINDS))["rank"].unique(),
         _first_actions(spans, names_peers=part.run.names_peers),
-        stage_evidence(spans),
-        spans["name"].unique(),
-        tuple(Diagnostic(**row) for row in timeline.diagnostics.iter_rows(named=True)),
+        pl.concat([spans["step"].unique(), timeline.steps["step"].unique()]).unique(),
+        _read_rows(timeline),
     )
 
 

@@ -20,7 +20,7 @@ from stagescope.exporters.stored_run.partition_files import (
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, divide
 from stagescope.model.stored_run import MANIFEST, Part, manifest_checksum, manifest_text
 from stagescope.model.tables import TABLES
-from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -123,7 +123,8 @@ def storing(
 ) -> Iterator[Store]:
     """Yield the store of a directory, whose lock the caller holds; see write_stored_run.
 
-    Raises OutputError if the operating system refuses to write.
+    If the block raises InputError, what waits is removed, and the journal, unless that lists a file. Raises OutputError
+    if the operating system refuses to write.
     """
     journal = Journal(directory, manifest)
     try:
@@ -131,6 +132,10 @@ def storing(
         (directory / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(directory / UNENCODED, ignore_errors=True)
         yield Store(directory, journal, on_written)
+    except InputError:  # the run cannot be stored: nothing was written of it
+        shutil.rmtree(directory / UNENCODED, ignore_errors=True)
+        journal.remove_empty()
+        raise
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
 
