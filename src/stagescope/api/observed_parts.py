@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import polars as pl
 
 from stagescope.api.detached_tables import attach
-from stagescope.api.run_parts import Selection, Unobserved, Unselected, keep_part, observe_part
+from stagescope.api.run_parts import (
+    Selection,
+    Unjoined,
+    Unobserved,
+    Unselected,
+    join_slices,
+    keep_part,
+    observe_part,
+)
 from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.ingest.step_selection import note_of_selected, windows_of_run
 from stagescope.model import SPANS
@@ -71,7 +79,7 @@ def observe_run(
         unobserved = [Unobserved(part, directory) for part in run.parts]
         observations = list(_done(executor.map(observe_part, unobserved), shares, on_done))
         tables = _with_notes_of_rows(run, [each.read for each in observations])
-        return ObservedRun(run, tables, observations)
+        return ObservedRun(run, tables, _joined(run, observations, executor, directory))
     halves = [share / 2 for share in shares]
     unselected = [Unselected(part, directory, steps) for part in run.parts]
     kept = list(_done(executor.map(keep_part, unselected), halves, on_done))
@@ -83,7 +91,33 @@ def observe_run(
     ]
     observations = list(_done(executor.map(observe_part, selected), halves, on_done))
     found = pl.concat([each.steps for each in observations]).drop_nulls().n_unique()
-    return ObservedRun(run, tables.with_diagnostics([note_of_selected(found, steps, windows)]), observations)
+    tables = tables.with_diagnostics([note_of_selected(found, steps, windows)])
+    return ObservedRun(run, tables, _joined(run, observations, executor, directory))
+
+
+def _joined(
+    run: DividedRun, observations: Sequence[Observation], executor: Executor, directory: Path
+) -> list[Observation]:
+    """Return the observations with the messages that begin in one slice of time and end in another one."""
+    found = list(observations)
+    groups: list[list[int]] = []
+    for number, part in enumerate(run.parts):
+        if part.run.in_time and part.slice is not None:
+            groups += [[]] if part.slice.number == 0 else []
+            groups[-1].append(number)
+    items = [
+        Unjoined(
+            run.parts[own[0]],
+            tuple(found[number].observed for number in own),
+            tuple(each for number in own if (each := found[number].transfers) is not None),
+            directory,
+        )
+        for own in groups
+    ]
+    for own, joined in zip(groups, executor.map(join_slices, items), strict=True):
+        for number, observed in zip(own, joined, strict=True):
+            found[number] = found[number]._replace(observed=observed)
+    return found
 
 
 def _done(
