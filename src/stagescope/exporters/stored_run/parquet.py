@@ -25,8 +25,8 @@ ROWS_PER_GROUP = 262_144
 """A reader that needs a part of a file reads whole groups of rows."""
 
 
-def write_parquet(rows: pl.DataFrame | Iterable[pl.DataFrame], path: Path) -> int:
-    """Write rows of a table as they are stored, with checksums of pages, and return how many there are.
+def write_parquet(rows: pl.DataFrame | Iterable[pl.DataFrame], path: Path) -> None:
+    """Write rows of a table as they are stored, with checksums of pages.
 
     They may come in pieces, of which a few are in memory at a time; the file is the same. Raises OSError, and
     CommandError if pyarrow, which the extra `store` installs, is missing.
@@ -35,7 +35,6 @@ def write_parquet(rows: pl.DataFrame | Iterable[pl.DataFrame], path: Path) -> in
         from pyarrow import parquet  # type: ignore[import-untyped]  # noqa: PLC0415 - an optional library
     except ImportError:
         raise CommandError.missing_library("pyarrow", "storing a run", INSTALL) from None
-    count = 0
     with ExitStack() as open_file:
         writer = None
         for piece in [rows] if isinstance(rows, pl.DataFrame) else _in_groups(rows):
@@ -54,8 +53,6 @@ def write_parquet(rows: pl.DataFrame | Iterable[pl.DataFrame], path: Path) -> in
                 )
                 open_file.enter_context(writer)
             writer.write_table(table, row_group_size=ROWS_PER_GROUP)
-            count += piece.height
-    return count
 
 
 def _in_groups(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

@@ -72,18 +72,26 @@ def write_stepless(partition: Partition, pieces: Iterable[pl.DataFrame], directo
 
     Raises OSError.
     """
+    heights: list[int] = []
+
+    def counted() -> Iterator[pl.DataFrame]:
+        for piece in pieces:
+            heights.append(piece.height)
+            yield piece
+
     name, place = partition.table.name, (partition.pipeline, partition.step_range)
-    return _written(Part(name, partition.path, 0, 0, "", *place, None, None), pieces, directory)
+    written = _written(Part(name, partition.path, 0, 0, "", *place, None, None), counted(), directory)
+    return replace(written, rows=sum(heights))
 
 
 def _written(part: Part, rows: pl.DataFrame | Iterable[pl.DataFrame], directory: Path) -> Part:
-    """Write the rows of a part, and return it with what its file has."""
+    """Write the rows of a part, and return it with the size and the checksum of its file."""
     path = directory / part.path
     make_directory(path.parent)
     with complete_file(path) as unfinished:
-        count = write_parquet(rows, unfinished)
+        write_parquet(rows, unfinished)
         size_bytes, checksum = unfinished.stat().st_size, checksum_of(unfinished)
-    return replace(part, rows=count, size_bytes=size_bytes, checksum=checksum)
+    return replace(part, size_bytes=size_bytes, checksum=checksum)
 
 
 @contextmanager
