@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHAPE = Shape(pipelines=2, stages=4, microbatches=5, steps=6)
-IS_BACKWARD = pl.col("kind").is_in(["backward", "send_backward", "recv_backward", "grad_reduce"])
+IS_BACKWARD = pl.col("kind").is_in(["backward", "grad_reduce"])
 
 
 def served(timeline):
-    """Return the forwards of a run and their transfers, without steps, as a server of requests has them."""
+    """Return the forwards of a run, and all transfers, as a server has them whose stages confirm what they got."""
     forwards = timeline.spans.filter(~IS_BACKWARD)
     return timeline.with_spans(conform(forwards.with_columns(step=pl.lit(None, pl.Int32)), SPANS))
 
@@ -84,7 +84,8 @@ def test_slices_of_time_change_nothing(spans_of_slice, recordings, monkeypatch, 
     assert parts >= 6
     assert read(recordings).spans["step"].null_count() == found.manifest.span_count
     assert_files_as_read(recordings, found, tmp_path / "memory")
-    assert all(machine.observation_count for machine in read(found.path).alignment.machines[1:])
+    assert all(machine.observation_count for machine in read(found.path).alignment.machines)
+    assert "aligned" in {machine.state for machine in read(found.path).alignment.machines}
 
 
 def test_files_with_several_groups_of_rows_are_the_same(recordings, monkeypatch, tmp_path):
@@ -139,6 +140,7 @@ def test_a_clock_that_was_set_changes_nothing(planted, monkeypatch, tmp_path):
     recordings = record(timeline.with_spans(timeline.spans.with_columns(moved)), tmp_path / "recordings")
     _, found = stored(recordings, tmp_path / "run", monkeypatch, (10**9, 40))
     assert_files_as_read(recordings, found, tmp_path / "memory")
+    assert len(read(found.path).alignment.adjustments) == 1
 
 
 @pytest.mark.parametrize("spans_of_slice", [20, 40])

@@ -227,6 +227,15 @@ def test_steps_that_are_found_to_be_others_leave_nothing_behind(way, message, tm
     assert not (tmp_path / "run").exists()
 
 
+def test_steps_that_are_found_to_be_others_leave_the_run_that_they_would_replace(tmp_path):
+    recordings = record("plain, without steps", tmp_path)
+    store(recordings, out=tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="there is no step in 90:91"):
+        store(recordings, out=tmp_path / "run", steps="90:91", force=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
 def test_a_step_without_a_marker_can_be_chosen(recordings, monkeypatch, tmp_path):
     for path in recordings.iterdir():
         change(path, lambda rows: rows[(rows["kind"] != STEP_CODE) | (rows["step"] != 15)])
