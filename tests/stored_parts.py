@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from planted_runs import Shape
 from stagescope.api import read, run_division, store, storing_parts
+from stagescope.api.reading import clock_report
+from stagescope.clocks import report_json as clock_json
+from stagescope.exporters.stored_run import write_stored_run
 from stagescope.model import TABLES
+from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from stagescope.exporters.stored_run import Stored
 
 SHAPE = Shape(pipelines=4, stages=4, microbatches=4, steps=12)
 
@@ -31,9 +37,20 @@ def stored(recordings: Path, out: Path, monkeypatch, sizes: tuple[int, int], **w
     return len(parts), found
 
 
-def assert_as_read(recordings: Path, stored_run: Path) -> None:
-    """Assert that a stored run is the same as its recordings when they are read at once."""
-    timeline, again = read(recordings), read(stored_run)
+def assert_as_read(recordings: Path, stored_run: Path, **facts: Any) -> None:
+    """Assert that a stored run is the same as its recordings when they are read at once with these facts."""
+    timeline, again = read(recordings, **facts), read(stored_run)
     for table in TABLES:
         assert getattr(again, table.name).equals(getattr(timeline, table.name)), table.name
     assert again.alignment == timeline.alignment
+
+
+def assert_files_as_read(recordings: Path, stored_run: Stored, memory: Path, **facts: Any) -> None:
+    """Assert that the files of a stored run are those of its recordings when they are read at once, to the byte."""
+    timeline = read(recordings, **facts)
+    memory.mkdir()
+    empty = Manifest(FORMAT, VERSION, "stagescope", (), {}, aligned=True)
+    assert stored_run.manifest.parts == write_stored_run(timeline, memory, empty).manifest.parts
+    assert stored_run.diagnostics.equals(timeline.diagnostics)
+    aligned = clock_json(clock_report(timeline)) if facts.get("align", True) else None
+    assert stored_run.manifest.alignment == aligned

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -11,6 +13,7 @@ from planted_runs import Shape, random_times, run
 from stagescope.api import analyze, read, store
 from stagescope.ingest.step_selection import select_steps
 from stagescope.model import COUNTERS, SPANS, STEPS
+from stagescope.model.implied import implied_steps
 from stagescope.model.validate import conform
 from stagescope.record.buffers import RECORD_BYTES
 from stagescope.record.format import NONE
@@ -91,6 +94,20 @@ def test_steps_that_no_file_has_are_an_error(recordings, tmp_path):
     for place in (recordings, tmp_path / "run.parquet", tmp_path / "stored"):
         with pytest.raises(InputError, match=r"no step in 8:9: the run has steps 0 to 7"):
             read(place, steps="8:9")
+
+
+def test_a_rank_without_steps_has_the_widest_window_of_the_others():
+    steps = implied_steps(RUN.spans.filter(pl.col("rank") != 2))
+    spans = RUN.spans.with_columns(step=pl.when(pl.col("rank") != 2).then("step"))
+    some = select_steps(replace(RUN, spans=spans, steps=steps), StepRange(3, 6))
+    others = steps.group_by("rank")
+    first_ns, last_ns = (
+        others.agg(pl.col("end_ns").filter(pl.col("step") < 3).max())["end_ns"].min(),
+        others.agg(pl.col("start_ns").filter(pl.col("step") >= 6).min())["start_ns"].max(),
+    )
+    expected = spans.filter(pl.col("rank") == 2, pl.col("start_ns") >= first_ns, pl.col("start_ns") < last_ns)
+    assert_frame_equal(some.spans.filter(pl.col("rank") == 2), expected)
+    assert 0 < expected.height < spans.filter(pl.col("rank") == 2).height
 
 
 def test_unknown_steps_cannot_be_selected():

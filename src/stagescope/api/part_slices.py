@@ -1,7 +1,8 @@
-"""Slices of a part of a run: its rows of some steps, read and stored like a part of its own.
+"""Slices of a part of a run: its rows of some steps, or some time, read and stored like a part of its own.
 
 A pipeline that was recorded for long has more spans than a worker may have in memory. Its recordings are therefore read
-one after the other, and divided by steps into files beside the stored run; each slice is then read from these.
+one after the other, and divided by steps into files beside the stored run; each slice is then read from these. Without
+steps, they are divided by time.
 """
 
 from __future__ import annotations
@@ -38,19 +39,27 @@ class SlicedFile(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Some steps of a part; `files` has the content of each of its recordings, empty until the part was divided."""
+    """A slice of a part: `files` has the content of each of its recordings.
+
+    Its `steps` are None if it was divided by time: it has no steps, and messages may begin in one slice and end in the
+    next.
+    """
 
     number: int
-    steps: StepRange
-    files: tuple[SlicedFile, ...] = ()
+    steps: StepRange | None
+    files: tuple[SlicedFile, ...]
 
 
 class Undivided(NamedTuple):
-    """A recording that is to be divided at these steps, and the directory that its slices wait in."""
+    """A recording that is to be divided into so many `slices`, and the directory that these wait in.
+
+    They begin with the steps `firsts`, except the first slice; without any, it is divided by time.
+    """
 
     process: Process
     files: Files
     firsts: tuple[int, ...]
+    slices: int
     directory: Path
 
     @property
@@ -67,8 +76,8 @@ def divide_recording(item: Undivided) -> list[SlicedFile]:
     folder = item.directory / UNENCODED / f"slices-of-rank-{item.process.rank}"
     make_directory(folder)
     contents = contents_of(item.process, item.files, SPANS_IN_MEMORY)
-    slices = Slices(contents, item.firsts)
-    spans: list[list[Path]] = [[] for _ in range(len(item.firsts) + 1)]
+    slices = Slices(contents, item.firsts, item.slices)
+    spans: list[list[Path]] = [[] for _ in range(item.slices)]
     for number, rows in slices.spans():
         own = spans[number]
         own.append(folder / f"{number}-{len(own)}.arrow")

@@ -173,13 +173,24 @@ def span_count(part: RunPart) -> int:
 
 def spans_together(parts: Sequence[RunPart], most_spans: int) -> int:
     """Return about how many spans are at most in memory together, once parts were divided by sliced_parts."""
-    return max(span_count(part) // (len(_first_steps(part, most_spans)) + 1) for part in parts)
+    return max(span_count(part) // _places(part, most_spans).slices for part in parts)
 
 
-def _first_steps(part: RunPart, most_spans: int) -> tuple[int, ...]:
-    """Return the first steps of all slices of a part but the first one; none if it is read at once."""
+class _Places(NamedTuple):
+    """How many slices a part has, and the first steps of all but the first one; none if it is divided by time."""
+
+    slices: int
+    firsts: tuple[int, ...] = ()
+
+
+def _places(part: RunPart, most_spans: int) -> _Places:
     count = -(-span_count(part) // most_spans)
-    return first_steps(part.decisions.processes, count) if count >= LEAST_SLICES else ()
+    if count < LEAST_SLICES:
+        return _Places(1)
+    if not any(len(process.facts.steps) for process in part.decisions.processes):
+        return _Places(count)
+    firsts = first_steps(part.decisions.processes, count)
+    return _Places(len(firsts) + 1, firsts)
 
 
 def sliced_parts(
@@ -195,11 +206,11 @@ def sliced_parts(
     each recording in all of them when it was divided. Raises OSError, and InputError if a recording has changed since
     it was surveyed.
     """
-    firsts = [_first_steps(part, most_spans) for part in parts]
+    places = [_places(part, most_spans) for part in parts]
     undivided = [
-        Undivided(process, files, own, directory)
-        for part, own in zip(parts, firsts, strict=True)
-        if own
+        Undivided(process, files, own.firsts, own.slices, directory)
+        for part, own in zip(parts, places, strict=True)
+        if own.slices > 1
         for process, files in zip(part.decisions.processes, part.files, strict=True)
     ]
     divided = []
@@ -208,15 +219,16 @@ def sliced_parts(
         on_divided(1 / len(undivided))
     of_recording = iter(divided)
     found_parts: list[RunPart] = []
-    for part, own in zip(parts, firsts, strict=True):
-        if not own:
+    for part, own in zip(parts, places, strict=True):
+        if own.slices == 1:
             found_parts.append(part)
             continue
         of_slice = zip(*islice(of_recording, len(part.files)), strict=True)
-        slices = [StepRange(*bounds) for bounds in pairwise((0, *own, EVERY_STEP_STOP))]
-        run = part.run._replace(slices=len(slices))
-        for place, (steps, files) in enumerate(zip(slices, of_slice, strict=True)):
-            found_parts.append(replace(part, run=run, slice=Slice(place, steps, files)))
+        run = part.run._replace(slices=own.slices, in_time=not own.firsts)
+        bounds = pairwise((0, *own.firsts, EVERY_STEP_STOP))
+        steps = [StepRange(*each) for each in bounds] if own.firsts else [None] * own.slices
+        for place, (chosen, files) in enumerate(zip(steps, of_slice, strict=True)):
+            found_parts.append(replace(part, run=run, slice=Slice(place, chosen, files)))
     return tuple(found_parts)
 
 

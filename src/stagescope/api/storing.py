@@ -138,7 +138,7 @@ def _least_tasks(paths: Sequence[str | os.PathLike[str]]) -> int:
 
 def _survey(inputs: Inputs, options: ReadOptions, how: StoreOptions) -> tuple[Surveyed | None, list[Source]]:
     """Return what is known of recordings, and the files with their checksums; nothing for other inputs."""
-    if set(inputs.files) != {RECORDINGS} or options.steps is not None:
+    if set(inputs.files) != {RECORDINGS}:
         return None, []
     return survey_run(inputs.files[RECORDINGS], options, how)
 

@@ -15,8 +15,8 @@ from zlib import crc32
 
 import polars as pl
 
-from stagescope.api.detached_tables import attach
 from stagescope.api.fetched_paths import with_addresses
+from stagescope.api.observed_parts import counts_of_pipelines, observe_run, pipelines_of
 from stagescope.api.run_clocks import Unsolved, solve_run
 from stagescope.api.run_division import (
     DividedRun,
@@ -25,14 +25,7 @@ from stagescope.api.run_division import (
     sliced_parts,
     spans_together,
 )
-from stagescope.api.run_parts import (
-    Observation,
-    Unobserved,
-    Unstored,
-    observe_part,
-    of_clocks,
-    store_part,
-)
+from stagescope.api.run_parts import Unstored, of_clocks, store_part
 from stagescope.api.settling import settled_run
 from stagescope.clocks import MAX_PPM, ClockReport
 from stagescope.clocks import report_json as clock_json
@@ -57,23 +50,19 @@ from stagescope.ingest.recording.survey import (
     needed_again,
     survey,
     with_facts_of_spans,
+    without_peers,
 )
-from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.model import SPANS
-from stagescope.model.diagnostics import Diagnostic, diagnostics_table
-from stagescope.model.pipelines import find_pipelines
-from stagescope.model.stored_run import NONE, PARTITIONED, Source
-from stagescope.model.validate import conform
+from stagescope.model.stored_run import PARTITIONED, Source
 from stagescope.vocabulary.errors import InputError
-from stagescope.vocabulary.kinds import ACTION_KINDS
-from stagescope.vocabulary.limits import require, require_if_stated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from stagescope.api.run_parts import RunPart
+    from stagescope.api.observed_parts import ObservedRun
+    from stagescope.api.run_parts import Observation, RunPart
     from stagescope.clocks import SolvedClocks
     from stagescope.execution import Executor
     from stagescope.exporters.stored_run import Store, Stored
@@ -81,8 +70,8 @@ if TYPE_CHECKING:
     from stagescope.exporters.stored_run.waiting_rows import WaitingRows
     from stagescope.ingest import Inputs
     from stagescope.ingest.reader import ReadOptions
-    from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest, Part
+    from stagescope.vocabulary.steps import StepRange
 
 FILES_AT_ONCE = 32
 """Recordings that one task surveys."""
@@ -93,8 +82,6 @@ SPANS_OF_SLICE = 400_000
 CHUNK_BYTES = 1 << 20
 SHARES = (0.15, 0.35, 0.5)
 """Of the time: survey, observation and storing."""
-NOTE_ORDER = ("values.impossible", "timestamps.implausible", "spans.reversed", "waits.reversed")
-VALUE_ORDER = ("spans", "step", "pair", "bytes", "microbatch", "stage", "chunk", "peer", "values")
 
 
 @dataclass(frozen=True)
@@ -162,7 +149,7 @@ def survey_run(
     """
     progress = _Progress(len(paths), how.on_progress)
     progress.add(0.0)
-    files = list(batches(paths, FILES_AT_ONCE))
+    files = list(batches(paths, FILES_AT_ONCE, options.steps))
     surveys, sources = [], []
     for each, (found, own) in zip(files, how.executor.map(surveyed_files, files), strict=True):
         surveys.append(found)
@@ -171,14 +158,14 @@ def survey_run(
     copies, notes = copies_in(surveys)
     if copies:
         again = [place for place, each in enumerate(files) if copies.intersection(each.paths)]
-        without = [Files(files[place].paths, copies.intersection(files[place].paths)) for place in again]
+        without = [files[place]._replace(copies=copies.intersection(files[place].paths)) for place in again]
         for place, found in zip(again, how.executor.map(survey, without), strict=True):
             surveys[place] = found
     surveyed = decide_surveyed(surveys, (copies, notes), options)
     shown = Shown()
     while (wanted := needed_again(surveyed, shown)) is not None:
         shown = wanted
-        once_more = [Files(each.paths, copies.intersection(each.paths), shown) for each in files]
+        once_more = [each._replace(copies=copies.intersection(each.paths), shown=shown) for each in files]
         surveyed = with_facts_of_spans(surveyed, list(how.executor.map(survey, once_more)))
     return surveyed, sources
 
@@ -198,12 +185,20 @@ def store_parts(
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
     if surveyed.has_known_steps:
         _require_memory(run.parts, how)
+    progress = _Progress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
     with begin() as store:
+        place = store.directory.absolute()
+        settled = surveyed
         if not surveyed.is_settled:
-            settled = settled_run(surveyed, how.executor, store.directory.absolute())
+            settled = settled_run(surveyed, how.executor, place)
             run = divide_run(settled, inputs.diagnostics, options, how.spans_of_part)
             _require_memory(run.parts, how)
-        return _stored(store, manifest, run, (inputs, how))
+        observed = _observed(run, place, options.steps, (progress, how))
+        if options.steps is not None and observed.lacks_stated_peers:
+            run = divide_run(without_peers(settled), inputs.diagnostics, options, how.spans_of_part)
+            _require_memory(run.parts, how)
+            observed = _observed(run, place, options.steps, (progress, how))
+        return _stored(store, manifest, observed, (progress, how))
 
 
 def _require_memory(parts: Sequence[RunPart], how: StoreOptions) -> None:
@@ -217,29 +212,24 @@ def _require_memory(parts: Sequence[RunPart], how: StoreOptions) -> None:
             require_memory_for(spans_together(own, how.spans_of_slice), refused)
 
 
-def _stored(
-    store: Store,
-    manifest: Manifest,
-    run: DividedRun,
-    call: tuple[Inputs, StoreOptions],
-) -> Stored:
-    inputs, how = call
-    recordings = sum(len(part.decisions.processes) for part in run.parts)
-    progress = _Progress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
-    place = store.directory.absolute()
+def _observed(
+    run: DividedRun, place: Path, steps: StepRange | None, call: tuple[_Progress, StoreOptions]
+) -> ObservedRun:
+    """Return what the parts of a run show, or slices of these, with their rows in files below `place`."""
+    progress, how = call
     slices = sliced_parts(
         run.parts, how.spans_of_slice, how.executor, place, lambda share: progress.add(SHARES[1] * share / 2)
     )
-    run = run._replace(parts=slices)
     to_observe = SHARES[0] + SHARES[1] - progress.done
-    observations: list[Observation] = []
-    unobserved = [Unobserved(part, place) for part in run.parts]
-    for part, found in zip(run.parts, how.executor.map(observe_part, unobserved), strict=True):
-        observations.append(found)
-        share = len(part.decisions.processes) / recordings
-        progress.add(to_observe * share / part.run.slices)
-    tables = _with_observed_notes(run, observations)
-    _check_limits(observations, tables)
+    sliced = run._replace(parts=slices)
+    return observe_run(sliced, how.executor, place, steps, lambda share: progress.add(to_observe * share))
+
+
+def _stored(
+    store: Store, manifest: Manifest, observed: ObservedRun, call: tuple[_Progress, StoreOptions]
+) -> Stored:
+    progress, how = call
+    run, tables, observations = observed
     solved = None
     if manifest.aligned:
         wall = tables.diagnostics["code"].ne_missing(WALL_CLOCK_CODE)
@@ -249,8 +239,8 @@ def _stored(
             tables = replace(tables, clocks=solved.clocks).with_diagnostics(solved.notes)
         report = ClockReport((), max_ppm=MAX_PPM) if solved is None else solved.report
         manifest = replace(manifest, alignment=clock_json(report))
-    pipelines = _pipelines(observations, run)
-    counts = _counts_of_pipelines(observations, pipelines)
+    pipelines = pipelines_of(observations, run)
+    counts = counts_of_pipelines(observations, pipelines)
     ranges = ranges_of_counts(counts.filter(pl.col("table") == SPANS.name), how.most_spans)
     tables = with_addresses(tables)
     whole = [_stored_whole(table, store) for table in whole_tables(tables)]
@@ -274,53 +264,6 @@ def _stored(
     return store.finish(manifest, [*whole, *divided], tables.diagnostics)
 
 
-def _stored_whole(partition: Partition, store: Store) -> Part:
-    """Return the file of a table that is not divided, which is written unless it is there."""
-    found = store.journal.completed(partition.path, partition.rows.height)
-    if found is None:
-        found = write_partition(unwritten(partition, store.directory.absolute(), by_file=False))
-        store.add(found)
-    return found
-
-
-def _with_observed_notes(run: DividedRun, observations: Iterable[Observation]) -> Timeline:
-    """Return the tables of the run with the diagnostics about its rows, where reading it at once has them."""
-    found = [note for each in observations for note in each.notes]
-    totals: dict[tuple[object, ...], Diagnostic] = {}
-    for note in found:
-        key = (note.code, note.message, note.source, note.rank, note.location)
-        before = totals.get(key)
-        totals[key] = note if before is None else replace(note, count=before.count + note.count)
-
-    def place(note: Diagnostic) -> tuple[int, int, int]:
-        code = NOTE_ORDER.index(note.code) if note.code in NOTE_ORDER else len(NOTE_ORDER)
-        word = note.message.split(" ", 1)[0]
-        return code, VALUE_ORDER.index(word) if word in VALUE_ORDER else len(VALUE_ORDER), note.rank or 0
-
-    rows = diagnostics_table(sorted(totals.values(), key=place))
-    stages = pl.concat(each.stages for each in observations).group_by("rank").agg(pl.any("has_stage"))
-    last = [] if run.placement.rule is None else note_ranks_without_stages(stages)
-    diagnostics = pl.concat([run.before, rows, run.tables.diagnostics])
-    return replace(run.tables, diagnostics=diagnostics).with_diagnostics(last)
-
-
-def _check_limits(observations: Iterable[Observation], tables: Timeline) -> None:
-    """Raise InputError if the run has more than the limits allow."""
-    source = next(iter(tables.ranks["source"].drop_nulls()), "the run")
-    span_count, steps = 0, pl.Series("step", [], pl.Int32)
-    for each in observations:
-        of_spans = attach(each.counts).filter(pl.col("table") == SPANS.name)
-        span_count += int(of_spans["n"].sum())
-        steps = pl.concat([steps, of_spans["step"].unique()]).unique()
-    names = pl.concat([each.names for each in observations]).unique()
-    longest = max((len(name) for name in names.drop_nulls()), default=0)
-    require_if_stated("spans", span_count, source)
-    require("ranks", tables.ranks.height, source)
-    require("steps", len(steps), source)
-    require("names", len(names), source)
-    require("name-length", longest, source)
-
-
 def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOptions) -> SolvedClocks:
     """Return the corrections of all clocks of the run."""
     item = Unsolved(
@@ -335,37 +278,13 @@ def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOpti
     return solved
 
 
-def _counts_of_pipelines(observations: Sequence[Observation], pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return how many rows (n) of each table the pipelines have in every step, by the number of the part.
-
-    Those of ranks are read one part after the other.
-    """
-    keys = ("table", "pipeline", "step")
-    found: list[pl.DataFrame] = []
-    for number, each in enumerate(observations):
-        counts: pl.DataFrame = attach(each.counts)
-        placed = counts.join(pipelines, on="rank", how="left")
-        sums = placed.with_columns(pl.col("pipeline").fill_null(NONE)).group_by(keys).agg(pl.sum("n"))
-        found.append(sums.with_columns(part=pl.lit(number)))
-    return pl.concat(found)
-
-
-def _pipelines(observations: Sequence[Observation], run: DividedRun) -> pl.DataFrame:
-    """Return rank and pipeline of the ranks with actions, as find_pipelines does for the whole run."""
-    edges = pl.concat(each.edges for each in observations).sort("rank", "peer")
-    acted = pl.concat([each.acted for each in observations])
-    rows = pl.concat(
-        [
-            edges.with_columns(pl.col("kind").cast(pl.String)),
-            pl.DataFrame(
-                {"rank": acted, "kind": ACTION_KINDS[0]}, schema={"rank": pl.Int32, "kind": pl.String}
-            ),
-            *(each.first_actions.with_columns(pl.col("kind").cast(pl.String)) for each in observations),
-        ],
-        how="diagonal",
-    )
-    spans = conform(rows.with_columns(lane=pl.lit("host"), start_ns=0, end_ns=0), SPANS)
-    return find_pipelines(spans, run.tables.ranks)
+def _stored_whole(partition: Partition, store: Store) -> Part:
+    """Return the file of a table that is not divided, which is written unless it is there."""
+    found = store.journal.completed(partition.path, partition.rows.height)
+    if found is None:
+        found = write_partition(unwritten(partition, store.directory.absolute(), by_file=False))
+        store.add(found)
+    return found
 
 
 def _unstored(

@@ -23,7 +23,7 @@ from stagescope.clocks.alignment import (
 )
 from stagescope.clocks.exits import EXIT_NS
 from stagescope.clocks.grid import MAX_PPM
-from stagescope.clocks.observations import Observed, PartOfRun, observe
+from stagescope.clocks.observations import Observed, PartOfRun, joined_slices, observe, transfers_between
 from stagescope.clocks.report import (
     ClockAdjustment,
     ClockReport,
@@ -59,10 +59,12 @@ __all__ = [
     "clock_line",
     "clocks_of_run",
     "extents_of",
+    "joined_slices",
     "observe",
     "report_from_json",
     "report_json",
     "solve_clocks",
     "timestamps_of",
+    "transfers_between",
     "with_corrections",
 ]

@@ -21,19 +21,25 @@ from stagescope.clocks.collectives import (
 )
 from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observation_table import OBSERVATION_SCHEMA, ROWS
-from stagescope.clocks.reductions import observed_reductions, reductions_of
+from stagescope.clocks.reductions import counted_reductions, observed_reductions, reductions_of
 from stagescope.clocks.thinning import most_of_pair, thinned
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import MutableSequence
+    from collections.abc import Iterable, MutableSequence
 
     from stagescope.model import Timeline
 
 WAITED_NS = 5_000
 """A receive that blocked for longer was waiting for its message, so its delay is that of the network path alone."""
+
+OF_TRANSFERS = (
+    *ROWS, "kind", "peer", "step", "stage", "microbatch", "bytes", "wait_start_ns", "wait_end_ns",
+)  # fmt: skip
+MOST_TOGETHER = 2_000_000
+"""More messages of some ranks are thinned while others are still looked at."""
 
 NOT_COLLECTIVE = tuple(pl.lit(None).alias(name) for name in ("stay_ns", "by_exit", *OF_EXITS))
 """What only observations of collectives have."""
@@ -79,13 +85,15 @@ class PartOfRun(NamedTuple):
     """What is known of a whole run when one part of it is looked at.
 
     `groups` are those of collectives on several clocks, `names_peers` is whether any transfer names its peer, `clocks`
-    the number of clocks, and `slices` how many times steps of the same ranks are looked at, others each time.
+    the number of clocks, and `slices` how many times steps of the same ranks are looked at, others each time. If they
+    are of times instead of steps (`in_time`), messages are looked at afterwards (joined_slices).
     """
 
     groups: pl.Series
     names_peers: bool
     clocks: int
     slices: int = 1
+    in_time: bool = False
 
 
 def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = None) -> Observed:
@@ -94,7 +102,10 @@ def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = N
     `clocks` has the columns rank and clock (a number). Actions are used only between clocks without messages: the
     message lies between the two actions and is tighter.
     """
-    messages = _between_clocks(_messages(_across_clocks(timeline.spans, clocks)), clocks)
+    transfers = _across_clocks(timeline.spans, clocks)
+    is_later = part is not None and part.in_time
+    matched = match_messages(transfers.clear() if is_later else transfers)
+    messages = _between_clocks(_messages_of(matched), clocks)
     joined = messages.select(PAIR).unique()
     pipelines = find_pipelines(
         timeline.spans, timeline.ranks, names_peers=None if part is None else part.names_peers
@@ -110,6 +121,39 @@ def observe(timeline: Timeline, clocks: pl.DataFrame, part: PartOfRun | None = N
         calls_of(timeline.spans, None if part is None else part.groups),
         reductions_of(timeline),
     )
+
+
+def transfers_between(timeline: Timeline, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return what joined_slices needs of the transfers to and from other clocks, in the order of a spans table."""
+    return _across_clocks(timeline.spans, clocks).drop_nulls("stage").select(OF_TRANSFERS)
+
+
+def joined_slices(
+    reductions: Iterable[pl.DataFrame],
+    transfers: Iterable[pl.DataFrame],
+    clocks: pl.DataFrame,
+    part: PartOfRun,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the messages and the reductions of some ranks whose slices are of times, one after the other.
+
+    Both are those of Observed. A message may begin in one slice and end in a later one, and reductions are counted
+    through all of them. `transfers` are those of transfers_between in each slice.
+    """
+    most = most_of_pair(part.clocks)
+    found: list[pl.DataFrame] = []
+    waiting: list[pl.DataFrame] = []
+    for own in transfers:
+        ends = pl.concat([*waiting, own]).sort(ROWS, maintain_order=True)
+        matched = match_messages(ends)
+        is_matched = pl.int_range(pl.len()).is_in(
+            pl.concat([matched["send_row"], matched["recv_row"]]).implode()
+        )
+        waiting = [ends.filter(~is_matched)]
+        found.append(_between_clocks(_messages_of(matched), clocks))
+        if sum(each.height for each in found) > MOST_TOGETHER:
+            found = [thinned(pl.concat(found), most)]
+    messages = pl.concat(found).sort("sent_ns", maintain_order=True)
+    return thinned(messages, most), counted_reductions(pl.concat(reductions))
 
 
 def gather_observations(
@@ -164,12 +208,12 @@ def _across_clocks(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     return transfers.join(away.select("rank", "peer"), on=["rank", "peer"], how="semi", maintain_order="left")
 
 
-def _messages(spans: pl.DataFrame) -> pl.DataFrame:
+def _messages_of(matched: pl.DataFrame) -> pl.DataFrame:
     blocked_from, blocked_to = (
         pl.coalesce("wait_start_ns", "recv_start_ns"),
         pl.coalesce("wait_end_ns", "recv_end_ns"),
     )
-    return match_messages(spans).select(
+    return matched.select(
         pl.lit("message").alias("kind"),
         pl.col("source").alias("source_rank"),
         pl.col("target").alias("target_rank"),

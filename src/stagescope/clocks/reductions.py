@@ -40,7 +40,11 @@ def reductions_of(timeline: Timeline) -> pl.DataFrame:
     is_whole = pl.col("stage").is_not_null() & pl.col("pair").is_null()
     spans = timeline.spans.filter((pl.col("kind") == "grad_reduce") & is_whole).select(*ROWS, "step", "stage")
     ranks = timeline.ranks.select("rank", "tp", "cp")
-    placed = spans.join(ranks, on="rank", how="left", maintain_order="left")
+    return counted_reductions(spans.join(ranks, on="rank", how="left", maintain_order="left"))
+
+
+def counted_reductions(placed: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of reductions with their number among those of their rank in a step, and how many these are."""
     counts = {"occurrence": pl.int_range(pl.len(), dtype=pl.Int32), "times": pl.len()}
     ordered = placed.sort(ROWS, maintain_order=True)
     return ordered.with_columns(**{name: count.over(*REDUCED, "rank") for name, count in counts.items()})

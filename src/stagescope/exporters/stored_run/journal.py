@@ -52,6 +52,11 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
+    def remove_empty(self) -> None:
+        """Remove the journal if no part is complete."""
+        if not self._read():
+            self.remove()
+
     def remove(self) -> None:
         """Remove the journal: the manifest lists everything. Raises OSError."""
         self._path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from stagescope.exporters.stored_run.partition_files import (
 from stagescope.exporters.stored_run.partitions import MOST_SPANS, divide
 from stagescope.model.stored_run import MANIFEST, Part, manifest_checksum, manifest_text
 from stagescope.model.tables import TABLES
-from stagescope.vocabulary.errors import OutputError
+from stagescope.vocabulary.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -123,16 +123,36 @@ def storing(
 ) -> Iterator[Store]:
     """Yield the store of a directory, whose lock the caller holds; see write_stored_run.
 
+    If the block raises InputError before it has written a file, the directory is left as it was, without what waits.
     Raises OutputError if the operating system refuses to write.
     """
     journal = Journal(directory, manifest)
+    store = Store(directory, journal, on_written)
+    before: bytes | None = None
     try:
+        with suppress(FileNotFoundError):
+            before = (directory / MANIFEST).read_bytes()
         journal.begin(part for part in manifest.parts if is_intact(directory, part))
         (directory / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(directory / UNENCODED, ignore_errors=True)
-        yield Store(directory, journal, on_written)
+        yield store
+    except InputError:  # the run cannot be stored, or not with these options
+        shutil.rmtree(directory / UNENCODED, ignore_errors=True)
+        if not store.written:
+            _leave(directory, journal, before)
+        raise
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
+
+
+def _leave(directory: Path, journal: Journal, manifest: bytes | None) -> None:
+    """Leave a directory in which nothing was written as it was, with this manifest of a stored run. Raises OSError."""
+    if manifest is None:
+        journal.remove_empty()
+        return
+    with complete_file(directory / MANIFEST) as unfinished:
+        unfinished.write_bytes(manifest)
+    journal.remove()
 
 
 @dataclass

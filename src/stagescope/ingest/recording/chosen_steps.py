@@ -8,6 +8,7 @@ chosen ones are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,21 +30,25 @@ if TYPE_CHECKING:
 ALWAYS_NS = 2**63 - 1
 
 
-def with_chosen_steps(contents: Contents, steps: StepRange | None) -> Contents:
+def with_chosen_steps(contents: Contents, steps: StepRange | None, most_spans: int | None = None) -> Contents:
     """Return the content of a file without the spans and counters of other steps, which `unchosen` counts.
 
-    A file in which no span has a step is returned as it is: its steps are unknown until all files were read.
+    A file in which no span has a step is returned as it is: its steps are unknown until all files were read. If more
+    than `most_spans` of a file that was read in blocks are left, they stay in it.
     """
     if steps is None:
         return contents
     bounds_ns = _bounds(contents, steps)
     if bounds_ns is None:
-        return contents.in_memory()
+        return contents.in_memory(most_spans)
     kept: list[Columns] = []
+    count, is_few = 0, True
     others = np.empty(0, np.int32)
     for spans in contents.blocks():
         is_kept = _are_kept(spans, steps, bounds_ns)
-        kept.append(spans.where(is_kept))
+        count += int(is_kept.sum())
+        is_few = most_spans is None or count <= most_spans
+        kept = [*kept, spans.where(is_kept)] if is_few else []
         numbers = spans["step"][~is_kept]
         others = np.union1d(others, numbers[numbers >= 0]).astype(np.int32)
     first_ns, last_ns = bounds_ns
@@ -53,14 +58,19 @@ def with_chosen_steps(contents: Contents, steps: StepRange | None) -> Contents:
         (counters["step"] >= steps.start) & (counters["step"] < steps.stop),
         (counters["time_ns"] >= first_ns) & (counters["time_ns"] < last_ns),
     )
-    return replace(
+    chosen = replace(
         contents,
-        spans=concatenated(kept),
-        long=None,
         counters=counters[is_counted],
-        unchosen_spans=contents.span_count - sum(map(len, kept)),
+        unchosen_spans=contents.span_count - count,
         unchosen_steps=others,
     )
+    if is_few:
+        return replace(chosen, spans=concatenated(kept), long=None)
+    return chosen.with_changed_spans(partial(_chosen, steps=steps, bounds_ns=bounds_ns), count)
+
+
+def _chosen(spans: Columns, steps: StepRange, bounds_ns: tuple[int, int]) -> Columns:
+    return spans.where(_are_kept(spans, steps, bounds_ns))
 
 
 def _bounds(contents: Contents, steps: StepRange) -> tuple[int, int] | None:
@@ -109,10 +119,9 @@ def require_chosen_steps(processes: Iterable[Process], steps: StepRange | None) 
     """Raise InputError if other steps were recorded, but none of these."""
     if steps is None:
         return
-    numbers = [process.contents.spans["step"] for process in processes]
-    if any(((own >= steps.start) & (own < steps.stop)).any() for own in numbers):
+    numbers = np.unique(np.concatenate([process.facts.every_step for process in processes]))
+    if ((numbers >= steps.start) & (numbers < steps.stop)).any():
         return
-    others = np.concatenate([*numbers, *(process.contents.unchosen_steps for process in processes)])
-    others = others[others >= 0]
+    others = np.concatenate([numbers, *(process.contents.unchosen_steps for process in processes)])
     if len(others):
         raise InputError.no_steps(str(steps), int(others.min()), int(others.max()))

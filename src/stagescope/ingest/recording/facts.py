@@ -55,11 +55,12 @@ IS_UNKNOWN[[STEP_CODE, *BY_CODE]] = False
 class Facts:
     """Facts about the spans of one recording.
 
-    `steps` are the numbers of its steps that were completed, of those with spans where nothing marks steps. `labels`
-    has for each pipeline that a step names the time of its steps and their numbers, in the order of the first ones.
-    `extent_ns` is from the first start to the last end, None without spans, and `peers` are the ranks that it exchanged
-    activations or gradients with. `last_step` is the step of the span that ended last, NONE without one; `nameless`,
-    `unknown_kinds` and `on_compute` count spans whose name the recording lacks, those of unknown kinds, and those in
+    `steps` are the numbers of its steps that were completed, of those with spans where nothing marks steps; `unmarked`
+    are those of other steps with spans, such as the last one of a process that was killed. `labels` has for each
+    pipeline that a step names the time of its steps and their numbers, in the order of the first ones. `extent_ns` is
+    from the first start to the last end, None without spans, and `peers` are the ranks that it exchanged activations or
+    gradients with. `last_step` is the step of the span that ended last, NONE without one; `nameless`, `unknown_kinds`
+    and `on_compute` count spans whose name the recording lacks, those of unknown kinds, and those in
     the lane of computations.
     """
 
@@ -67,6 +68,7 @@ class Facts:
     actions: int
     backwards: int
     steps: Ints
+    unmarked: Ints
     labels: dict[str, tuple[int, Ints]]
     extent_ns: tuple[int, int] | None
     peers: Ints
@@ -77,6 +79,12 @@ class Facts:
     nameless: int
     unknown_kinds: int
     on_compute: int
+
+    @property
+    def every_step(self) -> Ints:
+        """The numbers of all steps with a span or a marker; none is negative."""
+        numbers = _union(self.steps, self.unmarked)
+        return numbers[numbers >= 0]
 
 
 def facts_of(contents: Contents) -> Facts:
@@ -110,8 +118,7 @@ class _Found:
         if is_marker.any():
             self._marked = _union(self._marked, step[is_marker])
             _add_labels(self._labels, spans, is_marker, self._names)
-        elif not len(self._marked):
-            self._stepped = _union(self._stepped, step[step >= 0])
+        self._stepped = _union(self._stepped, _distinct(step[step >= 0]))
         self._peers = _union(
             self._peers, _distinct(spans["peer"][IS_TRANSFER[kind] & (spans["peer"] != NONE)])
         )
@@ -132,6 +139,7 @@ class _Found:
             actions=int(self._count_of_kind[IS_ACTION].sum()),
             backwards=int(self._count_of_kind[IS_BACKWARD].sum()),
             steps=self._marked if len(self._marked) else self._stepped,
+            unmarked=np.setdiff1d(self._stepped, self._marked) if len(self._marked) else self._marked,
             labels=self._labels,
             extent_ns=(self._first_ns, self._last_ns) if spans else None,
             peers=self._peers,
@@ -164,8 +172,10 @@ def _union(known: Ints, more: Ints) -> Ints:
 
 def _distinct(numbers: Ints) -> Ints:
     """Return the distinct ones of some numbers, sorted: thousands of transfers are with a few other ranks."""
-    lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
-    if not len(numbers) or highest - lowest >= SMALL_NUMBER:
+    if not len(numbers):
+        return numbers
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if highest - lowest >= SMALL_NUMBER:
         return np.unique(numbers)
     is_there = np.zeros(highest - lowest + 1, np.bool_)
     is_there[numbers - lowest] = True

@@ -100,11 +100,11 @@ class Contents:
         """
         return (self.spans if self.long is None else self.long).blocks()
 
-    def in_memory(self) -> Contents:
-        """Return the content with all spans in memory."""
-        return (
-            self if self.long is None else replace(self, spans=concatenated(list(self.blocks())), long=None)
-        )
+    def in_memory(self, most_spans: int | None = None) -> Contents:
+        """Return the content with all spans in memory, unless there are more than `most_spans`."""
+        if self.long is None or (most_spans is not None and len(self.long) > most_spans):
+            return self
+        return replace(self, spans=concatenated(list(self.blocks())), long=None)
 
     def with_changed_spans(self, change: Callable[[Columns], Columns], count: int) -> Contents:
         """Return the content with other spans: what `change` makes of each block, `count` in total."""

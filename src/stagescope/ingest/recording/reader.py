@@ -233,7 +233,7 @@ def part_of(path: Path, *, steps: StepRange | None = None, most_spans: int | Non
         with open_stream(path) as stream:
             blocks = iter(partial(stream.read, BYTES_OF_BLOCK), b"")
             contents = read_long_contents(path, blocks, SPANS_IN_MEMORY if most_spans is None else most_spans)
-        return Part(path, with_chosen_steps(contents, steps))
+        return Part(path, with_chosen_steps(contents, steps, most_spans))
     except InputError:
         if os.path.lexists(path):
             raise

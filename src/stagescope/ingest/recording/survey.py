@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from stagescope.ingest.recording import errors
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.errors import TableError
+    from stagescope.vocabulary.steps import StepRange
 
 Outcome: TypeAlias = "Part | InputError | TableError | Path"
 
@@ -60,13 +62,15 @@ Outcome: TypeAlias = "Part | InputError | TableError | Path"
 class Files(NamedTuple):
     """Files that are read together, those of them that are copies of others, and what of them is shown.
 
-    `amendments` are what was found about the spans of a recording since it was surveyed.
+    `amendments` are what was found about the spans of a recording since it was surveyed, and `steps` those that are
+    read, None for all.
     """
 
     paths: tuple[Path, ...]
     copies: frozenset[Path] = frozenset()
     shown: Shown = Shown()
     amendments: Amendments | None = None
+    steps: StepRange | None = None
 
     @property
     def name(self) -> str:
@@ -125,8 +129,11 @@ class Surveyed(NamedTuple):
         return any(each.has_steps for each in facts) or not any(each.backwards for each in facts)
 
 
-def batches(paths: Iterable[Path], count: int) -> Iterator[Files]:
-    """Yield all files, about `count` at a time; those of one bounded recording stay together."""
+def batches(paths: Iterable[Path], count: int, steps: StepRange | None = None) -> Iterator[Files]:
+    """Yield all files, about `count` at a time, to be read with these steps, None for all.
+
+    Those of one bounded recording stay together.
+    """
     of_recording: dict[tuple[Path, str], list[Path]] = {}
     for path in paths:
         of_recording.setdefault(stem_of(path), []).append(path)
@@ -134,10 +141,10 @@ def batches(paths: Iterable[Path], count: int) -> Iterator[Files]:
     for files in of_recording.values():
         pending += files
         if len(pending) >= count:
-            yield Files(tuple(pending))
+            yield Files(tuple(pending), steps=steps)
             pending = []
     if pending:
-        yield Files(tuple(pending))
+        yield Files(tuple(pending), steps=steps)
 
 
 def survey(files: Files) -> Survey:
@@ -149,7 +156,7 @@ def survey(files: Files) -> Survey:
     collectives: list[Records] = []
     evidence: list[Records] = []
     for recording in batches(files.paths, 1):  # one after the other, so that only one is in memory
-        read = partial(part_of, most_spans=SPANS_IN_MEMORY)
+        read = partial(part_of, steps=files.steps, most_spans=SPANS_IN_MEMORY)
         own = [(path, outcome_of(read, path)) for path in recording.paths]
         outcomes += [(path, _light_outcome(outcome)) for path, outcome in own]
         parts = [part for path, part in own if isinstance(part, Part) and path not in files.copies]
@@ -200,7 +207,7 @@ def decide_surveyed(
     decisions = decide(ordered, [*copies[1], *refused, *unknown], options)
     used = {process.source for process in decisions.processes}
     files = {
-        process.source: Files(each_files)
+        process.source: Files(each_files, steps=options.steps)
         for each in surveys
         for process, each_files in zip(each.processes, _files_of(each, copies[0]), strict=True)
         if process.source in used
@@ -259,6 +266,16 @@ def with_facts_of_spans(surveyed: Surveyed, surveys: Sequence[Survey]) -> Survey
     )
 
 
+def without_peers(surveyed: Surveyed) -> Surveyed:
+    """Return what is known of a run of which no transfer that is selected names its peer."""
+    nobody = np.empty(0, np.int32)
+    processes = tuple(
+        replace(process, facts=replace(process.facts, peers=nobody))
+        for process in surveyed.decisions.processes
+    )
+    return surveyed._replace(decisions=replace(surveyed.decisions, processes=processes))
+
+
 def _of_used(tables: Iterable[tuple[Survey, pl.DataFrame]], rank_of: Mapping[str, int]) -> pl.DataFrame:
     """Return the rows of the recordings that are used, with their ranks in place of their places."""
     found = []
@@ -277,7 +294,7 @@ def contents_of(process: Process, files: Files, most_spans: int | None = None) -
 
     Raises InputError if it has changed since.
     """
-    read = (part_of(path, most_spans=most_spans) for path in files.paths)
+    read = (part_of(path, steps=files.steps, most_spans=most_spans) for path in files.paths)
     parts = [part for part in read if isinstance(part, Part)]
     again = contents_by_source(parts).get(process.source)
     if again is None or again.span_count != process.facts.spans:
