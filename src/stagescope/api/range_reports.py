@@ -25,6 +25,7 @@ from stagescope.analysis.ranges import (
     with_culprits,
 )
 from stagescope.analysis.sampled_steps import SampleSteps, choose_sample
+from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.api.detached_tables import (
     attach,
     attach_later,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from stagescope.analysis import Report
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference
+    from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.api.range_tasks import SurveyedUnit
     from stagescope.execution import Executor
     from stagescope.model import Timeline
@@ -69,8 +71,8 @@ SPANS_OF_RANGE = 1_000_000
 """Spans that are analyzed at once, with the steps next to them, unless a single step has more."""
 SPANS_OF_UNIT = 1_000_000
 """Spans of pipelines that are surveyed at once, unless a single file has more."""
-FEWEST_STEPS = 4
-"""Of fewer steps, parts of steps are compared, which need all their actions at once."""
+FEWEST_STEPS = 2
+"""A step is never divided."""
 
 
 class ReportOfRanges(NamedTuple):
@@ -104,12 +106,67 @@ def analyzed_in_ranges(
 ) -> Iterator[ReportOfRanges | None]:
     """Yield the report of a stored run, which is not in memory as a whole: its largest tables are in files until then.
 
-    None if it cannot be divided: it has few steps, or its pipelines are not all on one clock. `on_progress` is called
-    with the number of tasks that are done, and of all. The caller holds the lock of the run. Raises InputError if a
-    file is damaged, and OSError.
+    None if it cannot be divided: it has fewer than two steps, or all its pipelines have machines that are not on one
+    clock. `on_progress` is called with the number of tasks that are done, and of all. The caller holds the lock of the
+    run. Raises InputError if a file is damaged, and OSError.
     """
     with temporary_folder(directory), ExitStack() as ending:
         yield _analyze(directory, manifest, executor, on_progress, ending)
+
+
+class _Progress:
+    """Counts the tasks that are done, and reports them from the first ones that are expected on."""
+
+    def __init__(self, report: Callable[[int, int], object] | None) -> None:
+        self._done = self._total = 0
+        self._report = report or (lambda _done, _total: None)
+
+    def expect(self, tasks: int) -> None:
+        """Expect so many more tasks."""
+        self._total += tasks
+        self._report(self._done, self._total)
+
+    def of(self, results: Iterator[Result]) -> Iterator[Result]:
+        """Yield results, and report each."""
+        for result in results:
+            self._done += 1
+            self._report(self._done, self._total)
+            yield result
+
+
+class _Work(NamedTuple):
+    """What all steps of an analysis need: the run, its small tables and ranges, and who computes."""
+
+    directory: Path
+    manifest: Manifest
+    executor: Executor
+    progress: _Progress
+    shared: Timeline
+    of_ranks: pl.DataFrame
+    ranges: tuple[StepRange, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where tables are between the steps of the analysis."""
+        return self.directory / FOLDER
+
+    def units(self, sample: SampleSteps) -> list[Unit]:
+        """Return the files of spans, with what is needed of them for the ranges and for the sample."""
+        needed = needed_spans(self.of_ranks, (*self.ranges, *sample.steps.ranges))
+        return _units(self.directory, self.manifest, tuple(needed))
+
+
+class _SurveyedRun(NamedTuple):
+    """What is known of all pipelines, the sample of the run, what is wrong with its files, and the `unaligned` ranks.
+
+    `transfers` are those between unaligned ranks, which are in nothing else.
+    """
+
+    known: Intermediates
+    sample: SampleSteps
+    damage: list[Diagnostic]
+    unaligned: list[int]
+    transfers: pl.DataFrame
 
 
 def _analyze(
@@ -128,56 +185,96 @@ def _analyze(
     if len(steps) < FEWEST_STEPS:
         return None
     ranges = divide_into_ranges(steps, manifest.span_count)
-    sample = _choose_sample(of_ranks, steps, manifest)
-    units = _units(directory, manifest, tuple(needed_spans(of_ranks, (*ranges, *sample.steps.ranges))))
-    progress = _Progress(len(units) + len(ranges) + 2, on_progress)
-    units_done: list[SurveyedUnit] = list(progress.of(executor.map(survey_unit, units)))
-    damage = [note for each in units_done for note in each.damage]
-    surveyed = _join_units(units_done, shared, ranges, folder)
-    del units_done, of_ranks
+    work = _Work(directory, manifest, executor, _Progress(on_progress), shared, of_ranks, ranges)
+    surveyed = _survey(work, steps)
     if surveyed is None:
         return None
-    chosen, unusual = choose_steps(surveyed)
+    run, unusual = _analyze_ranges(work, surveyed)
+    joined = ending.enter_context(joined_by_workers(executor, run))
+    timeline = _of_run(shared, directory, manifest, surveyed.damage)
+    reference: Reference = attach(run.reference)
+    report = build_joined_report(timeline, surveyed.known, reference, run.attached(), unusual)
+    if surveyed.unaligned:
+        transfers = add_transfers([report.intermediates.transfers, surveyed.transfers])
+        report = replace(report, saved={**report.saved, "transfers": lambda: transfers})
+    return ReportOfRanges(with_culprits(report, joined.causes()), joined)
+
+
+def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun | None:
+    """Return what is known of all pipelines; None if the machines of none of them are on one clock.
+
+    If those of some are not, all files are read once more, without the ranks of these pipelines.
+    """
+    span_count = work.manifest.span_count
+    sample = _choose_sample(work.of_ranks, steps, span_count)
+    units = work.units(sample)
+    work.progress.expect(len(units) + len(work.ranges) + 2)
+    found: list[SurveyedUnit] = list(work.progress.of(work.executor.map(survey_unit, units)))
+    unaligned = find_unaligned_ranks(work.shared, _pipelines_of(found))
+    if unaligned:
+        for number in range(len(units[0].needed)):
+            shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)
+        sample = _choose_sample(work.of_ranks, steps, span_count - _count_spans(found, unaligned))
+        units = [each._replace(dropped=tuple(unaligned)) for each in work.units(sample)]
+        work.progress.expect(len(units))
+        found = list(work.progress.of(work.executor.map(survey_unit, units)))
+        if _pipelines_of(found).is_empty():
+            return None
+    return _SurveyedRun(
+        _join_units(work, found, unaligned),
+        sample,
+        [note for each in found for note in each.damage],
+        unaligned,
+        add_transfers([attach(each.transfers) for each in found]),
+    )
+
+
+def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> tuple[AnalyzedRun, OutlierWindows]:
+    """Return what was measured of all ranges, and what the sample answers, with the steps that were unusual."""
+    directory, ranges, sample = work.directory, work.ranges, surveyed.sample
+    chosen, unusual = choose_steps(surveyed.known)
     of_sample = SampleOfSteps(
         directory,
         sample,
         range(len(ranges), len(ranges) + len(sample.steps.ranges)),
         _ranges_with(ranges, sample),
-        surveyed.missing,
+        surveyed.known.missing,
         tuple(chosen.counted),
     )
-    (learned,) = progress.of(executor.map(learn, [of_sample]))
+    (learned,) = work.progress.of(work.executor.map(learn, [of_sample]))
     # What the sample answers takes longest: no worker waits for it at the end.
     tasks: list[SampleOfSteps | RangeOfSteps] = [
         of_sample._replace(learned=learned),
         *(RangeOfSteps(directory, *each, chosen, learned) for each in enumerate(ranges)),
     ]
-    results: Iterator[Any] = progress.of(executor.map(analyze_task, tasks))
-    found: Reference = next(results)
+    results: Iterator[Any] = work.progress.of(work.executor.map(analyze_task, tasks))
+    reference: Reference = next(results)
     analyzed: list[RangeAnalysis] = []
     for number, each in enumerate(results):
         analyzed.append(each)
-        shutil.rmtree(place_of_range(folder, number), ignore_errors=True)  # while workers go on
-    run = AnalyzedRun(folder, tuple(analyzed), found, of_sample.counted)
-    joined = ending.enter_context(joined_by_workers(executor, run))
-    timeline = _of_run(shared, directory, manifest, damage)
-    reference: Reference = attach(run.reference)
-    report = build_joined_report(timeline, surveyed, reference, run.attached(), unusual)
-    return ReportOfRanges(with_culprits(report, joined.causes()), joined)
+        shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)  # while workers go on
+    return AnalyzedRun(work.folder, tuple(analyzed), reference, of_sample.counted), unusual
 
 
-def _join_units(
-    units: Sequence[SurveyedUnit], shared: Timeline, ranges: Sequence[StepRange], folder: Path
-) -> Intermediates | None:
-    """Return what is known of all pipelines, with files for workers; None if they are not all on one clock."""
+def _pipelines_of(units: Sequence[SurveyedUnit]) -> pl.DataFrame:
+    """Return rank and pipeline of all ranks with actions."""
     surveys: list[PipelineSurvey] = [attach_later(each.survey) for each in units]
-    pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
-    if find_unaligned_ranks(shared, pipelines):
-        return None
-    bubbles = divide_windows([path_of(each.survey.bubbles) for each in units], ranges, folder)
-    surveyed = join_surveys(shared, surveys, bubbles)
-    write_table(surveyed.windows.pipelines, folder / "pipelines.arrow")
-    write_table(surveyed.recorded, folder / "recorded.arrow")
+    return pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
+
+
+def _count_spans(units: Sequence[SurveyedUnit], ranks: Sequence[int]) -> int:
+    """Return how many spans some ranks have."""
+    counts = pl.concat([attach(each.counts) for each in units])
+    return int(counts.filter(pl.col("rank").is_in(ranks))["len"].sum())
+
+
+def _join_units(work: _Work, units: Sequence[SurveyedUnit], unaligned: list[int]) -> Intermediates:
+    """Return what is known of all pipelines without the `unaligned` ranks, with files for workers."""
+    surveys: list[PipelineSurvey] = [attach_later(each.survey) for each in units]
+    bubbles = divide_windows([path_of(each.survey.bubbles) for each in units], work.ranges, work.folder)
+    surveyed = join_surveys(work.shared, surveys, bubbles, unaligned)
+    write_table(surveyed.windows.pipelines, work.folder / "pipelines.arrow")
+    write_table(surveyed.recorded, work.folder / "recorded.arrow")
     return surveyed
 
 
@@ -189,22 +286,6 @@ def _steps_of(of_ranks: pl.DataFrame, manifest: Manifest) -> list[int]:
     files = [part for part in manifest.parts if part.table == SPANS.name]
     ends = {step for part in files for step in (part.first_step, part.last_step) if step is not None}
     return sorted(ends.union(of_ranks["step"]))
-
-
-class _Progress:
-    """Counts the tasks that are done."""
-
-    def __init__(self, total: int, report: Callable[[int, int], object] | None) -> None:
-        self._done, self._total = 0, total
-        self._report = report or (lambda _done, _total: None)
-        self._report(0, total)
-
-    def of(self, results: Iterator[Result]) -> Iterator[Result]:
-        """Yield results, and report each."""
-        for result in results:
-            self._done += 1
-            self._report(self._done, self._total)
-            yield result
 
 
 def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...]) -> list[Unit]:
@@ -222,9 +303,9 @@ def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...])
     return [Unit(directory, number, tuple(group), needed) for number, group in enumerate(groups)]
 
 
-def _choose_sample(of_ranks: pl.DataFrame, steps: Sequence[int], manifest: Manifest) -> SampleSteps:
+def _choose_sample(of_ranks: pl.DataFrame, steps: Sequence[int], span_count: int) -> SampleSteps:
     """Return the sample of a run, with all its steps if that is the whole run."""
-    sample = choose_sample(of_ranks["step"].unique().sort().to_list(), manifest.span_count)
+    sample = choose_sample(of_ranks["step"].unique().sort().to_list(), span_count)
     return sample or SampleSteps(StepRanges((StepRange(steps[0], steps[-1] + 1),)), 1.0)
 
 

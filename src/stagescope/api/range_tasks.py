@@ -9,6 +9,7 @@ import polars as pl
 
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.ranges import LEARNED, Reference, analyze_range, results_of, survey_pipelines
+from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.step_results import usual_durations
 from stagescope.analysis.windows import Windows
 from stagescope.api.detached_tables import detach, read_object, read_table, write_object, write_table
@@ -18,6 +19,7 @@ from stagescope.ingest.stored_run import read_or_note
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.messages import match_messages
 from stagescope.model.step_division import divide_steps
 from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.model.stored_run import NONE
@@ -40,12 +42,16 @@ if TYPE_CHECKING:
 
 
 class Unit(NamedTuple):
-    """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into."""
+    """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into.
+
+    Spans of `dropped` ranks are left out.
+    """
 
     directory: Path
     number: int
     parts: tuple[Part, ...]
     needed: tuple[NeededSpans, ...]
+    dropped: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -54,10 +60,15 @@ class Unit(NamedTuple):
 
 
 class SurveyedUnit(NamedTuple):
-    """What the pipelines of a unit show, and what is wrong with its files."""
+    """What the pipelines of a unit show, and what is wrong with its files.
+
+    `counts` is the number of spans of every rank (rank and len), `transfers` are those of dropped ranks.
+    """
 
     survey: PipelineSurvey
     damage: tuple[Diagnostic, ...]
+    counts: pl.DataFrame
+    transfers: pl.DataFrame
 
 
 class Learned(NamedTuple):
@@ -106,10 +117,10 @@ class SampleOfSteps(NamedTuple):
 def survey_unit(unit: Unit) -> SurveyedUnit:
     """Divide the spans of a unit by steps, and return what its pipelines show, with its tables in files."""
     folder = unit.directory / FOLDER
-    found = [(part.pipeline, read_or_note(unit.directory, part)) for part in unit.parts]
-    files = [(pipeline, rows) for pipeline, rows in found if isinstance(rows, pl.DataFrame)]
-    damage = tuple(note for _, note in found if isinstance(note, Diagnostic))
-    del found
+    read = [(part.pipeline, read_or_note(unit.directory, part)) for part in unit.parts]
+    files = [(pipeline, rows) for pipeline, rows in read if isinstance(rows, pl.DataFrame)]
+    damage = tuple(note for _, note in read if isinstance(note, Diagnostic))
+    del read
     acted = [
         rows.select("rank", "kind")
         .filter(pl.col("kind").is_in(ACTION_KINDS))
@@ -120,12 +131,17 @@ def survey_unit(unit: Unit) -> SurveyedUnit:
     ]
     spans = in_order(pl.concat([SPANS.empty(), *(rows for _, rows in files)]), SPANS)
     del files
+    is_dropped = pl.col("rank").is_in(unit.dropped)
+    counts = spans.group_by("rank").len()
+    transfers = measure_transfers(match_messages(spans.filter(is_dropped)))
+    spans = spans.filter(~is_dropped) if unit.dropped else spans
     _divide(spans, unit, folder)
     empty = pl.DataFrame(schema={"rank": pl.Int32, "pipeline": pl.Int32})
-    pipelines = pl.concat([empty, *acted]).unique().sort("rank")
+    pipelines = pl.concat([empty, *acted]).filter(~is_dropped).unique().sort("rank")
     windows = Windows(pipelines, step_bubbles(spans, pipelines), [])
     survey = survey_pipelines(Intermediates(empty_timeline().with_spans(spans), windows))
-    surveyed: SurveyedUnit = detach(SurveyedUnit(survey, damage), folder / f"unit-{unit.number}")
+    found = SurveyedUnit(survey, damage, counts, transfers)
+    surveyed: SurveyedUnit = detach(found, folder / f"unit-{unit.number}")
     return surveyed
 
 

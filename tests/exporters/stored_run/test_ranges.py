@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from machines import on_machines
 from planted_runs import Shape, random_times, run
 from stagescope.analysis import build_explained_report, sampled_steps
 from stagescope.analysis.idle.ledger import IDLE_LEDGER
@@ -42,6 +43,7 @@ from stagescope.model.validate import conform
 from stagescope.viewer.analysis_data import saved_report_extras
 from stagescope.vocabulary.kinds import ALL_SENDS
 from truth.cases import PLANTED
+from truth.causes import Place, slow_rank
 from truth.engine import simulate
 from truth.plan import Costs, make_plan
 from truth.plan import Shape as TruthShape
@@ -430,10 +432,44 @@ def test_the_saved_report_of_a_damaged_run_is_partial(tmp_path, monkeypatch, cap
         assert error.startswith("stagescope: partial data: spans/pipeline=4/")
 
 
-def test_pipelines_on_several_clocks_are_not_divided(stored, monkeypatch):
-    monkeypatch.setattr(range_reports, "find_unaligned_ranks", lambda *_: [0])
-    with report_in_ranges(stored, 2) as report:
+MACHINES = {rank: "bc"[rank // 2 % 2] if rank in range(4, 8) else "a" for rank in range(12)}
+"""Of the second pipeline, two ranks are on each of two machines."""
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_pipelines_that_are_not_on_one_clock_are_left_out(count, is_sampled, tmp_path):
+    timeline = on_machines(planted(has_waits=True), MACHINES, {"a": (0, 0), "b": None, "c": None})
+    manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
+    marked = replace(timeline, steps=implied_steps(timeline.spans))
+    write_stored_run(marked, tmp_path, manifest, WriteOptions(executor=InThisProcess()))
+    whole = build_explained_report(read(tmp_path))
+    seen = []
+    with report_in_ranges(tmp_path, count, on_progress=lambda *done: seen.append(done)) as divided:
+        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+    assert divided.unaligned == whole.unaligned == (4, 5, 6, 7)
+    assert ("steps.reference" in {each.code for each in whole.diagnostics}) == is_sampled
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_without_a_pipeline_on_one_clock_the_run_is_not_divided(tmp_path):
+    timeline = planted(has_waits=False)
+    machines = {rank: f"{rank % 2}" for rank in range(12)}
+    unknown = on_machines(timeline, machines, {"0": None, "1": None})
+    manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
+    write_stored_run(unknown, tmp_path, manifest, WriteOptions(executor=InThisProcess()))
+    with report_in_ranges(tmp_path, 2) as report:
         assert report is None
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_runs_of_few_steps_are_divided(steps, tmp_path):
+    shape = TruthShape("zb-v", replicas=3, steps=steps, chunks=2)
+    plan = slow_rank(make_plan(shape, Costs(noise=0.02), seed=3), Place(1, 1), 1.2)
+    place = store_run(timeline_of(simulate(plan)), tmp_path)
+    whole = build_explained_report(read(place))
+    with report_in_ranges(place, steps) as divided:
+        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+    assert "rank.slow" in set(whole.findings["code"])
 
 
 def test_large_tables_of_causes_are_read_a_few_times(stored, monkeypatch):

@@ -63,15 +63,17 @@ def survey_pipelines(known: Intermediates) -> PipelineSurvey:
     return PipelineSurvey(known.windows.pipelines, known.windows.bubbles, **of_run)
 
 
-def join_surveys(timeline: Timeline, surveys: Sequence[PipelineSurvey], bubbles: InParts) -> Intermediates:
+def join_surveys(
+    timeline: Timeline, surveys: Sequence[PipelineSurvey], bubbles: InParts, unaligned: list[int]
+) -> Intermediates:
     """Return the intermediate results of the run, as far as all its pipelines have been surveyed.
 
     `timeline` has its ranks, and the spans of some of its steps. `bubbles` loads the rows of `surveys` of each range of
-    steps, sorted by step and rank: those of a large run take much memory.
+    steps, sorted by step and rank: those of a large run take much memory. `unaligned` are ranks that were left out.
     """
     pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
     counts = [each.step_counts for each in surveys]
-    known = {"pipelines": pipelines, "unaligned": []}
+    known = {"pipelines": pipelines, "unaligned": unaligned}
     windows = lazily(Windows, known, {"bubbles": bubbles}, is_kept=False)
     return Intermediates(timeline, windows).with_results(
         recorded=join_recorded(each.recorded for each in surveys),
