@@ -96,7 +96,9 @@ class Intermediates:
         """Return the same with some results that are known already, by the names of these properties."""
         known = replace(self)
         names = {field.name for field in fields(self)}
-        kept = {name: value for name, value in self.__dict__.items() if name not in names}
+        kept = {
+            name: value for name, value in self.__dict__.items() if name not in names and value is not self
+        }
         known.__dict__.update(kept | results)
         return known
 

@@ -176,13 +176,18 @@ def analyze_task(item: SampleOfSteps | RangeOfSteps) -> Reference | RangeAnalysi
 
 
 def _answer(item: SampleOfSteps) -> Reference:
-    folder, known = item.directory / FOLDER, _sample(item)
-    if item.learned is not None:
-        known = known.with_results(**read_object(item.learned.results))
-    results = write_object(results_of(known, item.counted), folder / "reference.pickle")
-    reference = Reference(*item.sample, known.own_spans, partial(read_object, results))
+    folder, (usual, learned) = item.directory / FOLDER, item.learned or learn(item)
+    # First, because what is read is in memory twice for a moment.
+    results = read_object(learned)
+    known = _sample(item).with_results(usual=read_object(usual), **results)
+    answers = write_object(results_of(known, item.counted), folder / "answers.pickle")
+    reference = Reference(*item.sample, known.own_spans, partial(_read_both, learned, answers))
     answered: Reference = detach(reference, folder / "reference")
     return answered
+
+
+def _read_both(learned: DetachedObject, answers: DetachedObject) -> dict[str, object]:
+    return {**read_object(learned), **read_object(answers)}
 
 
 def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:

@@ -9,6 +9,7 @@ import polars as pl
 from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, REDUCTION, name_activities
 from stagescope.analysis.iteration.shared_reductions import list_reductions
 from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.large_tables import reduced
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
 if TYPE_CHECKING:
@@ -16,26 +17,26 @@ if TYPE_CHECKING:
 
 KINDS = {OPTIMIZER: "optimizer", LOADING: "other"}
 """The kind of the spans that show an activity."""
-ACTIVE = ("pipeline", "rank", "activity")
-FIRST = ("pipeline", "rank")
+ACTIVITIES = (REDUCTION, LOADING, OPTIMIZER)
+AFTER = "after_windows"
+"""The reductions after the last window of a step."""
+RANK = ("pipeline", "rank")
 
 
 class OutsideActivity(NamedTuple):
     """How long ranks were active in some steps, and which of them began the steps of their pipelines.
 
-    `active` has pipeline, rank and activity, active_ns (in the iteration) and after_ns (after the last window of the
-    step, of reductions). `first` has pipeline, rank and in how many steps it was the first one. `shows_others`: more
-    than actions and transfers was recorded.
+    `active` has pipeline, rank, and the nanoseconds of each of ACTIVITIES and of AFTER. `first` has pipeline, rank and
+    in how many steps it was the first one. `shows_others`: more than actions and transfers was recorded.
     """
 
     active: pl.DataFrame
     first: pl.DataFrame
     shows_others: bool
 
-    def lasting(self, activity: str, name: str = "active_ns") -> pl.DataFrame:
+    def lasting(self, activity: str) -> pl.DataFrame:
         """Return the time of an activity for every rank: pipeline, rank and active_ns."""
-        of_activity = self.active.filter(pl.col("activity") == activity)
-        return of_activity.select("pipeline", "rank", active_ns=name)
+        return self.active.select(*RANK, active_ns=activity)
 
 
 def measure_outside_activity(spans: pl.DataFrame, iterations: pl.DataFrame) -> OutsideActivity:
@@ -43,30 +44,31 @@ def measure_outside_activity(spans: pl.DataFrame, iterations: pl.DataFrame) -> O
     bounds = iterations.select("step", "pipeline", "rank", "start_ns", "end_ns")
     is_action = pl.col("kind").is_in(ACTION_KINDS)
     acting = spans.filter(is_action & pl.col("step").is_in(bounds["step"].unique().implode()))
-    after = _after_windows(bounds, acting)
-    parts = []
-    for activity in (REDUCTION, LOADING, OPTIMIZER):
-        active = _active(spans, activity)
-        after_ns = _covered_ns(after, active) if activity == REDUCTION else pl.lit(0, pl.Int64)
-        times = bounds.select(FIRST).with_columns(active_ns=_covered_ns(bounds, active), after_ns=after_ns)
-        parts.append(times.with_columns(activity=pl.lit(activity)))
+    active = {name: _active(spans, name) for name in ACTIVITIES}
+    times = {name: _covered_ns(bounds, union) for name, union in active.items()}
+    times[AFTER] = _covered_ns(_after_windows(bounds, acting), active[REDUCTION])
     others = ~is_action & ~pl.col("kind").is_in(TRANSFERS)
-    return add_outside_activity(
-        [OutsideActivity(pl.concat(parts), _first_ranks(bounds, acting), spans.select(others.any()).item())]
+    return OutsideActivity(
+        _sum_active(bounds.select(RANK).with_columns(**times)),
+        _first_ranks(bounds, acting),
+        spans.select(others.any()).item(),
     )
 
 
 def add_outside_activity(parts: Iterable[OutsideActivity]) -> OutsideActivity:
-    """Return the sums of what ranks did in different steps."""
-    kept = [(each.active, each.first, each.shows_others) for each in parts]
+    """Return the sums of what ranks did in different steps. The parts are added one after the other."""
+    kept = list(parts)
     return OutsideActivity(
-        pl.concat(active for active, *_ in kept)
-        .group_by(ACTIVE)
-        .agg(pl.sum("active_ns", "after_ns"))
-        .sort(ACTIVE),
-        pl.concat(first for _, first, _ in kept).group_by(FIRST).agg(pl.sum("steps")).sort(FIRST),
-        any(shows for *_, shows in kept),
+        reduced((each.active for each in kept), _sum_active),
+        reduced(
+            (each.first for each in kept), lambda rows: rows.group_by(RANK).agg(pl.sum("steps")).sort(RANK)
+        ),
+        any(each.shows_others for each in kept),
     )
+
+
+def _sum_active(times: pl.DataFrame) -> pl.DataFrame:
+    return times.group_by(RANK).agg(pl.sum(*ACTIVITIES, AFTER)).sort(RANK)
 
 
 def _active(spans: pl.DataFrame, activity: str) -> pl.DataFrame:

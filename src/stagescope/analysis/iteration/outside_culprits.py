@@ -8,6 +8,7 @@ import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION
 from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
+from stagescope.analysis.iteration.outside_activity import AFTER
 from stagescope.model.large_tables import reduced, united_rows
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _actors(measured: OutsideActivity, activity: str) -> pl.DataFrame:
         return lasting.clear().select(culprit_rank="rank", victim_rank="rank")
     if activity == REDUCTION:
         # One inside of the window has its origin there.
-        lasting = measured.lasting(activity, "after_ns")
+        lasting = measured.lasting(AFTER)
     order = lasting.sort("active_ns", "rank", descending=[True, False])
     in_pipeline = (
         order.with_columns(enough=enough)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 LEARNED = ("actions", "basis", "ledger")
 """Results of Intermediates from which is learned what is usual."""
-RESULTS = (*LEARNED, "ideal", "outliers", "predictions", "step_chain", "chained_losses")
-"""Results of Intermediates of which at least a part is used."""
+ANSWERED = ("ideal", "outliers", "predictions", "step_chain", "chained_losses")
+"""Results of Intermediates that nothing else depends on."""
+RESULTS = (*LEARNED, *ANSWERED)
 
 
 class Reference(NamedTuple):
@@ -39,7 +40,7 @@ class Reference(NamedTuple):
 
 
 def results_of(known: Intermediates, counted: Collection[int]) -> dict[str, object]:
-    """Return the RESULTS of a sample; `counted` are the steps in the totals."""
+    """Return what is ANSWERED by a sample; `counted` are the steps in the totals."""
     predictions = predict_other_schedules(known.actions, known.basis, known.ideal.schedule, counted)
     known = known.with_results(predictions=predictions, outliers=find_outliers(known, counted))
-    return {name: getattr(known, name) for name in RESULTS}
+    return {name: getattr(known, name) for name in ANSWERED}
