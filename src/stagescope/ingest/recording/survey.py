@@ -268,9 +268,9 @@ def with_facts_of_spans(surveyed: Surveyed, surveys: Sequence[Survey]) -> Survey
 
 def without_peers(surveyed: Surveyed) -> Surveyed:
     """Return what is known of a run of which no transfer that is selected names its peer."""
-    nobody = np.empty(0, np.int32)
+    no_rank = np.empty(0, np.int32)
     processes = tuple(
-        replace(process, facts=replace(process.facts, peers=nobody))
+        replace(process, facts=replace(process.facts, peers=no_rank))
         for process in surveyed.decisions.processes
     )
     return surveyed._replace(decisions=replace(surveyed.decisions, processes=processes))
