@@ -69,6 +69,15 @@ def test_a_limit_that_is_stated_holds_for_recordings():
         read(recordings, limits={"stages": 1})
 
 
+@pytest.mark.parametrize("steps", [{}, {"steps": "1:3"}], ids=["all steps", "some steps"])
+@pytest.mark.parametrize("name", ["stages", "microbatches"])
+def test_a_limit_that_is_stated_holds_where_recordings_are_stored_in_parts(name, steps, tmp_path):
+    recordings = Path(__file__).parents[1] / "data" / "recordings" / "v1"
+    assert store(recordings, out=tmp_path / "run", limits={name: 1_000}, **steps).manifest.span_count
+    with pytest.raises(InputError, match=r"the number of .* is \d, more than the limit of 1"):
+        store(recordings, out=tmp_path / "other", limits={name: 1}, workers=2, **steps)
+
+
 def test_numbers_that_go_on_through_a_run_are_no_large_step(tmp_path):
     path = write_run(tmp_path / "run.parquet", microbatch=NUMBERS, step=NUMBERS // 100)
     found = read(path)

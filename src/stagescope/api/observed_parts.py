@@ -23,9 +23,11 @@ from stagescope.api.run_parts import (
 )
 from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.ingest.step_selection import note_of_selected, windows_of_run
+from stagescope.ingest.step_sizes import require_stated_sizes
 from stagescope.model import SPANS
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.pipelines import find_pipelines
+from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.stored_run import NONE
 from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import ACTION_KINDS
@@ -78,12 +80,12 @@ def observe_run(
     if steps is None:
         unobserved = [Unobserved(part, directory) for part in run.parts]
         observations = list(_done(executor.map(observe_part, unobserved), shares, on_done))
-        tables = _with_notes_of_rows(run, [each.read for each in observations])
+        tables = _with_notes_of_rows(run, [each.read for each in observations], steps)
         return ObservedRun(run, tables, _joined(run, observations, executor, directory))
     halves = [share / 2 for share in shares]
     unselected = [Unselected(part, directory, steps) for part in run.parts]
     kept = list(_done(executor.map(keep_part, unselected), halves, on_done))
-    tables = _with_notes_of_rows(run, [each.read for each in kept])
+    tables = _with_notes_of_rows(run, [each.read for each in kept], steps)
     windows = windows_of_run([each.steps for each in kept], run.tables.ranks, steps)
     selected = [
         Unobserved(part, directory, Selection(steps, own.rows, own.ranks, windows.of(own.ranks["rank"])))
@@ -128,7 +130,7 @@ def _done(
         on_done(share)
 
 
-def _with_notes_of_rows(run: DividedRun, parts: Sequence[ReadRows]) -> Timeline:
+def _with_notes_of_rows(run: DividedRun, parts: Sequence[ReadRows], steps: StepRange | None) -> Timeline:
     """Return the tables of the run with the diagnostics about its rows, where reading it at once has them.
 
     Raises InputError if the run has more than the limits allow.
@@ -150,12 +152,12 @@ def _with_notes_of_rows(run: DividedRun, parts: Sequence[ReadRows]) -> Timeline:
     last = [] if run.placement.rule is None else note_ranks_without_stages(stages)
     diagnostics = pl.concat([run.before, rows, run.tables.diagnostics])
     tables = replace(run.tables, diagnostics=diagnostics).with_diagnostics(last)
-    _check_limits(parts, tables)
+    _check_limits(parts, tables, steps)
     return tables
 
 
-def _check_limits(parts: Sequence[ReadRows], tables: Timeline) -> None:
-    """Raise InputError if the run has more than the limits allow."""
+def _check_limits(parts: Sequence[ReadRows], tables: Timeline, steps: StepRange | None) -> None:
+    """Raise InputError if the run has more than the limits allow, or one of the steps."""
     source = next(iter(tables.ranks["source"].drop_nulls()), "the run")
     names = pl.concat([each.names for each in parts]).unique()
     longest = max((len(name) for name in names.drop_nulls()), default=0)
@@ -164,6 +166,8 @@ def _check_limits(parts: Sequence[ReadRows], tables: Timeline) -> None:
     require("steps", pl.concat([each.steps for each in parts]).n_unique(), source)
     require("names", len(names), source)
     require("name-length", longest, source)
+    sizes = pl.concat([each.sizes for each in parts])
+    require_stated_sizes(sizes.filter(pl.col("step").is_null() | is_in_steps(steps)), source)
 
 
 def counts_of_pipelines(observations: Sequence[Observation], pipelines: pl.DataFrame) -> pl.DataFrame:

@@ -27,6 +27,7 @@ from stagescope.ingest.merge import conformed, with_valid_rows
 from stagescope.ingest.recording.survey import contents_of, timeline_of_part
 from stagescope.ingest.stages import stage_evidence, with_placement
 from stagescope.ingest.step_selection import rows_of_steps, shown_steps
+from stagescope.ingest.step_sizes import stated_sizes
 from stagescope.model import SPANS, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.stored_run import NONE, PARTITIONED
@@ -81,12 +82,14 @@ class RunPart:
 class ReadRows(NamedTuple):
     """What was read of a part, before some steps are selected.
 
-    These are the number of spans, their distinct steps and names, those of stage_evidence, and diagnostics about rows.
+    These are the number of spans, their distinct steps and names, those of stated_sizes and of stage_evidence, and
+    diagnostics about rows.
     """
 
     spans: int
     steps: pl.Series
     names: pl.Series
+    sizes: pl.DataFrame
     stages: pl.DataFrame
     notes: tuple[Diagnostic, ...]
 
@@ -212,6 +215,7 @@ def _read_rows(timeline: Timeline) -> ReadRows:
         spans.height,
         spans["step"].unique().cast(pl.Int32),
         spans["name"].unique(),
+        stated_sizes(spans),
         stage_evidence(spans),
         tuple(Diagnostic(**row) for row in timeline.diagnostics.iter_rows(named=True)),
     )

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.limits import limit, require, require_if_stated
+from stagescope.vocabulary.limits import changed_limits, limit, require, require_if_stated
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from stagescope.model import Timeline
+
+STATED = frozenset(("stages", "microbatches"))
+"""The limits of this module; for recordings, they hold only if they are stated."""
 
 
 def require_step_sizes(
@@ -22,9 +26,29 @@ def require_step_sizes(
     What counts is how many there are, not how they are numbered: some programs number micro-batches through the run.
     `where` is what was read; None: the first of its files. With `only_stated`, limits count that the caller stated.
     """
-    spans = timeline.spans
     source = where or next(iter(timeline.ranks["source"].drop_nulls()), "the run")
-    check = require_if_stated if only_stated else require
+    _require(timeline.spans, source, require_if_stated if only_stated else require)
+
+
+def stated_sizes(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return what require_stated_sizes needs of a part of a run: distinct rows of stage, step and microbatch.
+
+    None unless the caller stated a limit on them.
+    """
+    sizes = spans.select("stage", "step", "microbatch")
+    return sizes.unique() if STATED.intersection(changed_limits()) else sizes.clear()
+
+
+def require_stated_sizes(sizes: pl.DataFrame, where: str | os.PathLike[str]) -> None:
+    """Raise InputError as require_step_sizes does with `only_stated`; `sizes` are those of all parts of a run."""
+    _require(sizes, where, require_if_stated)
+
+
+def _require(
+    spans: pl.DataFrame,
+    source: str | os.PathLike[str],
+    check: Callable[[str, float, str | os.PathLike[str]], None],
+) -> None:
     if _may_exceed(spans["stage"], "stages"):
         check("stages", spans["stage"].drop_nulls().n_unique(), source)
     if _may_exceed(spans["microbatch"], "microbatches"):
