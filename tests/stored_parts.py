@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from planted_runs import Shape
 from stagescope.api import read, run_division, store, storing_parts
 from stagescope.api.reading import clock_report
 from stagescope.clocks import report_json as clock_json
-from stagescope.exporters.stored_run import write_stored_run
+from stagescope.exporters.stored_run import write_stored_run, writer
 from stagescope.model import TABLES
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 
@@ -54,3 +57,19 @@ def assert_files_as_read(recordings: Path, stored_run: Stored, memory: Path, **f
     assert stored_run.diagnostics.equals(timeline.diagnostics)
     aligned = clock_json(clock_report(timeline)) if facts.get("align", True) else None
     assert stored_run.manifest.alignment == aligned
+
+
+@contextmanager
+def interrupted_after_spans(monkeypatch):
+    """Interrupt what is stored during the block as soon as a file of spans is complete."""
+    add = writer.Store.add
+
+    def interrupted(self, part):
+        add(self, part)
+        if part.table == "spans":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(writer.Store, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield

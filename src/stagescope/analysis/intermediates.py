@@ -125,7 +125,7 @@ class Intermediates:
 
     @cached_property
     def sample_ratio(self) -> float:
-        """How many times as many steps as these the run has of which this is a sample."""
+        """How many times as many steps the run has as this sample of it; 1 for the whole run."""
         return 1.0
 
     @cached_property

@@ -41,7 +41,15 @@ from stagescope.api.range_files import (
     temporary_folder,
     write_shared_tables,
 )
-from stagescope.api.range_tasks import RangeOfSteps, SampleOfSteps, Unit, analyze_task, learn, survey_unit
+from stagescope.api.range_tasks import (
+    LearnedSample,
+    RangeOfSteps,
+    SampleOfSteps,
+    Unit,
+    analyze_task,
+    learn,
+    survey_unit,
+)
 from stagescope.ingest.stored_run import read_part
 from stagescope.model.step_division import needed_spans
 from stagescope.model.step_ranges import steps_around
@@ -243,8 +251,8 @@ def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> tuple[AnalyzedRun, O
     )
     (learned,) = work.progress.of(work.executor.map(learn, [of_sample]))
     # What the sample answers takes longest: no worker waits for it at the end.
-    tasks: list[SampleOfSteps | RangeOfSteps] = [
-        of_sample._replace(learned=learned),
+    tasks: list[LearnedSample | RangeOfSteps] = [
+        LearnedSample(of_sample, learned),
         *(RangeOfSteps(directory, *each, chosen, learned) for each in enumerate(ranges)),
     ]
     results: Iterator[Any] = work.progress.of(work.executor.map(analyze_task, tasks))

@@ -96,8 +96,7 @@ class RangeOfSteps(NamedTuple):
 class SampleOfSteps(NamedTuple):
     """The sample of the run, whose spans are where those of the ranges `numbers` would be.
 
-    `windows` are the numbers of ranges with its windows, `counted` the steps in the totals of the run; `learned` is
-    None until something was.
+    `windows` are the numbers of ranges with its windows, `counted` the steps in the totals of the run.
     """
 
     directory: Path
@@ -106,12 +105,23 @@ class SampleOfSteps(NamedTuple):
     windows: tuple[int, ...]
     missing: MissingRanks
     counted: tuple[int, ...]
-    learned: Learned | None = None
 
     @property
     def name(self) -> str:
         """How messages name it."""
         return f"a sample of steps {self.sample.steps}"
+
+
+class LearnedSample(NamedTuple):
+    """The sample of the run, and what was learned from it."""
+
+    of: SampleOfSteps
+    learned: Learned
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return self.of.name
 
 
 def survey_unit(unit: Unit) -> SurveyedUnit:
@@ -170,13 +180,13 @@ def learn(item: SampleOfSteps) -> Learned:
     )
 
 
-def analyze_task(item: SampleOfSteps | RangeOfSteps) -> Reference | RangeAnalysis:
+def analyze_task(item: LearnedSample | RangeOfSteps) -> Reference | RangeAnalysis:
     """Return what the sample answers for the run, or what is measured of a range of steps; with tables in files."""
-    return _answer(item) if isinstance(item, SampleOfSteps) else _analyze_range(item)
+    return _answer(*item) if isinstance(item, LearnedSample) else _analyze_range(item)
 
 
-def _answer(item: SampleOfSteps) -> Reference:
-    folder, (usual, learned) = item.directory / FOLDER, item.learned or learn(item)
+def _answer(item: SampleOfSteps, of_sample: Learned) -> Reference:
+    folder, (usual, learned) = item.directory / FOLDER, of_sample
     # First, because what is read is in memory twice for a moment.
     results = read_object(learned)
     known = _sample(item).with_results(usual=read_object(usual), **results)

@@ -15,7 +15,7 @@ from recorded_runs import small_frames, write_recordings
 from recordings import encode
 from stagescope.api import part_slices, read, run_parts, store, storing_parts
 from stagescope.clocks import thinning
-from stagescope.exporters.stored_run import parquet, writer
+from stagescope.exporters.stored_run import parquet
 from stagescope.ingest import memory_need
 from stagescope.ingest.recording import long_spans, survey
 from stagescope.ingest.recording.columns import SPAN_DTYPE
@@ -24,7 +24,7 @@ from stagescope.model.validate import conform
 from stagescope.record import format as fmt
 from stagescope.record.frameworks.host_activities import DATA_LOADING
 from stagescope.vocabulary.kinds import BY_NAME, STEP_CODE
-from stored_parts import assert_files_as_read, stored
+from stored_parts import assert_files_as_read, interrupted_after_spans, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,17 +228,8 @@ def test_storing_goes_on_where_it_was_interrupted(recordings, monkeypatch, tmp_p
     monkeypatch.setattr(storing_parts, "SPANS_OF_SLICE", 40)
     monkeypatch.setattr(storing_parts, "SPANS_OF_PART", 1)
     expected = store(recordings, out=tmp_path / "whole")
-    add = writer.Store.add
-
-    def interrupted(self, part):
-        add(self, part)
-        if part.table == "spans":
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as changed:
-        changed.setattr(writer.Store, "add", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            store(recordings, out=tmp_path / "run")
+    with interrupted_after_spans(monkeypatch):
+        store(recordings, out=tmp_path / "run")
     again = store(recordings, out=tmp_path / "run")
     assert again.manifest.parts == expected.manifest.parts
     assert again.kept > 0

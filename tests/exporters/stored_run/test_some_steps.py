@@ -14,7 +14,6 @@ from planted_runs import Shape, random_times, run
 from recorded_runs import small_frames, write_recordings
 from recordings import encode
 from stagescope.api import part_slices, read, reading, settling, store, storing_parts
-from stagescope.exporters.stored_run import writer
 from stagescope.ingest.recording import long_spans, reader, survey
 from stagescope.ingest.recording.columns import SPAN_DTYPE
 from stagescope.model import SPANS
@@ -22,7 +21,7 @@ from stagescope.model.validate import conform
 from stagescope.record import format as fmt
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import STEP_CODE
-from stored_parts import assert_as_read, assert_files_as_read, stored
+from stored_parts import assert_as_read, assert_files_as_read, interrupted_after_spans, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,17 +245,8 @@ def test_a_step_without_a_marker_can_be_chosen(recordings, monkeypatch, tmp_path
 
 def test_storing_some_steps_goes_on_where_it_was_interrupted(recordings, monkeypatch, tmp_path):
     expected = store(recordings, out=tmp_path / "whole", steps=STEPS)
-    add = writer.Store.add
-
-    def interrupted(self, part):
-        add(self, part)
-        if part.table == "spans":
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as changed:
-        changed.setattr(writer.Store, "add", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            store(recordings, out=tmp_path / "run", steps=STEPS)
+    with interrupted_after_spans(monkeypatch):
+        store(recordings, out=tmp_path / "run", steps=STEPS)
     again = store(recordings, out=tmp_path / "run", steps=STEPS)
     assert again.manifest.parts == expected.manifest.parts
     assert again.kept > 0

@@ -5,8 +5,8 @@ send and the receiver lets it: that moment is the gate. Which moment it is depen
 posted (rendezvous), or the receiver began to consume an earlier message and so freed its buffer. It is inferred from
 the run: a send that ended before a moment cannot have waited for it, so the latest moment that no send contradicts is
 taken, if it explains why some sends took longer than others. Otherwise sends wait for nothing but their transfer. What
-they wait for is a property of the training: it is found once for a run. A
-rank that reduces gradients between its action and the send gets to the send only after that.
+they wait for is a property of the training: it is found once for a run. A rank that reduces gradients between its
+action and the send gets to the send only after that.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class UsualLags(NamedTuple):
     """How long results usually travel.
 
     `everywhere_ns` is the median of all exact lags, None without one. `links` has the columns sender, receiver,
-    direction and usual_ns, null for links of which nothing is known.
+    direction and usual_ns.
     """
 
     everywhere_ns: float | None
@@ -144,7 +144,7 @@ def _lags_of_needs(actions: Actions, sends: BlockingSends, usual: UsualLags | No
 
 
 def _usual_lags(seen: pl.DataFrame) -> UsualLags:
-    """Return what is usual among messages: the median of exact lags, of a link without any the smallest bound."""
+    """Return what is usual for these messages: the median of exact lags, or else the smallest bound of a link."""
     # The median, not the mean: one message that was delayed on a shared link must not lengthen all others.
     exact = pl.col("limit_ns").filter("was_idle")
     everywhere_ns: float | None = seen.select(exact.median()).item()
