@@ -29,6 +29,7 @@ from stagescope.analysis.idle.late_receivers import with_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.idle.other_compute import without_other_compute
 from stagescope.analysis.idle.other_windows import idle_of_iterations, idle_of_own_spans
+from stagescope.analysis.idle.step_windows import count_microbatches
 from stagescope.analysis.iteration.accumulation import (
     Accumulation,
     find_accumulation,
@@ -61,13 +62,13 @@ from stagescope.analysis.usual_values import UsualValues
 from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.bubbles import recorded_waits
 from stagescope.model.collectives import find_collectives
-from stagescope.model.coverage import unite
+from stagescope.model.coverage import unite, unite_computing
 from stagescope.model.large_tables import united_rows
 from stagescope.model.messages import match_messages
 from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import in_order
-from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE
+from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE
 from stagescope.vocabulary.steps import StepRanges
 
 if TYPE_CHECKING:
@@ -100,6 +101,13 @@ class Intermediates:
             name: value for name, value in self.__dict__.items() if name not in names and value is not self
         }
         known.__dict__.update(kept | results)
+        return known
+
+    def without_results(self, *results: str) -> Intermediates:
+        """Return the same without some results, which take memory as long as anything has them."""
+        known = self.with_results()
+        for name in results:
+            known.__dict__.pop(name, None)
         return known
 
     @cached_property
@@ -169,8 +177,7 @@ class Intermediates:
     @cached_property
     def busy(self) -> pl.DataFrame:
         """The union of all spans on the compute lane, per rank."""
-        computing = self.timeline.spans.lazy().filter(pl.col("lane") == COMPUTE)
-        return unite(computing.select("rank", "start_ns", "end_ns").collect())
+        return unite_computing(self.timeline.spans)
 
     @cached_property
     def recorded(self) -> pl.DataFrame:
@@ -206,18 +213,8 @@ class Intermediates:
 
     @cached_property
     def microbatch_counts(self) -> pl.DataFrame:
-        """How many micro-batches, and kinds of actions, every pipeline ran in every step.
-
-        The columns are step, pipeline, microbatches and kinds.
-        """
-        spans = self.timeline.spans.select("rank", "kind", "step", "microbatch")
-        actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
-        counts = actions.join(self.windows.pipelines, on="rank").group_by("step", "pipeline")
-        sizes = {
-            "microbatches": pl.col("microbatch").drop_nulls().n_unique(),
-            "kinds": pl.col("kind").n_unique(),
-        }
-        return counts.agg(**sizes).sort("step", "pipeline")
+        """The result of count_microbatches."""
+        return count_microbatches(self.timeline.spans, self.windows.pipelines)
 
     @cached_property
     def idle_of_iterations(self) -> pl.DataFrame:

@@ -8,8 +8,7 @@ import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING_NAMES
 from stagescope.model.collectives import ASYNCHRONOUS, SEPARATOR
-from stagescope.model.coverage import covered_ns, unite
-from stagescope.vocabulary.kinds import COMPUTE
+from stagescope.model.coverage import covered_ns, unite_computing
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -26,7 +25,7 @@ def find_other_work(spans: pl.DataFrame) -> pl.DataFrame:
 
     `kind` is that of the spans, ``other`` or ``collective``; of a collective, the name is its operation.
     """
-    computed = unite(spans.filter(pl.col("lane") == COMPUTE))
+    computed = unite_computing(spans)
     loads = (pl.col("kind") == "other") & pl.col("name").str.contains(LOADING_NAMES)
     named = spans.filter(pl.col("kind").is_in(("other", COLLECTIVE)) & ~loads.fill_null(value=False))
     bounds = named.select("rank", window_start_ns="start_ns", window_end_ns="end_ns")

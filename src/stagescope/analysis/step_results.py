@@ -25,6 +25,7 @@ from stagescope.analysis.statistics.outlier_actions import (
     learn_durations,
 )
 from stagescope.analysis.statistics.replicas import find_reduction_waits
+from stagescope.model.large_tables import chosen_rows
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
@@ -89,27 +90,54 @@ def without_samples(results: StepResults) -> JoinedResults:
 
 def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
     """Return the results of the steps in the totals among those of `known`. Never raises."""
-    timeline, pipelines, bubbles = known.timeline, known.windows.pipelines, known.windows.bubbles
-    is_counted = pl.col("step").is_in(list(chosen.counted)) & is_in_steps(known.steps)
+    return measure_spans(known, chosen, measure_waits(known, chosen))
+
+
+class WaitResults(NamedTuple):
+    """Those of StepResults that are found with the actions, their replays or the ledger."""
+
+    overlap: pl.DataFrame
+    pauses: pl.DataFrame
+    outliers: pl.DataFrame
+    waits_inside: tuple[int, ...]
+
+
+def measure_waits(known: Intermediates, chosen: ChosenSteps) -> WaitResults:
+    """Return the first part of `measure_steps`, after which the actions of `known` and their replays are not used."""
+    is_counted = _is_counted(known, chosen)
+    spans, bubbles = known.timeline.spans, known.windows.bubbles
+    return WaitResults(
+        overlap=measure_overlap(spans, bubbles, known.busy, known.actions).filter(is_counted),
+        pauses=known.iteration_ledger.pauses.filter(is_counted),
+        outliers=find_outliers(known, chosen.counted),
+        waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),
+    )
+
+
+def measure_spans(known: Intermediates, chosen: ChosenSteps, waits: WaitResults) -> StepResults:
+    """Return what `measure_steps` does, given its first part."""
+    timeline, pipelines = known.timeline, known.windows.pipelines
+    is_counted = _is_counted(known, chosen)
     has_few_steps = len(chosen.counted) < FEWEST_SAMPLES
     # Transfers are only needed as matched messages. Dropping their spans saves large copies.
     counted = timeline.with_spans(timeline.spans.filter(is_counted & ~pl.col("kind").is_in(TRANSFERS)))
-    messages = known.messages.filter(is_counted)
-    windows = bubbles.filter(is_counted)
+    messages = chosen_rows(known.messages, is_counted)
+    windows = known.windows.bubbles.filter(is_counted)
     return StepResults(
         samples=sample_steps(counted.spans, has_few_steps=has_few_steps),
         links=sample_step_links(messages, has_few_steps=has_few_steps),
         messages=messages.filter(pl.col("step").is_in(list(chosen.unusual))),
         reduction_waits=find_reduction_waits(counted, windows_of_bubbles([windows]), pipelines),
         phases=cut_phases(counted.spans, windows, known.busy),
-        overlap=measure_overlap(timeline.spans, bubbles, known.busy, known.actions).filter(is_counted),
         other_work=find_other_work(counted.spans),
         own_work=measure_own_work(windows, known.iteration_steps, known.between_steps.unions),
         activity=measure_outside_activity(timeline.spans, known.iterations.filter(is_counted)),
-        pauses=known.iteration_ledger.pauses.filter(is_counted),
-        outliers=find_outliers(known, chosen.counted),
-        waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),
+        **waits._asdict(),
     )
+
+
+def _is_counted(known: Intermediates, chosen: ChosenSteps) -> pl.Expr:
+    return pl.col("step").is_in(list(chosen.counted)) & is_in_steps(known.steps)
 
 
 def usual_durations(known: Intermediates, steps: Collection[int]) -> UsualDurations:
@@ -122,9 +150,7 @@ def usual_durations(known: Intermediates, steps: Collection[int]) -> UsualDurati
 def find_outliers(known: Intermediates, steps: Collection[int]) -> pl.DataFrame:
     """Return the table OUTLIER_ACTIONS of the actions of `known` in `steps`, those in the totals of the run."""
     usual = usual_durations(known, steps)
-    chosen = pl.col("step").is_in(list(steps)) & is_in_steps(known.steps)
-    spans = known.timeline.spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS))
-    return find_outlier_actions(_timed(known), known.basis, usual, steps, spans)
+    return find_outlier_actions(_timed(known), known.basis, usual, steps, known.timeline.spans)
 
 
 def _timed(known: Intermediates) -> TimedActions:

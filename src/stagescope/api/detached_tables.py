@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROWS_OF_BATCH = 16_384
 """Some rows are read in whole batches."""
+BYTES_AT_ONCE = 1 << 20
 
 
 class Detached(NamedTuple):
@@ -143,13 +144,21 @@ class _Summed:
 def read_object(detached: DetachedObject) -> Any:
     """Return the object in a file. Raises OSError, also if it is not what a worker of this call wrote."""
     return_memory()
-    content = detached.path.read_bytes()
-    if sha256(content).hexdigest() != detached.checksum:
-        raise OSError(EIO, "changed while the run was analyzed", str(detached.path))
-    found = pickle.loads(content)  # noqa: S301 - loading a pickle runs its code, so it was compared first
-    del content
+    with detached.path.open("rb") as file:
+        if _sum_up(file) != detached.checksum:
+            raise OSError(EIO, "changed while the run was analyzed", str(detached.path))
+        file.seek(0)
+        found = pickle.load(file)  # noqa: S301 - loading a pickle runs its code, so it was compared first
     return_memory()
     return found
+
+
+def _sum_up(file: IO[bytes]) -> str:
+    """Return the checksum of a file, which is never in memory as a whole."""
+    checksum = sha256()
+    while block := file.read(BYTES_AT_ONCE):
+        checksum.update(block)
+    return checksum.hexdigest()
 
 
 def write_table(rows: pl.DataFrame, path: Path) -> None:

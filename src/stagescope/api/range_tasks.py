@@ -24,7 +24,7 @@ from stagescope.model.step_division import divide_steps
 from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import SPANS
-from stagescope.model.validate import in_order
+from stagescope.model.validate import in_order, in_order_together
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
@@ -225,9 +225,7 @@ def _intermediates(
     Their spans are where those of the ranges `numbers` are.
     """
     files = [file for number in numbers for file in sorted(place_of_range(folder, number).glob("*.arrow"))]
-    rows = [read_table(file) for file in files]
-    spans = in_order(pl.concat([SPANS.empty(), *rows], how="diagonal"), SPANS)
-    del rows
+    spans = in_order_together([read_table(file) for file in files], SPANS)
     of_steps = Windows(read_table(folder / "pipelines.arrow"), windows, [])
     # The windows and what was recorded of the steps next to the range are known from all their spans.
     recorded = read_table(folder / "recorded.arrow").filter(is_in_steps(steps_around(steps)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.coverage import covered_ns, unite, unite_computing
 from stagescope.vocabulary.kinds import ACTION_KINDS, ALL_RECEIVES, ALL_SENDS, COMPUTE
 
 if TYPE_CHECKING:
@@ -33,11 +33,8 @@ def step_bubbles(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
     belong to: a rank that already computes for the next step is not idle.
     """
     windows = _windows(spans, pipelines)
-    busy = unite(
-        spans.lazy().filter(pl.col("lane") == COMPUTE).select("rank", "start_ns", "end_ns").collect()
-    )
     return windows.with_columns(
-        busy_ns=covered_ns(windows, busy),
+        busy_ns=covered_ns(windows, unite_computing(spans)),
         receive_wait_ns=covered_ns(windows, unite(_waits(spans, ALL_RECEIVES))),
         send_wait_ns=covered_ns(windows, unite(_waits(spans, ALL_SENDS))),
     ).select(

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.coverage import covered_ns, unite_computing
 from stagescope.model.group_kinds import find_group_kinds
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.kinds import COMPUTE
 
 KINDS = ("collective", "grad_reduce")
 SEPARATOR = " in "
@@ -122,8 +121,7 @@ def find_calls(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _hidden(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """Return how long the rank of each call computed until it began to wait; until the end if it never waited."""
-    computing = unite(
-        spans.lazy().filter(pl.col("lane") == COMPUTE).select("rank", "start_ns", "end_ns").collect()
-    )
     until_ns = pl.coalesce("wait_start_ns", "end_ns").clip(pl.col("start_ns"))
-    return covered_ns(calls.select("rank", window_start_ns="start_ns", window_end_ns=until_ns), computing)
+    return covered_ns(
+        calls.select("rank", window_start_ns="start_ns", window_end_ns=until_ns), unite_computing(spans)
+    )

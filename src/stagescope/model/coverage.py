@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.model.segments import search_segments
+from stagescope.vocabulary.kinds import COMPUTE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +36,12 @@ def unite(intervals: pl.DataFrame) -> pl.DataFrame:
     united = _unite(rank, start_ns, end_ns)
     columns = [pl.Series(bound.name, each, bound.dtype) for bound, each in zip(bounds, united, strict=True)]
     return pl.DataFrame([*columns, pl.Series("covered_before_ns", _covered_before(*united), pl.Int64)])
+
+
+def unite_computing(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the union of all spans on the compute lane, per rank, as `unite` does."""
+    computing = spans.lazy().filter(pl.col("lane") == COMPUTE)
+    return unite(computing.select(BOUNDS).collect())
 
 
 def _unite(rank: Integers, start_ns: Integers, end_ns: Integers) -> tuple[Integers, Integers, Integers]:

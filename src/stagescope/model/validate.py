@@ -11,7 +11,7 @@ from stagescope.model.row_numbers import order_rows
 from stagescope.vocabulary.errors import TableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from stagescope.model.tables import Column, Table
 
@@ -60,20 +60,47 @@ def in_order(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
 
     Sorted input is returned unchanged: recordings usually are sorted, and sorting takes as long as reading them.
     """
-    keys = frame.select(table.order)
-    if sum(keys.null_count().row(0)):
-        return frame.sort(table.order, maintain_order=True)
-    if _is_sorted(keys):
-        return frame
-    if keys.width > COLUMNS_TO_SORT_APART and all(dtype.is_integer() for dtype in keys.dtypes):
-        # Parts that are sorted are merged in a sixth of the time, and from one piece of memory rows are gathered four
-        # times as fast as from 60. Few rows differ only in the last column.
-        frame = frame.rechunk()
-        keys = frame.select(table.order)
-        order = order_rows(keys[:, :-1])
-        if _is_sorted(keys[order]):
-            return frame[order]
-    return frame.sort(table.order, maintain_order=True)
+    order = _order_of(frame.select(table.order))
+    return frame if order is None else frame.rechunk()[order]
+
+
+def in_order_together(parts: list[pl.DataFrame], table: Table) -> pl.DataFrame:
+    """Return the rows of all parts sorted as `table` declares, those that are alike in the order of the parts.
+
+    Nullable columns that a part does not have are null. `parts` is empty afterwards: one column after the other is
+    moved, so that rows that the caller does not keep are in memory once, and not three times.
+    """
+    own = [part.clone() for part in (table.empty(), *parts)]
+    parts.clear()
+    order = _order_of(pl.concat([part.select(table.order) for part in own]))
+    return pl.DataFrame([_move(own, column, order) for column in table.columns])
+
+
+def _move(parts: Sequence[pl.DataFrame], column: Column, order: pl.Series | None) -> pl.Series:
+    """Remove a column from all parts, and return all its values in an order, None for that of the parts."""
+    whole = pl.concat(
+        [
+            part.drop_in_place(column.name)
+            if column.name in part.columns
+            else pl.Series(column.name, [None], dtype=column.dtype).new_from_index(0, part.height)
+            for part in parts
+        ],
+        rechunk=True,
+    )
+    return whole if order is None else whole.gather(order)
+
+
+def _order_of(keys: pl.DataFrame) -> pl.Series | None:
+    """Return the rows of some columns in their order, equal ones as they were; None if they are sorted."""
+    if not sum(keys.null_count().row(0)):
+        if _is_sorted(keys):
+            return None
+        if keys.width > COLUMNS_TO_SORT_APART and all(dtype.is_integer() for dtype in keys.dtypes):
+            # Parts that are sorted are merged in a sixth of the time. Few rows differ only in the last column.
+            order = pl.Series(order_rows(keys[:, :-1]), dtype=pl.UInt32)
+            if _is_sorted(keys[order]):
+                return order
+    return keys.select(pl.arg_sort_by(keys.columns, maintain_order=True)).to_series()
 
 
 def _is_sorted(keys: pl.DataFrame) -> bool:

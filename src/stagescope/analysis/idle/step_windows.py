@@ -42,10 +42,23 @@ def _windows_of(bubbles: pl.DataFrame) -> pl.DataFrame:
     return windows.select(pl.col(name).cast(dtype) for name, dtype in STEP_WINDOWS.schema.items())
 
 
+def count_microbatches(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
+    """Return how many micro-batches, and kinds of actions, every pipeline ran in every step.
+
+    The columns are step, pipeline, microbatches and kinds.
+    """
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
+    actions = spans.lazy().filter(is_action).join(pipelines.lazy(), on="rank")
+    counts = actions.group_by("step", "pipeline").agg(
+        microbatches=pl.col("microbatch").drop_nulls().n_unique(), kinds=pl.col("kind").n_unique()
+    )
+    return counts.sort("step", "pipeline").collect()
+
+
 def windows_alike(windows: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     """Return the windows of the steps that did as much as most steps of their pipeline: only these can be compared.
 
-    `windows` is the table STEP_WINDOWS, `counts` is Intermediates.microbatch_counts. Steps differ in the number of
+    `windows` is the table STEP_WINDOWS, `counts` is from count_microbatches. Steps differ in the number of
     micro-batches where batches grow or are accumulated differently, and in the kinds of actions in evaluations.
     """
     work = ["pipeline", "microbatches", "kinds"]

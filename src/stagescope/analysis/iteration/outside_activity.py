@@ -8,7 +8,7 @@ import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, REDUCTION, name_activities
 from stagescope.analysis.iteration.shared_reductions import list_reductions
-from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.coverage import BOUNDS, covered_ns, unite
 from stagescope.model.large_tables import reduced
 from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS
 
@@ -43,7 +43,8 @@ def measure_outside_activity(spans: pl.DataFrame, iterations: pl.DataFrame) -> O
     """Return what ranks did in these iterations; `iterations` is the table ITERATIONS, `spans` are those of the run."""
     bounds = iterations.select("step", "pipeline", "rank", "start_ns", "end_ns")
     is_action = pl.col("kind").is_in(ACTION_KINDS)
-    acting = spans.filter(is_action & pl.col("step").is_in(bounds["step"].unique().implode()))
+    is_bounded = pl.col("step").is_in(bounds["step"].unique().implode())
+    acting = spans.lazy().filter(is_action & is_bounded).select("step", *BOUNDS).collect()
     active = {name: _active(spans, name) for name in ACTIVITIES}
     times = {name: _covered_ns(bounds, union) for name, union in active.items()}
     times[AFTER] = _covered_ns(_after_windows(bounds, acting), active[REDUCTION])

@@ -12,7 +12,13 @@ from stagescope.analysis.idle.removal_orders import REMOVAL_ORDERS
 from stagescope.analysis.iteration.boundaries import ITERATION_STEPS
 from stagescope.analysis.iteration.ledger import ITERATIONS
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
-from stagescope.analysis.step_results import ChosenSteps, StepResults, measure_steps
+from stagescope.analysis.step_results import (
+    ChosenSteps,
+    StepResults,
+    measure_spans,
+    measure_waits,
+)
+from stagescope.execution.memory import return_memory
 from stagescope.model.collectives import COLLECTIVES
 from stagescope.model.step_ranges import is_in_steps
 
@@ -43,6 +49,8 @@ OF_LEDGER: dict[str, Sequence[str]] = {
     "orders": REMOVAL_ORDERS.order,
 }
 """Likewise, of a Ledger."""
+OF_ACTIONS = ("actions", "basis", "inputs", "ledger")
+"""Results of Intermediates with values for every action."""
 
 
 class RangeAnalysis(NamedTuple):
@@ -63,7 +71,10 @@ class RangeAnalysis(NamedTuple):
 
 
 def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
-    """Return what is measured of the steps of `known`, whose timeline also has the steps before and after them."""
+    """Return what is measured of the steps of `known`, whose timeline also has the steps before and after them.
+
+    A step may have millions of spans: what is not needed any more is given up on the way.
+    """
     own = is_in_steps(known.steps)
     tables = {name: _sorted(getattr(known, name).filter(own), order) for name, order in OF_RUN.items()}
     tables |= {
@@ -72,14 +83,20 @@ def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
     }
     tables["between"] = known.between_steps.parts.filter(own)
     tables["contradictions"] = known.actions.contradictions
+    of_actions, of_ledger = tuple(known.actions.diagnostics), tuple(known.ledger.diagnostics)
+    has_transfers, unrecorded = known.actions.has_transfers, known.unrecorded
+    waits = measure_waits(known, chosen)
+    known = known.without_results(*OF_ACTIONS)
+    return_memory()
+    known = known.with_results(messages=known.messages.filter(own))
     return RangeAnalysis(
         tables=tables,
-        transfers=measure_transfers(known.messages.filter(own)),
-        unrecorded=known.unrecorded,
-        has_transfers=known.actions.has_transfers,
-        of_actions=tuple(known.actions.diagnostics),
-        of_ledger=tuple(known.ledger.diagnostics),
-        results=measure_steps(known, chosen),
+        transfers=measure_transfers(known.messages),
+        unrecorded=unrecorded,
+        has_transfers=has_transfers,
+        of_actions=of_actions,
+        of_ledger=of_ledger,
+        results=measure_spans(known, chosen, waits),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.vocabulary.kinds import COLLECTIVE, HOST
+from stagescope.vocabulary.kinds import COLLECTIVE, HOST, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,13 +54,16 @@ def name_activities_inside(
 def _activities(spans: pl.DataFrame, outliers: pl.DataFrame) -> pl.DataFrame:
     """Return rank, step, activity, start_ns and end_ns of the activities of the ranks and steps with an outlier."""
     is_collective = pl.col("kind") == COLLECTIVE
-    chosen = spans.filter(pl.col("name").is_not_null(), (pl.col("lane") == HOST) | is_collective)
-    return chosen.join(outliers.select(PLACE).unique(), on=PLACE, how="semi").select(
+    is_on_host = (pl.col("lane") == HOST) & ~pl.col("kind").is_in(TRANSFERS)
+    chosen = spans.lazy().filter(pl.col("name").is_not_null(), is_on_host | is_collective)
+    places = outliers.lazy().select(PLACE).unique()
+    found = chosen.join(places, on=PLACE, how="semi", maintain_order="left").select(
         *PLACE,
         pl.col("name").cast(pl.String).alias("activity"),
         start_ns=pl.when(is_collective).then("wait_start_ns").otherwise("start_ns"),
         end_ns=pl.when(is_collective).then("wait_end_ns").otherwise("end_ns"),
     )
+    return found.collect()
 
 
 def common_activity_text(rows: pl.DataFrame) -> str:

@@ -16,11 +16,11 @@ import polars as pl
 from stagescope.analysis.idle.step_windows import find_step_windows
 from stagescope.analysis.statistics.estimates import Estimates, estimate_means, medians_of_others, rejections
 from stagescope.analysis.statistics.rates import FAMILY_RATE
-from stagescope.model.coverage import covered_ns, unite
+from stagescope.model.coverage import covered_ns, unite, unite_computing
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,7 +227,7 @@ def _reduction_waits(spans: pl.DataFrame, windows: pl.DataFrame, pipelines: pl.D
     # Reductions of one rank may overlap each other and its backwards.
     waits = unite(entered.select("rank", start_ns="window_start_ns", end_ns="window_end_ns"))
     waits = waits.rename({"start_ns": "window_start_ns", "end_ns": "window_end_ns"})
-    busy = unite(spans.filter(pl.col("lane") == COMPUTE))
+    busy = unite_computing(spans)
     length_ns = pl.col("window_end_ns") - pl.col("window_start_ns")
     named = waits.with_columns(wait_ns=length_ns - covered_ns(waits, busy)).join(
         entered.select("rank", "pipeline", "step", "window_start_ns").unique(["rank", "window_start_ns"]),

@@ -14,9 +14,9 @@ def time_actions(spans: pl.DataFrame) -> pl.DataFrame:
 
     An overlapped pair takes from the earlier start to the later end, and each of its actions has the whole time.
     """
-    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE)).select(
-        "stage", "chunk", "kind", "rank", "step", "microbatch", "pair", "start_ns", "end_ns"
-    )
+    is_action = pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE)
+    names = ("stage", "chunk", "kind", "rank", "step", "microbatch", "pair", "start_ns", "end_ns")
+    actions = spans.lazy().filter(is_action).select(names).collect()
     # A clock that was set back can make a span end before it starts: it counts as having no length.
     duration_ns = (pl.col("end_ns") - pl.col("start_ns")).clip(lower_bound=0)
     actions = actions.with_columns(is_pair=pl.lit(value=False), duration_ns=duration_ns)
