@@ -24,7 +24,7 @@ from stagescope.model.step_division import divide_steps
 from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import SPANS
-from stagescope.model.validate import in_order, in_order_together
+from stagescope.model.validate import in_order_together
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
@@ -139,8 +139,9 @@ def survey_unit(unit: Unit) -> SurveyedUnit:
         for pipeline, rows in files
         if pipeline != NONE
     ]
-    spans = in_order(pl.concat([SPANS.empty(), *(rows for _, rows in files)]), SPANS)
+    parts = [rows for _, rows in files]
     del files
+    spans = in_order_together(parts, SPANS)
     is_dropped = pl.col("rank").is_in(unit.dropped)
     counts = spans.group_by("rank").len()
     transfers = measure_transfers(match_messages(spans.filter(is_dropped)))

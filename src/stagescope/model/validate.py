@@ -73,11 +73,13 @@ def in_order_together(parts: list[pl.DataFrame], table: Table) -> pl.DataFrame:
     own = [part.clone() for part in (table.empty(), *parts)]
     parts.clear()
     order = _order_of(pl.concat([part.select(table.order) for part in own]))
+    if order is None:  # nothing has to be moved
+        return pl.concat(own, how="diagonal")
     return pl.DataFrame([_move(own, column, order) for column in table.columns])
 
 
-def _move(parts: Sequence[pl.DataFrame], column: Column, order: pl.Series | None) -> pl.Series:
-    """Remove a column from all parts, and return all its values in an order, None for that of the parts."""
+def _move(parts: Sequence[pl.DataFrame], column: Column, order: pl.Series) -> pl.Series:
+    """Remove a column from all parts, and return all its values in an order."""
     whole = pl.concat(
         [
             part.drop_in_place(column.name)
@@ -87,7 +89,7 @@ def _move(parts: Sequence[pl.DataFrame], column: Column, order: pl.Series | None
         ],
         rechunk=True,
     )
-    return whole if order is None else whole.gather(order)
+    return whole.gather(order)
 
 
 def _order_of(keys: pl.DataFrame) -> pl.Series | None:

@@ -15,7 +15,7 @@ from stagescope.exporters.new_files import make_directory, temporary_file
 from stagescope.exporters.stored_run.partition_files import UNENCODED
 from stagescope.model import SPANS, Timeline, empty_timeline
 from stagescope.model.stored_run import PARTITIONED, TABLE_OF
-from stagescope.model.validate import in_order
+from stagescope.model.validate import in_order, in_order_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -104,4 +104,4 @@ def _rows(path: str, only: pl.Expr | None) -> pl.DataFrame:
 
 def _together(pieces: list[pl.DataFrame], name: str) -> pl.DataFrame:
     """Return the rows of some parts, each of which is in order, in the order of their table."""
-    return pieces[0] if len(pieces) == 1 else in_order(pl.concat(pieces), TABLE_OF[name])
+    return pieces[0] if len(pieces) == 1 else in_order_together(pieces, TABLE_OF[name])

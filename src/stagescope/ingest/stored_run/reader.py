@@ -35,7 +35,7 @@ from stagescope.model.stored_run import (
     declared_columns,
 )
 from stagescope.model.tables import DIAGNOSTICS, SPANS, STEPS, TABLES
-from stagescope.model.validate import conform, in_order
+from stagescope.model.validate import conform, in_order_together
 from stagescope.storage.mirror import fetch_missing, size_of
 from stagescope.vocabulary.errors import InputError, TableError
 from stagescope.vocabulary.limits import require
@@ -256,7 +256,7 @@ def _typed(rows: pl.DataFrame, table: Table, where: str) -> pl.DataFrame:
 
 
 def _joined(parts: list[pl.DataFrame], table: Table) -> pl.DataFrame:
-    return in_order(pl.concat(parts), table) if len(parts) > 1 else next(iter(parts), table.empty())
+    return in_order_together(parts, table) if len(parts) > 1 else next(iter(parts), table.empty())
 
 
 def _damaged(directory: Path, part: Part, what: str) -> Diagnostic:

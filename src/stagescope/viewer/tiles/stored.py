@@ -18,7 +18,7 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import COUNTERS, KERNELS
-from stagescope.model.validate import in_order
+from stagescope.model.validate import in_order_together
 from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.counter_data import counter_section
 from stagescope.viewer.rank_heat import rank_heat_section
@@ -124,7 +124,7 @@ def _whole_rows(directory: Path, files: Mapping[int, Files]) -> Iterator[pl.Data
     for own in files.values():
         count = sum(part.rows for part in own.all)
         if count <= MOST_AT_ONCE:
-            yield in_order(pl.concat([read_part(directory, part) for part in own.all]), SPANS)
+            yield in_order_together([read_part(directory, part) for part in own.all], SPANS)
             continue
         ranks = _ranks_of(directory, own.all)
         at_once = max(1, MOST_AT_ONCE * len(ranks) // count)
@@ -141,7 +141,7 @@ def _ranks_of(directory: Path, parts: Sequence[Part]) -> list[int]:
 
 def _of_ranks(directory: Path, parts: Sequence[Part], ranks: Sequence[int]) -> pl.DataFrame:
     chosen = pl.col("rank").is_between(ranks[0], ranks[-1])
-    return in_order(pl.concat([read_part(directory, part).filter(chosen) for part in parts]), SPANS)
+    return in_order_together([read_part(directory, part).filter(chosen) for part in parts], SPANS)
 
 
 def _omitted(run: LargeRun, lengths: pl.DataFrame) -> Iterator[Diagnostic]:
