@@ -43,6 +43,7 @@ from stagescope.api.range_files import (
 )
 from stagescope.api.range_tasks import (
     LearnedSample,
+    PipelinesWithoutSteps,
     RangeOfSteps,
     SampleOfSteps,
     Unit,
@@ -79,8 +80,8 @@ SPANS_OF_RANGE = 1_000_000
 """Spans that are analyzed at once, with the steps next to them, unless a single step has more."""
 SPANS_OF_UNIT = 1_000_000
 """Spans of pipelines that are surveyed at once, unless a single file has more."""
-FEWEST_STEPS = 2
-"""A step is never divided."""
+NO_STEPS = StepRange(0, 1)
+"""The sample of a run without steps, in which it has no spans."""
 
 
 class ReportOfRanges(NamedTuple):
@@ -111,11 +112,10 @@ def analyzed_in_ranges(
     manifest: Manifest,
     executor: Executor,
     on_progress: Callable[[int, int], object] | None = None,
-) -> Iterator[ReportOfRanges | None]:
+) -> Iterator[ReportOfRanges]:
     """Yield the report of a stored run, which is not in memory as a whole: its largest tables are in files until then.
 
-    None if it cannot be divided: it has fewer than two steps, or all its pipelines have machines that are not on one
-    clock. `on_progress` is called with the number of tasks that are done, and of all. The caller holds the lock of the
+    `on_progress` is called with the number of tasks that are done, and of all. The caller holds the lock of the
     run. Raises InputError if a file is damaged, and OSError.
     """
     with temporary_folder(directory), ExitStack() as ending:
@@ -152,6 +152,7 @@ class _Work(NamedTuple):
     shared: Timeline
     of_ranks: pl.DataFrame
     ranges: tuple[StepRange, ...]
+    has_steps: bool
 
     @property
     def folder(self) -> Path:
@@ -160,17 +161,18 @@ class _Work(NamedTuple):
 
     def units(self, sample: SampleSteps) -> list[Unit]:
         """Return the files of spans, with what is needed of them for the ranges and for the sample."""
-        needed = needed_spans(self.of_ranks, (*self.ranges, *sample.steps.ranges))
-        return _units(self.directory, self.manifest, tuple(needed))
+        ranges = (*self.ranges, *sample.steps.ranges) if self.has_steps else ()
+        return _units(self.directory, self.manifest, tuple(needed_spans(self.of_ranks, ranges)))
 
 
 class _SurveyedRun(NamedTuple):
-    """What is known of all pipelines, the sample of the run, what is wrong with its files, and the `unaligned` ranks.
+    """What is known of all pipelines, their files, the sample of the run, what is wrong, and the `unaligned` ranks.
 
     `transfers` are those between unaligned ranks, which are in nothing else.
     """
 
     known: Intermediates
+    units: Sequence[Unit]
     sample: SampleSteps
     damage: list[Diagnostic]
     unaligned: list[int]
@@ -183,20 +185,17 @@ def _analyze(
     executor: Executor,
     on_progress: Callable[[int, int], object] | None,
     ending: ExitStack,
-) -> ReportOfRanges | None:
+) -> ReportOfRanges:
     """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder until `ending`."""
     folder = directory / FOLDER
     executor.prepare(survey_unit, -(-manifest.span_count // SPANS_OF_UNIT))
     shared = write_shared_tables(directory, manifest, folder)
     of_ranks = read_table(folder / "steps.arrow")
     steps = _steps_of(of_ranks, manifest)
-    if len(steps) < FEWEST_STEPS:
-        return None
-    ranges = divide_into_ranges(steps, manifest.span_count)
-    work = _Work(directory, manifest, executor, _Progress(on_progress), shared, of_ranks, ranges)
+    ranges = divide_into_ranges(steps, manifest.span_count) if steps else _one_each(directory, manifest)
+    of_run = (directory, manifest, executor, _Progress(on_progress), shared, of_ranks)
+    work = _Work(*of_run, ranges, has_steps=bool(steps))
     surveyed = _survey(work, steps)
-    if surveyed is None:
-        return None
     run, unusual = _analyze_ranges(work, surveyed)
     joined = ending.enter_context(joined_by_workers(executor, run))
     timeline = _of_run(shared, directory, manifest, surveyed.damage)
@@ -208,10 +207,10 @@ def _analyze(
     return ReportOfRanges(with_culprits(report, joined.causes()), joined)
 
 
-def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun | None:
-    """Return what is known of all pipelines; None if the machines of none of them are on one clock.
+def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
+    """Return what is known of all pipelines.
 
-    If those of some are not, all files are read once more, without the ranks of these pipelines.
+    If the machines of some are not on one clock, all files are read once more, without the ranks of these pipelines.
     """
     span_count = work.manifest.span_count
     sample = _choose_sample(work.of_ranks, steps, span_count)
@@ -226,10 +225,9 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun | None:
         units = [each._replace(dropped=tuple(unaligned)) for each in work.units(sample)]
         work.progress.expect(len(units))
         found = list(work.progress.of(work.executor.map(survey_unit, units)))
-        if _pipelines_of(found).is_empty():
-            return None
     return _SurveyedRun(
         _join_units(work, found, unaligned),
+        units,
         sample,
         [note for each in found for note in each.damage],
         unaligned,
@@ -251,10 +249,12 @@ def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> tuple[AnalyzedRun, O
     )
     (learned,) = work.progress.of(work.executor.map(learn, [of_sample]))
     # What the sample answers takes longest: no worker waits for it at the end.
-    tasks: list[LearnedSample | RangeOfSteps] = [
-        LearnedSample(of_sample, learned),
-        *(RangeOfSteps(directory, *each, chosen, learned) for each in enumerate(ranges)),
-    ]
+    parts: list[RangeOfSteps] | list[PipelinesWithoutSteps]
+    if work.has_steps:
+        parts = [RangeOfSteps(directory, *each, chosen, learned) for each in enumerate(ranges)]
+    else:
+        parts = [PipelinesWithoutSteps(unit, chosen) for unit in surveyed.units]
+    tasks = [LearnedSample(of_sample, learned), *parts]
     results: Iterator[Any] = work.progress.of(work.executor.map(analyze_task, tasks))
     reference: Reference = next(results)
     analyzed: list[RangeAnalysis] = []
@@ -296,6 +296,11 @@ def _steps_of(of_ranks: pl.DataFrame, manifest: Manifest) -> list[int]:
     return sorted(ends.union(of_ranks["step"]))
 
 
+def _one_each(directory: Path, manifest: Manifest) -> tuple[StepRange, ...]:
+    """Return as many ranges as a run has units, for one without steps: its units are analyzed in their place."""
+    return tuple(StepRange(number, number + 1) for number, _ in enumerate(_units(directory, manifest, ())))
+
+
 def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...]) -> list[Unit]:
     """Return the files of spans, some pipelines at a time; files without a pipeline are apart."""
     parts = [part for part in manifest.parts if part.table == SPANS.name]
@@ -314,7 +319,8 @@ def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...])
 def _choose_sample(of_ranks: pl.DataFrame, steps: Sequence[int], span_count: int) -> SampleSteps:
     """Return the sample of a run, with all its steps if that is the whole run."""
     sample = choose_sample(of_ranks["step"].unique().sort().to_list(), span_count)
-    return sample or SampleSteps(StepRanges((StepRange(steps[0], steps[-1] + 1),)), 1.0)
+    whole = StepRange(steps[0], steps[-1] + 1) if steps else NO_STEPS
+    return sample or SampleSteps(StepRanges((whole,)), 1.0)
 
 
 def _ranges_with(ranges: Sequence[StepRange], sample: SampleSteps) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.sampled_steps import SampleSteps
     from stagescope.analysis.step_results import ChosenSteps
     from stagescope.api.detached_tables import DetachedObject
+    from stagescope.model import Timeline
     from stagescope.model.step_division import NeededSpans
     from stagescope.model.stored_run import Part
     from stagescope.vocabulary.steps import StepRange, StepRanges
@@ -93,6 +94,18 @@ class RangeOfSteps(NamedTuple):
         return f"steps {self.steps}"
 
 
+class PipelinesWithoutSteps(NamedTuple):
+    """The pipelines of a unit of a run without steps."""
+
+    unit: Unit
+    chosen: ChosenSteps
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return self.unit.name
+
+
 class SampleOfSteps(NamedTuple):
     """The sample of the run, whose spans are where those of the ranges `numbers` would be.
 
@@ -127,33 +140,42 @@ class LearnedSample(NamedTuple):
 def survey_unit(unit: Unit) -> SurveyedUnit:
     """Divide the spans of a unit by steps, and return what its pipelines show, with its tables in files."""
     folder = unit.directory / FOLDER
+    spans, pipelines, damage = _read(unit)
+    is_dropped = pl.col("rank").is_in(unit.dropped)
+    counts = spans.group_by("rank").len()
+    transfers = measure_transfers(match_messages(spans.filter(is_dropped)))
+    spans = spans.filter(~is_dropped) if unit.dropped else spans
+    if unit.needed:
+        _divide(spans, unit, folder)
+    survey = survey_pipelines(_known(empty_timeline().with_spans(spans), pipelines))
+    found = SurveyedUnit(survey, damage, counts, transfers)
+    surveyed: SurveyedUnit = detach(found, folder / f"unit-{unit.number}")
+    return surveyed
+
+
+def _read(unit: Unit) -> tuple[pl.DataFrame, pl.DataFrame, tuple[Diagnostic, ...]]:
+    """Return the spans of a unit, the pipelines of its ranks that are not dropped, and what is wrong with its files."""
     read = [(part.pipeline, read_or_note(unit.directory, part)) for part in unit.parts]
     files = [(pipeline, rows) for pipeline, rows in read if isinstance(rows, pl.DataFrame)]
     damage = tuple(note for _, note in read if isinstance(note, Diagnostic))
-    del read
     acted = [
         rows.select("rank", "kind")
-        .filter(pl.col("kind").is_in(ACTION_KINDS))
+        .filter(pl.col("kind").is_in(ACTION_KINDS) & ~pl.col("rank").is_in(unit.dropped))
         .select("rank", pipeline=pl.lit(pipeline, pl.Int32))
         .unique()
         for pipeline, rows in files
         if pipeline != NONE
     ]
-    parts = [rows for _, rows in files]
-    del files
-    spans = in_order_together(parts, SPANS)
-    is_dropped = pl.col("rank").is_in(unit.dropped)
-    counts = spans.group_by("rank").len()
-    transfers = measure_transfers(match_messages(spans.filter(is_dropped)))
-    spans = spans.filter(~is_dropped) if unit.dropped else spans
-    _divide(spans, unit, folder)
     empty = pl.DataFrame(schema={"rank": pl.Int32, "pipeline": pl.Int32})
-    pipelines = pl.concat([empty, *acted]).filter(~is_dropped).unique().sort("rank")
-    windows = Windows(pipelines, step_bubbles(spans, pipelines), [])
-    survey = survey_pipelines(Intermediates(empty_timeline().with_spans(spans), windows))
-    found = SurveyedUnit(survey, damage, counts, transfers)
-    surveyed: SurveyedUnit = detach(found, folder / f"unit-{unit.number}")
-    return surveyed
+    pipelines = pl.concat([empty, *acted]).unique().sort("rank")
+    parts = [rows for _, rows in files]
+    del read, files  # their rows are moved
+    return in_order_together(parts, SPANS), pipelines, damage
+
+
+def _known(timeline: Timeline, pipelines: pl.DataFrame) -> Intermediates:
+    """Return the intermediate results of some pipelines."""
+    return Intermediates(timeline, Windows(pipelines, step_bubbles(timeline.spans, pipelines), []))
 
 
 def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
@@ -181,9 +203,11 @@ def learn(item: SampleOfSteps) -> Learned:
     )
 
 
-def analyze_task(item: LearnedSample | RangeOfSteps) -> Reference | RangeAnalysis:
-    """Return what the sample answers for the run, or what is measured of a range of steps; with tables in files."""
-    return _answer(*item) if isinstance(item, LearnedSample) else _analyze_range(item)
+def analyze_task(item: LearnedSample | RangeOfSteps | PipelinesWithoutSteps) -> Reference | RangeAnalysis:
+    """Return what the sample answers for the run, or what is measured of a part of it; with tables in files."""
+    if isinstance(item, LearnedSample):
+        return _answer(*item)
+    return _analyze_range(item) if isinstance(item, RangeOfSteps) else _analyze_unit(*item)
 
 
 def _answer(item: SampleOfSteps, of_sample: Learned) -> Reference:
@@ -208,6 +232,15 @@ def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
     analysis: RangeAnalysis = detach(
         analyze_range(known.with_results(usual=usual), item.chosen), folder / f"result-{item.number}"
     )
+    return analysis
+
+
+def _analyze_unit(unit: Unit, chosen: ChosenSteps) -> RangeAnalysis:
+    folder = unit.directory / FOLDER
+    spans, pipelines, _ = _read(unit)
+    kept = spans.filter(~pl.col("rank").is_in(unit.dropped)) if unit.dropped else spans
+    analyzed = analyze_range(_known(timeline_of(kept, folder), pipelines), chosen)
+    analysis: RangeAnalysis = detach(analyzed, folder / f"result-{unit.number}")
     return analysis
 
 

@@ -99,8 +99,8 @@ def save_report(
     (range_reports.py), by `workers` processes, by default one for each processor, or by a `cluster`; see `store` for
     both, and for `on_notice`. `on_progress` is called with the number of their tasks that are done, and of all.
 
-    Where that is impossible, because machines are not on one clock, and the run needs more memory than this machine
-    has, as many steps from its middle are analyzed as fit, and a warning in the diagnostics of the report states that.
+    A run that was stored without alignment is analyzed at once. If that needs more memory than this machine has, as
+    many steps from its middle are analyzed as fit, and a warning in the diagnostics of the report states that.
 
     Raises InputError if the run cannot be read, or if not even one step fits into memory; OutputError if another
     process is writing the run, or if the report cannot be written; CommandError if the libraries of the extra ``store``
@@ -150,7 +150,7 @@ def _report_of_ranges(
     executor: tuple[int | None, str | None, Callable[[str], object]],
     on_progress: Callable[[int, int], object] | None,
 ) -> Iterator[ReportOfRanges | None]:
-    """Yield the report of a run that is analyzed in ranges of steps; None if that is impossible, or not needed."""
+    """Yield the report of a run that is analyzed in ranges of steps; None if it is small, or was not aligned."""
     if is_quick_to_analyze(manifest) or not manifest.aligned:
         yield None
         return

@@ -451,17 +451,44 @@ def test_pipelines_that_are_not_on_one_clock_are_left_out(count, is_sampled, tmp
     assert seen[-1][0] == seen[-1][1]
 
 
-def test_without_a_pipeline_on_one_clock_the_run_is_not_divided(tmp_path):
+def test_runs_without_a_pipeline_on_one_clock_are_divided(tmp_path):
     timeline = planted(has_waits=False)
     machines = {rank: f"{rank % 2}" for rank in range(12)}
-    unknown = on_machines(timeline, machines, {"0": None, "1": None})
+    store_as_it_is(on_machines(timeline, machines, {"0": None, "1": None}), tmp_path)
+    whole = build_explained_report(read(tmp_path))
+    with report_in_ranges(tmp_path, 2) as divided:
+        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+        assert dict(saved_tables(divided))["transfers"].height
+    assert divided.unaligned == tuple(range(12))
+
+
+def store_as_it_is(timeline, place):
     manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
-    write_stored_run(unknown, tmp_path, manifest, WriteOptions(executor=InThisProcess()))
-    with report_in_ranges(tmp_path, 2) as report:
-        assert report is None
+    write_stored_run(timeline, place, manifest, WriteOptions(executor=InThisProcess()))
 
 
-@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("is_aligned", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_runs_without_steps_are_divided_by_pipelines(count, is_aligned, tmp_path):
+    timeline = planted(has_waits=True)
+    launches = timeline.spans.filter(kind="forward").with_columns(lane=pl.lit("host"))
+    spans = pl.concat([timeline.spans, conform(launches, SPANS)]).with_columns(step=pl.lit(None, pl.Int32))
+    without = replace(timeline.with_spans(conform(spans, SPANS)), steps=timeline.steps.clear())
+    machines = {rank: "2" if rank > 3 else f"{rank % 2}" for rank in range(12)}
+    errors = dict.fromkeys("012", (-10.0, 10.0) if is_aligned else None)
+    store_as_it_is(on_machines(without, machines, errors), tmp_path)
+    whole = build_explained_report(read(tmp_path))
+    seen = []
+    with report_in_ranges(tmp_path, count, on_progress=lambda *done: seen.append(done)) as divided:
+        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+        assert dict(saved_tables(divided))["transfers"].height
+    assert bool(divided.unaligned) != is_aligned
+    codes = {note.code for note in divided.diagnostics}
+    assert {"actions.no_step", "actions.host"} <= codes
+    assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
 def test_runs_of_few_steps_are_divided(steps, tmp_path):
     shape = TruthShape("zb-v", replicas=3, steps=steps, chunks=2)
     plan = slow_rank(make_plan(shape, Costs(noise=0.02), seed=3), Place(1, 1), 1.2)
@@ -469,7 +496,7 @@ def test_runs_of_few_steps_are_divided(steps, tmp_path):
     whole = build_explained_report(read(place))
     with report_in_ranges(place, steps) as divided:
         assert_equal_reports(divided, tables_of(whole), facts_of(whole))
-    assert "rank.slow" in set(whole.findings["code"])
+    assert steps == 1 or "rank.slow" in set(whole.findings["code"])
 
 
 def test_large_tables_of_causes_are_read_a_few_times(stored, monkeypatch):
