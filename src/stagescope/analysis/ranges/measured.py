@@ -23,7 +23,7 @@ from stagescope.model.collectives import COLLECTIVES
 from stagescope.model.step_ranges import is_in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import polars as pl
 
@@ -41,6 +41,8 @@ OF_RUN: dict[str, Sequence[str]] = {
     "critical_path": CRITICAL_PATH.order,
 }
 """Tables of Intermediates in which rows of a step depend on it and the steps next to it, and how they are sorted."""
+OF_INPUTS = ("critical_path",)
+"""Tables of OF_RUN that depend on the latest input of every action, and not on the ledger."""
 OF_LEDGER: dict[str, Sequence[str]] = {
     "steps": LEDGER.order,
     "ranks": IDLE_LEDGER.order,
@@ -49,7 +51,7 @@ OF_LEDGER: dict[str, Sequence[str]] = {
     "orders": REMOVAL_ORDERS.order,
 }
 """Likewise, of a Ledger."""
-OF_ACTIONS = ("actions", "basis", "inputs", "ledger")
+OF_ACTIONS = ("actions", "basis", "ledger")
 """Results of Intermediates with values for every action."""
 
 
@@ -76,7 +78,9 @@ def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
     A step may have millions of spans: what is not needed any more is given up on the way.
     """
     own = is_in_steps(known.steps)
-    tables = {name: _sorted(getattr(known, name).filter(own), order) for name, order in OF_RUN.items()}
+    tables = _tables(known, OF_INPUTS)
+    known = known.without_results("inputs")
+    tables |= _tables(known, OF_RUN.keys() - OF_INPUTS)
     tables |= {
         f"ledger_{name}": _sorted(getattr(known.ledger, name).filter(own), order)
         for name, order in OF_LEDGER.items()
@@ -98,6 +102,12 @@ def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
         of_ledger=of_ledger,
         results=measure_spans(known, chosen, waits),
     )
+
+
+def _tables(known: Intermediates, names: Iterable[str]) -> dict[str, pl.DataFrame]:
+    """Return some tables of OF_RUN, with the rows of the steps of `known`."""
+    own = is_in_steps(known.steps)
+    return {name: _sorted(getattr(known, name).filter(own), OF_RUN[name]) for name in names}
 
 
 def _sorted(rows: pl.DataFrame, order: Sequence[str]) -> pl.DataFrame:
