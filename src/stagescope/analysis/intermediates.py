@@ -24,6 +24,7 @@ from stagescope.analysis.graph.critical_path import find_critical_path
 from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_inputs
 from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basis
 from stagescope.analysis.graph.slack import measure_slack
+from stagescope.analysis.idle.action_costs import ActionCosts, find_action_costs
 from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.late_receivers import with_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
@@ -136,7 +137,7 @@ class Intermediates:
     @property
     def learned(self) -> UsualValues:
         """What these results show to be usual."""
-        return UsualValues(self.basis.usual, self.ledger.usual)
+        return UsualValues(self.basis.usual, self.costs.usual)
 
     @cached_property
     def actions(self) -> Actions:
@@ -213,11 +214,8 @@ class Intermediates:
         spans = self.timeline.spans.select("rank", "kind", "step", "microbatch")
         actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
         counts = actions.join(self.windows.pipelines, on="rank").group_by("step", "pipeline")
-        sizes = {
-            "microbatches": pl.col("microbatch").drop_nulls().n_unique(),
-            "kinds": pl.col("kind").n_unique(),
-        }
-        return counts.agg(**sizes).sort("step", "pipeline")
+        microbatches, kinds = pl.col("microbatch").drop_nulls().n_unique(), pl.col("kind").n_unique()
+        return counts.agg(microbatches=microbatches, kinds=kinds).sort("step", "pipeline")
 
     @cached_property
     def idle_of_iterations(self) -> pl.DataFrame:
@@ -242,16 +240,19 @@ class Intermediates:
         return find_latest_inputs(self.actions)
 
     @cached_property
+    def costs(self) -> ActionCosts:
+        """The result of find_action_costs."""
+        usual = self.usual and self.usual.causes
+        return find_action_costs(self.actions, self.basis, self.timeline.spans, usual)
+
+    @cached_property
     def ledger(self) -> Ledger:
         """The result of build_ledger with origins, for all steps, in which ranks are busy during all compute."""
-        usual = self.usual and self.usual.causes
         # Nothing asks for where lost time comes from in the sample.
         with_origins = not isinstance(self.steps, StepRanges)
-        ledger = build_ledger(self.actions, self.basis, self.timeline.spans, usual, with_origins=with_origins)
-        steps = self.timeline.spans.filter(pl.col("kind") == "optimizer")
-        optimizing = unite(steps.select("rank", "start_ns", "end_ns"))
-        bubbles = self.windows.bubbles
-        ranks = without_other_compute(ledger.ranks, self.actions, bubbles, self.busy, optimizing)
+        ledger = build_ledger(self.actions, self.basis, costs=self.costs, with_origins=with_origins)
+        spans, bubbles = self.timeline.spans, self.windows.bubbles
+        ranks = without_other_compute(ledger.ranks, self.actions, bubbles, self.busy, spans)
         return replace(ledger, ranks=ranks)
 
     @cached_property

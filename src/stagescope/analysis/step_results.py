@@ -128,4 +128,4 @@ def find_outliers(known: Intermediates, steps: Collection[int]) -> pl.DataFrame:
 
 
 def _timed(known: Intermediates) -> TimedActions:
-    return TimedActions(known.actions, known.ledger.classes.length_of_action)
+    return TimedActions(known.actions, known.costs.classes.length_of_action)

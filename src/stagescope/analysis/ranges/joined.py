@@ -208,7 +208,7 @@ def _joined(
     )
     tables = {name: long[f"ledger_{name}"].in_parts for name in OF_LEDGER}
     of_actions: dict[str, Callable[[], object]] = {
-        name: partial(_field, later["ledger"], name) for name in ("classes", "delays", "usual")
+        name: partial(_field, later["ledger"], name) for name in ("classes", "delays")
     }
     ledger = lazily(
         Ledger,
