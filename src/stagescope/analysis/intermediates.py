@@ -66,8 +66,6 @@ from stagescope.model.coverage import unite
 from stagescope.model.large_tables import united_rows
 from stagescope.model.messages import match_messages
 from stagescope.model.step_ranges import is_in_steps, steps_around
-from stagescope.model.tables import SPANS
-from stagescope.model.validate import in_order
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, COMPUTE
 from stagescope.vocabulary.steps import StepRanges
 
@@ -97,20 +95,22 @@ class Intermediates:
         """Return the same with some results that are known already, by the names of these properties."""
         known = replace(self)
         names = {field.name for field in fields(self)}
-        kept = {
-            name: value for name, value in self.__dict__.items() if name not in names and value is not self
-        }
+        kept = {name: value for name, value in self.__dict__.items() if name not in names}
         known.__dict__.update(kept | results)
         return known
 
-    @cached_property
+    @property
     def sample(self) -> Intermediates:
         """The results of the sample of the run (sampled_steps.py): the same unless it is large."""
+        return self if self.own_sample is None else self.own_sample
+
+    @cached_property
+    def own_sample(self) -> Intermediates | None:
+        """The sample if it is not the whole run: what refers to itself would stay in memory when nothing uses it."""
         found = None if self.steps is not None else sample_of(self.timeline)
         if found is None:
-            return self
+            return None
         timeline, (steps, ratio) = found
-        timeline = timeline.with_spans(in_order(timeline.spans, SPANS))
         around = is_in_steps(steps_around(steps))
         windows = Windows(self.windows.pipelines, self.windows.bubbles.filter(around), [])
         sample = Intermediates(timeline, windows, None, steps)

@@ -235,7 +235,7 @@ def _joined(
     known = Intermediates(surveyed.timeline, surveyed.windows).with_results(
         **{name: long[name].rows() for name in KEPT},
         **measured,
-        sample=sample,
+        own_sample=sample,
         actions=actions,
         ledger=ledger,
         between_steps=between,
