@@ -5,7 +5,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from stagescope.model import large_tables
-from stagescope.model.large_tables import reduced, united_rows
+from stagescope.model.large_tables import kept_if_few, reduced, united_rows
+from stagescope.model.lazy import TableParts
 
 PARTS = [pl.DataFrame({"rank": [0, 1, first % 3], "ns": [first, 1, 2]}) for first in range(7)]
 
@@ -39,3 +40,13 @@ def test_parts_are_not_kept(monkeypatch):
 
     reduced((pl.DataFrame({"rank": [0, 1]}) for _ in range(100)), unique)
     assert most <= 12
+
+
+@pytest.mark.parametrize(("most", "loads"), [(21, 1), (20, 3)])
+def test_parts_are_loaded_once_if_they_have_few_rows_together(monkeypatch, most, loads):
+    monkeypatch.setattr(large_tables, "KEPT_ROWS", most)
+    loaded = []
+    parts = kept_if_few(TableParts(PARTS, lambda rows: loaded.append(rows) or rows))
+    for _ in range(2):
+        assert_frame_equal(pl.concat(parts), pl.concat(PARTS))
+    assert len(loaded) == loads * len(PARTS)

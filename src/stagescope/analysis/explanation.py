@@ -24,15 +24,13 @@ from stagescope.analysis.prediction.fix_candidates import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
 from stagescope.analysis.prediction.outside_savings import measure_iterations
 from stagescope.analysis.prediction.tried_changes import NOTHING_TRIED, TriedChanges
-from stagescope.analysis.statistics.action_samples import join_samples
-from stagescope.analysis.statistics.link_samples import join_links
 from stagescope.analysis.statistics.outlier_patterns import find_outlier_pattern
 from stagescope.analysis.statistics.rates import LEAST_COST_FRACTION
 from stagescope.analysis.statistics.replicas import compare_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs
-from stagescope.analysis.statistics.step_trend import explain_step_trends, find_outlier_windows
-from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, compare_subjects
-from stagescope.analysis.step_results import ChosenSteps, find_outliers, measure_steps, without_samples
+from stagescope.analysis.statistics.step_trend import find_outlier_windows
+from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, claim_subjects
+from stagescope.analysis.step_results import ChosenSteps, find_outliers, join_one, measure_steps
 from stagescope.model.large_tables import chosen_rows
 from stagescope.model.lazy import InParts, parts_of, with_known, with_later
 from stagescope.vocabulary.kinds import TRANSFERS
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.prediction.ideal import Ideal
     from stagescope.analysis.statistics.outlier_patterns import OutlierPattern
     from stagescope.analysis.statistics.replicas import Replicas
-    from stagescope.analysis.statistics.step_trend import OutlierWindows, StepTrends
+    from stagescope.analysis.statistics.step_trend import StepTrends
     from stagescope.analysis.statistics.stragglers import Stragglers
     from stagescope.analysis.step_results import JoinedResults, StepResults
     from stagescope.analysis.windows import Windows
@@ -110,35 +108,30 @@ def explain(
     steps: Collection[int],
     layers: tuple[int, ...] = (),
     joined: JoinedResults | None = None,
-    unusual: OutlierWindows | None = None,
 ) -> Explanation:
     """Return the explanation of `steps`, those in the totals.
 
-    `joined` are the results of all these steps, `unusual` is from find_outlier_windows; None: computed here. Tables
-    with a row per rank and step are taken from results whenever they are used, as those of a large run are larger than
-    memory. Never raises: for a timeline without actions all tables are empty.
+    `joined` are the results of all these steps; None: computed here. Tables with a row per rank and step are taken from
+    results whenever they are used, as those of a large run are larger than memory. Never raises: for a timeline without
+    actions all tables are empty.
     """
     timeline, pipelines = intermediates.timeline, intermediates.windows.pipelines
     chosen = pl.col("step").is_in(list(steps))
     sample, ledger = intermediates.sample, _explained_ledger(intermediates)
     step_windows = windows_of_bubbles(_chosen(intermediates.windows, "bubbles", chosen).parts())
-    alike = windows_alike(step_windows, intermediates.microbatch_counts)
-    unusual = unusual or find_outlier_windows(alike)
     if joined is None:
+        unusual = find_outlier_windows(windows_alike(step_windows, intermediates.microbatch_counts))
         chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list())
-        joined = without_samples(measure_steps(intermediates, chosen_steps))
+        joined = join_one(measure_steps(intermediates, chosen_steps), intermediates, unusual)
     results = joined.of_steps
     lost = _measure_lost_time(intermediates, steps, results)
-    samples = join_samples(joined.samples)
-    links = join_links(timeline, joined.links, samples.sampling)
+    compared = joined.compare()
     del joined
     least_ns = least_cost_ns(lost.lost_time)
-    limits = DEFAULT_LIMITS._replace(least_cost_ns=least_ns)
-    stragglers = compare_subjects(timeline.ranks, pipelines, (samples, links), limits)
-    trends = explain_step_trends(unusual, pipelines, samples, (links, results.messages))
+    stragglers = claim_subjects(compared.subjects, DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
     waits = (step_windows, results.reduction_waits)
     replicas = compare_replicas(timeline, waits, pipelines, stragglers.rank_error, least_ns)
-    del samples, links, step_windows, waits
+    del step_windows, waits
     # The costs of single actions need their spans.
     counted = sample.own_spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS))
     explained = Explanation(
@@ -152,7 +145,7 @@ def explain(
         stage_costs=measure_stage_costs(counted),
         stage_work=stragglers.stage_work,
         stragglers=stragglers,
-        trends=trends,
+        trends=compared.trends,
         replicas=replicas,
         clock_notes=clock_notes(timeline.counters, steps),
         lengths_note=lengths_sentence_part(

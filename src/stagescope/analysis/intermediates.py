@@ -24,6 +24,7 @@ from stagescope.analysis.graph.critical_path import find_critical_path
 from stagescope.analysis.graph.latest_inputs import LatestInputs, find_latest_inputs
 from stagescope.analysis.graph.replay_basis import ReplayBasis, find_replay_basis
 from stagescope.analysis.graph.slack import measure_slack
+from stagescope.analysis.idle.action_costs import ActionCosts, find_action_costs
 from stagescope.analysis.idle.intervals import find_idle_intervals
 from stagescope.analysis.idle.late_receivers import with_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
@@ -62,12 +63,10 @@ from stagescope.analysis.usual_values import UsualValues
 from stagescope.analysis.windows import Windows, measure_windows
 from stagescope.model.bubbles import recorded_waits
 from stagescope.model.collectives import find_collectives
-from stagescope.model.coverage import unite, unite_computing
+from stagescope.model.coverage import unite_computing
 from stagescope.model.large_tables import united_rows
 from stagescope.model.messages import match_messages
 from stagescope.model.step_ranges import is_in_steps, steps_around
-from stagescope.model.tables import SPANS
-from stagescope.model.validate import in_order
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE
 from stagescope.vocabulary.steps import StepRanges
 
@@ -97,9 +96,7 @@ class Intermediates:
         """Return the same with some results that are known already, by the names of these properties."""
         known = replace(self)
         names = {field.name for field in fields(self)}
-        kept = {
-            name: value for name, value in self.__dict__.items() if name not in names and value is not self
-        }
+        kept = {name: value for name, value in self.__dict__.items() if name not in names}
         known.__dict__.update(kept | results)
         return known
 
@@ -110,14 +107,18 @@ class Intermediates:
             known.__dict__.pop(name, None)
         return known
 
-    @cached_property
+    @property
     def sample(self) -> Intermediates:
         """The results of the sample of the run (sampled_steps.py): the same unless it is large."""
+        return self if self.own_sample is None else self.own_sample
+
+    @cached_property
+    def own_sample(self) -> Intermediates | None:
+        """The sample if it is not the whole run: what refers to itself would stay in memory when nothing uses it."""
         found = None if self.steps is not None else sample_of(self.timeline)
         if found is None:
-            return self
+            return None
         timeline, (steps, ratio) = found
-        timeline = timeline.with_spans(in_order(timeline.spans, SPANS))
         around = is_in_steps(steps_around(steps))
         windows = Windows(self.windows.pipelines, self.windows.bubbles.filter(around), [])
         sample = Intermediates(timeline, windows, None, steps)
@@ -144,7 +145,7 @@ class Intermediates:
     @property
     def learned(self) -> UsualValues:
         """What these results show to be usual."""
-        return UsualValues(self.basis.usual, self.ledger.usual)
+        return UsualValues(self.basis.usual, self.costs.usual)
 
     @cached_property
     def actions(self) -> Actions:
@@ -239,16 +240,19 @@ class Intermediates:
         return find_latest_inputs(self.actions)
 
     @cached_property
+    def costs(self) -> ActionCosts:
+        """The result of find_action_costs."""
+        usual = self.usual and self.usual.causes
+        return find_action_costs(self.actions, self.basis, self.timeline.spans, usual)
+
+    @cached_property
     def ledger(self) -> Ledger:
         """The result of build_ledger with origins, for all steps, in which ranks are busy during all compute."""
-        usual = self.usual and self.usual.causes
         # Nothing asks for where lost time comes from in the sample.
         with_origins = not isinstance(self.steps, StepRanges)
-        ledger = build_ledger(self.actions, self.basis, self.timeline.spans, usual, with_origins=with_origins)
-        steps = self.timeline.spans.filter(pl.col("kind") == "optimizer")
-        optimizing = unite(steps.select("rank", "start_ns", "end_ns"))
-        bubbles = self.windows.bubbles
-        ranks = without_other_compute(ledger.ranks, self.actions, bubbles, self.busy, optimizing)
+        ledger = build_ledger(self.actions, self.basis, costs=self.costs, with_origins=with_origins)
+        spans, bubbles = self.timeline.spans, self.windows.bubbles
+        ranks = without_other_compute(ledger.ranks, self.actions, bubbles, self.busy, spans)
         return replace(ledger, ranks=ranks)
 
     @cached_property

@@ -14,6 +14,8 @@ import polars as pl
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.implied import implied_steps
 from stagescope.model.step_division import divide_steps, needed_spans
+from stagescope.model.tables import SPANS
+from stagescope.model.validate import in_order
 from stagescope.vocabulary.steps import StepRange, StepRanges
 
 if TYPE_CHECKING:
@@ -86,4 +88,4 @@ def sample_of(timeline: Timeline) -> tuple[Timeline, SampleSteps] | None:
         first, last = needed.steps.start - AROUND, needed.steps.stop + AROUND
         near = pl.col("step").is_null() | pl.col("step").is_between(first, last, closed="left")
         parts += divide_steps(timeline.spans.filter(near), [needed], lambda: of_ranks)
-    return timeline.with_spans(pl.concat(parts)), chosen
+    return timeline.with_spans(in_order(pl.concat(parts), SPANS)), chosen

@@ -6,6 +6,7 @@ with each other, such as a trend, starts from these results (explanation.py).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -25,14 +26,17 @@ from stagescope.analysis.statistics.outlier_actions import (
     learn_durations,
 )
 from stagescope.analysis.statistics.replicas import find_reduction_waits
+from stagescope.analysis.statistics.sample_comparisons import RunSamples, compare_samples
 from stagescope.model.large_tables import chosen_rows
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from stagescope.analysis.intermediates import Intermediates
+    from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
+    from stagescope.analysis.statistics.step_trend import OutlierWindows
 
 
 class ChosenSteps(NamedTuple):
@@ -67,25 +71,27 @@ class StepResults(NamedTuple):
 
 
 class JoinedResults(NamedTuple):
-    """Results of all steps in the totals, with the samples of each range of steps.
+    """Results of all steps in the totals, and what compares the samples of all ranges of steps, which is called once.
 
-    `of_steps` has no samples, which take much memory: they are joined when they are compared. Those of a stored run
-    are read from files whenever they are used.
+    `of_steps` has no samples and no messages, which take much memory.
     """
 
     of_steps: StepResults
-    samples: Sequence[StepSamples]
-    links: Sequence[StepLinks]
+    compare: Callable[[], SampleComparisons]
 
 
-def without_samples(results: StepResults) -> JoinedResults:
-    """Return the results of a run in one range of steps."""
+def join_one(results: StepResults, known: Intermediates, unusual: OutlierWindows) -> JoinedResults:
+    """Return the results of a run in one range of steps; `unusual` are the unusual ones of `known`."""
     samples, links = results.samples, results.links
     of_steps = results._replace(
         samples=samples._replace(table=samples.table.clear(), actions=samples.actions.clear()),
         links=links._replace(table=links.table.clear(), messages=links.messages.clear()),
+        messages=results.messages.clear(),
     )
-    return JoinedResults(of_steps, [samples], [links])
+    measured = RunSamples([samples], [links], results.messages)
+    return JoinedResults(
+        of_steps, partial(compare_samples, known.timeline, known.windows.pipelines, measured, unusual)
+    )
 
 
 def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
@@ -154,4 +160,4 @@ def find_outliers(known: Intermediates, steps: Collection[int]) -> pl.DataFrame:
 
 
 def _timed(known: Intermediates) -> TimedActions:
-    return TimedActions(known.actions, known.ledger.classes.length_of_action)
+    return TimedActions(known.actions, known.costs.classes.length_of_action)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from stagescope.analysis.graph.replay_basis import UsualTransfers
-    from stagescope.analysis.idle.ledger import UsualCauses
+    from stagescope.analysis.idle.action_costs import UsualCauses
     from stagescope.analysis.statistics.outlier_actions import UsualDurations
 
 

@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagescope.analysis.iteration.culprits import CULPRITS
-from stagescope.analysis.ranges import SCANNED, RangeAnalysis, Reference, joined_pieces, sum_causes_of
+from stagescope.analysis.ranges import (
+    SCANNED,
+    RangeAnalysis,
+    Reference,
+    compare_ranges,
+    joined_pieces,
+    sum_causes_of,
+)
 from stagescope.analysis.slowdown.slowdowns import SLOWDOWNS, measure_slowdowns
-from stagescope.api.detached_tables import attach, attach_later, detach, read_table
+from stagescope.api.detached_tables import (
+    attach,
+    attach_later,
+    detach,
+    read_object,
+    read_table,
+    write_object,
+)
 from stagescope.api.range_files import timeline_of
 from stagescope.execution import InThisProcess, in_background
 from stagescope.exporters.new_files import make_directory
 from stagescope.exporters.stored_run import write_table
+from stagescope.model.tables import SPANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,23 +38,36 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stagescope.analysis.iteration.culprits import CauseSums
+    from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
+    from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.execution import Executor
 
 JOINED = "joined"
 """In the folder of the analysis, for these tables."""
+COMPARISONS = "comparisons"
+"""No table of the report: what it is explained with."""
 
 
 class AnalyzedRun(NamedTuple):
-    """What was measured of all ranges and of the reference, with tables in files, and the steps in the totals."""
+    """What was measured of all ranges and of the reference, the steps in the totals, and those that were unusual.
+
+    Tables are in files.
+    """
 
     folder: Path
     ranges: tuple[RangeAnalysis, ...]
     reference: Reference | None
     counted: tuple[int, ...]
+    unusual: OutlierWindows
 
     def attached(self) -> list[RangeAnalysis]:
         """Return what was measured of all ranges, whose tables are read when they are used."""
         return [attach_later(each, SCANNED) for each in self.ranges]
+
+    def comparisons(self) -> SampleComparisons:
+        """Return what the samples of all ranges show."""
+        timeline, pipelines = timeline_of(SPANS.empty(), self.folder), _pipelines(self.folder)
+        return compare_ranges(timeline, pipelines, self.attached(), attach(self.unusual))
 
     def causes(self) -> CauseSums:
         """Return the sums that culprits need."""
@@ -59,12 +87,13 @@ class _Table(NamedTuple):
 
 
 class JoinedTables(NamedTuple):
-    """Tables that workers make: their names, and functions that wait for the sums for culprits, and then for all files.
+    """What workers make: the names of tables to save, and functions that wait for results and are called in this order.
 
-    The files are by the names of tables to save.
+    They return what the samples show, the sums for culprits, and the files of all tables by name.
     """
 
     names: frozenset[str]
+    comparisons: Callable[[], SampleComparisons]
     causes: Callable[[], Callable[[], CauseSums]]
     files: Callable[[], dict[str, Path]]
 
@@ -76,28 +105,39 @@ def joined_by_workers(executor: Executor, run: AnalyzedRun) -> Iterator[JoinedTa
     Without workers, this process makes these tables when it saves the report.
     """
     if isinstance(executor, InThisProcess):
-        yield JoinedTables(frozenset(), lambda: run.causes, dict)
+        yield JoinedTables(frozenset(), run.comparisons, lambda: run.causes, dict)
         return
     folder = run.folder / JOINED
     make_directory(folder)
     names = (SLOWDOWNS.name, *joined_pieces(run.attached(), run.counted))
-    items = [_Table(name, run) for name in (CULPRITS.name, *names)]
+    items = [_Table(name, run) for name in (COMPARISONS, CULPRITS.name, *names)]
     with in_background(executor, _join, items) as results:
 
         def files() -> dict[str, Path]:
             deque(results, maxlen=0)
             return {name: _file(folder, name) for name in names}
 
-        yield JoinedTables(frozenset(names), lambda: partial(attach, next(results)), files)
+        yield JoinedTables(
+            frozenset(names),
+            lambda: read_object(next(results)),
+            lambda: partial(attach, next(results)),
+            files,
+        )
 
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.parquet"
 
 
-def _join(item: _Table) -> CauseSums | None:
-    """Write a table of the report; for culprits, return sums with tables in files."""
+def _pipelines(folder: Path) -> pl.DataFrame:
+    return read_table(folder / "pipelines.arrow")
+
+
+def _join(item: _Table) -> Any:
+    """Write a table of the report; for culprits, return sums with tables in files, and comparisons in a file."""
     folder = item.run.folder / JOINED
+    if item.table == COMPARISONS:
+        return write_object(item.run.comparisons(), folder / f"{COMPARISONS}.pickle")
     if item.table == CULPRITS.name:
         sums: CauseSums = detach(item.run.causes(), folder / item.table)
         return sums
@@ -112,5 +152,5 @@ def _join(item: _Table) -> CauseSums | None:
 def _slowdowns(run: AnalyzedRun) -> Iterator[pl.DataFrame]:
     """Yield the table SLOWDOWNS of the reference."""
     reference: Reference = attach(run.reference)
-    pipelines = read_table(run.folder / "pipelines.arrow")
-    yield measure_slowdowns(timeline_of(reference.spans, run.folder), pipelines, run.counted)
+    timeline = timeline_of(reference.spans, run.folder)
+    yield measure_slowdowns(timeline, _pipelines(run.folder), run.counted)

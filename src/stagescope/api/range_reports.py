@@ -29,6 +29,7 @@ from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.api.detached_tables import (
     attach,
     attach_later,
+    detach,
     path_of,
     read_table,
     write_table,
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from stagescope.analysis import Report
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference
-    from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.api.range_tasks import SurveyedUnit
     from stagescope.execution import Executor
     from stagescope.model import Timeline
@@ -196,11 +196,11 @@ def _analyze(
     of_run = (directory, manifest, executor, _Progress(on_progress), shared, of_ranks)
     work = _Work(*of_run, ranges, has_steps=bool(steps))
     surveyed = _survey(work, steps)
-    run, unusual = _analyze_ranges(work, surveyed)
+    run = _analyze_ranges(work, surveyed)
     joined = ending.enter_context(joined_by_workers(executor, run))
     timeline = _of_run(shared, directory, manifest, surveyed.damage)
     reference: Reference = attach(run.reference)
-    report = build_joined_report(timeline, surveyed.known, reference, run.attached(), unusual)
+    report = build_joined_report(timeline, surveyed.known, reference, run.attached(), joined.comparisons)
     if surveyed.unaligned:
         transfers = add_transfers([report.intermediates.transfers, surveyed.transfers])
         report = replace(report, saved={**report.saved, "transfers": lambda: transfers})
@@ -235,8 +235,8 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
     )
 
 
-def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> tuple[AnalyzedRun, OutlierWindows]:
-    """Return what was measured of all ranges, and what the sample answers, with the steps that were unusual."""
+def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> AnalyzedRun:
+    """Return what was measured of all ranges, and what the sample answers."""
     directory, ranges, sample = work.directory, work.ranges, surveyed.sample
     chosen, unusual = choose_steps(surveyed.known)
     of_sample = SampleOfSteps(
@@ -261,7 +261,8 @@ def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> tuple[AnalyzedRun, O
     for number, each in enumerate(results):
         analyzed.append(each)
         shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)  # while workers go on
-    return AnalyzedRun(work.folder, tuple(analyzed), reference, of_sample.counted), unusual
+    detached = detach(unusual, work.folder / "unusual")
+    return AnalyzedRun(work.folder, tuple(analyzed), reference, of_sample.counted, detached)
 
 
 def _pipelines_of(units: Sequence[SurveyedUnit]) -> pl.DataFrame:

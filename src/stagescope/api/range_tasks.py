@@ -73,10 +73,14 @@ class SurveyedUnit(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What is usual in the run, and the results of the sample from which that was learned, both in files."""
+    """What is usual in the run, and the results of the sample from which that was learned, all in files.
+
+    `costs` are apart: they are part of the ledger of the sample, with which the other results are loaded at the end.
+    """
 
     usual: DetachedObject
     results: DetachedObject
+    costs: DetachedObject
 
 
 class RangeOfSteps(NamedTuple):
@@ -200,6 +204,7 @@ def learn(item: SampleOfSteps) -> Learned:
     return Learned(
         write_object(usual, folder / "usual.pickle"),
         write_object({name: getattr(known, name) for name in LEARNED}, folder / "sample.pickle"),
+        write_object(known.costs, folder / "costs.pickle"),
     )
 
 
@@ -211,14 +216,13 @@ def analyze_task(item: LearnedSample | RangeOfSteps | PipelinesWithoutSteps) -> 
 
 
 def _answer(item: SampleOfSteps, of_sample: Learned) -> Reference:
-    folder, (usual, learned) = item.directory / FOLDER, of_sample
-    # First, because what is read is in memory twice for a moment.
-    results = read_object(learned)
-    known = _sample(item).with_results(usual=read_object(usual), **results)
+    folder, (usual, learned, costs) = item.directory / FOLDER, of_sample
+    known = _sample(item)
+    spans = detach(known.own_spans, folder / "reference")
+    results = {**read_object(learned), "costs": read_object(costs)}
+    known = known.with_results(usual=read_object(usual), **results)
     answers = write_object(results_of(known, item.counted), folder / "answers.pickle")
-    reference = Reference(*item.sample, known.own_spans, partial(_read_both, learned, answers))
-    answered: Reference = detach(reference, folder / "reference")
-    return answered
+    return Reference(*item.sample, spans, partial(_read_both, learned, answers))
 
 
 def _read_both(learned: DetachedObject, answers: DetachedObject) -> dict[str, object]:

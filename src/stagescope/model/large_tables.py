@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 500_000
 """Of parts that are reduced together: ranges of few steps of a large run have nearly as many as the sum over all."""
+KEPT_ROWS = 1_000_000
+"""Parts with as many rows together are kept in memory where each of them is used a dozen times."""
 
 
 def chosen_rows(frame: pl.DataFrame, is_chosen: pl.Expr) -> pl.DataFrame:
@@ -62,3 +64,18 @@ def united_rows(parts: Iterable[pl.DataFrame], columns: Sequence[str]) -> pl.Dat
     [(0,)]
     """
     return reduced((rows.select(columns) for rows in parts), pl.DataFrame.unique)
+
+
+def kept_if_few(parts: Iterable[pl.DataFrame]) -> Iterable[pl.DataFrame]:
+    """Return the same parts, in memory if they have few rows: otherwise they are loaded whenever they are iterated.
+
+    `parts` may be iterated more than once.
+    """
+    kept: list[pl.DataFrame] = []
+    rows = 0
+    for each in parts:
+        kept.append(each)
+        rows += each.height
+        if rows > KEPT_ROWS:
+            return parts
+    return kept

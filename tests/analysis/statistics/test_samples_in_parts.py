@@ -13,7 +13,12 @@ from planted_runs import Shape, random_times, run
 from stagescope.analysis.statistics import estimates, peer_excess
 from stagescope.analysis.statistics.action_samples import ActionSamples, sample_actions
 from stagescope.analysis.statistics.link_samples import LinkSamples, sample_links
-from stagescope.analysis.statistics.stragglers import compare_subjects
+from stagescope.analysis.statistics.stragglers import (
+    DEFAULT_LIMITS,
+    claim_subjects,
+    compare_subjects,
+    measure_subjects,
+)
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 
@@ -36,13 +41,13 @@ def divided(table, bounds=(5, 6, 20)):
     return [table.filter(pl.col("sample").is_between(*each, closed="left")) for each in pairwise(ends)]
 
 
-def compared(timeline, ranks, divide=lambda table: [table]):
+def compared(timeline, ranks, divide=lambda table: [table], compare=compare_subjects):
     samples = sample_actions(timeline.spans)
     links = sample_links(timeline, match_messages(timeline.spans), samples.sampling)
     samples = ActionSamples(divide(samples.table), samples.sampling, samples.diagnostics)
     links = LinkSamples(divide(links.table), links.links, links.diagnostics)
     pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    return compare_subjects(ranks, pipelines, (samples, links))
+    return compare(ranks, pipelines, (samples, links))
 
 
 @pytest.mark.parametrize("at_once", [1, 500, 1_000_000])
@@ -58,6 +63,19 @@ def test_all_comparisons_are_equal(planted, at_once, monkeypatch):
             assert_frame_equal(found, expected, check_exact=True)
         else:
             assert found == expected
+
+
+def test_what_costs_too_little_is_not_claimed(planted):
+    measured, whole = compared(*planted, compare=measure_subjects), compared(*planted)
+    claimed = whole.table.filter("is_claimed")
+    least_ns = claimed["extra_ns_per_step"].max()
+    found = claim_subjects(measured, DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
+    assert claimed.height > 1
+    assert found.table.filter("is_claimed").rows() == claimed.head(1).rows()
+    assert (found.changing["extra_ns_per_step"] >= least_ns).all()
+    assert_frame_equal(
+        found.table.sort(pl.all()).drop("is_claimed"), whole.table.sort(pl.all()).drop("is_claimed")
+    )
 
 
 def test_medians_of_others_in_blocks(monkeypatch):

@@ -44,7 +44,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -53,15 +53,10 @@ from stagescope.analysis.graph.makespan_shares import ReplayCosts
 from stagescope.analysis.graph.replay import replay_ranks
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
-from stagescope.analysis.idle.action_classes import FEWEST_PEERS, find_action_classes
-from stagescope.analysis.idle.delays import measure_delays
+from stagescope.analysis.idle.action_classes import FEWEST_PEERS
+from stagescope.analysis.idle.action_costs import find_action_costs, split_durations
 from stagescope.analysis.idle.losses import Between, measure_step_losses
-from stagescope.analysis.idle.origins import (
-    ORIGINS,
-    find_blocked_receivers,
-    find_origins,
-    list_removals,
-)
+from stagescope.analysis.idle.origins import ORIGINS, find_origins, list_removals
 from stagescope.analysis.idle.removal_orders import REMOVAL_ORDERS, find_removal_orders
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.large_tables import reduced, united_rows
@@ -78,8 +73,8 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.replay_basis import ReplayBasis
     from stagescope.analysis.graph.step_groups import StepGroups
     from stagescope.analysis.idle.action_classes import ActionClasses
-    from stagescope.analysis.idle.data_lengths import UsualLengths
-    from stagescope.analysis.idle.delays import Delays, UsualDelays
+    from stagescope.analysis.idle.action_costs import ActionCosts, Durations
+    from stagescope.analysis.idle.delays import Delays
 
     Integers = NDArray[np.int64]
     Times = NDArray[np.float64] | NDArray[np.int64]
@@ -146,25 +141,12 @@ PEERS = 3
 """The place of the costs of peers among the costs of the replays."""
 
 
-class UsualCauses(NamedTuple):
-    """What is usual in a run for the causes of lost time.
-
-    How long launches and blocking sends take, how data differ in length, and the ranks for which ranks wait that are
-    blocked in sends (find_blocked_receivers), empty without spans.
-    """
-
-    delays: UsualDelays
-    lengths: UsualLengths
-    receivers: dict[int, int]
-
-
 @dataclass(frozen=True)
 class Ledger:
     """The tables LEDGER, IDLE_LEDGER, ORIGINS and REMOVAL_ORDERS, and diagnostics about what they could not attribute.
 
     `losses` has the same rows and columns as the table LEDGER, with causes removed in the order of losses.py; `orders`
-    is REMOVAL_ORDERS. `classes` and `delays` are what the costs of the replays were made of, for all actions. `usual`
-    is what is usual in the run.
+    is REMOVAL_ORDERS. `classes` and `delays` are what the costs of the replays were made of, for all actions.
     """
 
     steps: pl.DataFrame
@@ -175,7 +157,6 @@ class Ledger:
     diagnostics: tuple[Diagnostic, ...]
     classes: ActionClasses
     delays: Delays
-    usual: UsualCauses
 
     @cached_property
     def members(self) -> pl.DataFrame:
@@ -194,7 +175,7 @@ def build_ledger(
     actions: Actions,
     basis: ReplayBasis | None = None,
     spans: pl.DataFrame | None = None,
-    usual: UsualCauses | None = None,
+    costs: ActionCosts | None = None,
     *,
     with_origins: bool = False,
 ) -> Ledger:
@@ -203,33 +184,27 @@ def build_ledger(
     `basis` is from find_replay_basis for these actions; None: it is computed here. `spans` are those of the run, which
     show why an action was delayed; without them a delay is launch overhead or unattributed. Only other pipelines in
     the same step can separate a straggler from stage imbalance: with a single pipeline its part is 0, and a diagnostic
-    states it. Transfers that were not recorded count as taking no time. `usual` is what is usual in the run; None: in
-    these actions. Unless asked for, the tables of origins and orders are empty and the losses are those of the ledger.
+    states it. Transfers that were not recorded count as taking no time. `costs` are from find_action_costs; None: they
+    are found here. Unless asked for, the tables of origins and orders are empty and the losses are those of the ledger.
     """
     table, measured = actions.table, split_durations(actions)
     groups = group_actions(table)
     basis = basis or find_replay_basis(actions)
-    classes = find_action_classes(actions, measured.computing_ns, usual and usual.lengths)
-    costs: list[Times] = [measured.computing_ns, classes.fitted_ns()]
-    costs += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
-    no_lag = basis.free_ns
-    delays, usual_delays = measure_delays(actions, basis, groups, spans, usual and usual.delays)
-    if usual is None:
-        blocks = len(basis.plan.sends.need) or delays.blocked_on_send_ns.any()
-        receivers = {} if spans is None or not blocks else find_blocked_receivers(spans)
-        usual = UsualCauses(usual_delays, classes.usual, receivers)
+    classes, delays, usual = costs or find_action_costs(actions, basis, spans)
+    costs_ns: list[Times] = [measured.computing_ns, classes.fitted_ns()]
+    costs_ns += [classes.costs_ns(name) for name in ("balanced_ns", "peer_ns", "stage_ns")]
     *delayed, prompt, joined, apart = _delayed(measured, delays)
     replays = [ReplayCosts(*each) for each in zip(delayed, _delayed_lags(basis), strict=True)]
     replays += [ReplayCosts(prompt, basis.prompt_ns), ReplayCosts(joined, basis.joined_ns)]
     replays += [ReplayCosts(apart, basis.apart_ns)]
-    replays += [ReplayCosts(cost_ns, no_lag) for cost_ns in costs]
+    replays += [ReplayCosts(cost_ns, basis.free_ns) for cost_ns in costs_ns]
     spans_ns = [groups.window_ns(table), *_replayed(basis, groups, replays)]
-    works_ns = _works_ns(groups, [*measured[:2], *costs])
+    works_ns = _works_ns(groups, [*measured[:2], *costs_ns])
     peers = classes.table.group_by("pipeline", "step", maintain_order=True).agg(pl.min("peers"))
     steps = groups.steps.with_columns(peers=peers["peers"])
     steps = _with_causes(steps, spans_ns).with_columns(
         window_ns=spans_ns[0],
-        ideal_work_ns=_whole(groups.mean_over_ranks(groups.work_ns(costs[PEERS]))),
+        ideal_work_ns=_whole(groups.mean_over_ranks(groups.work_ns(costs_ns[PEERS]))),
         busy_ns=_whole(groups.mean_over_ranks(works_ns[0])),
     )
     steps = steps.with_columns(schedule_bubble_ns=pl.col("schedule_bubble_ns") - pl.col("ideal_work_ns"))
@@ -239,13 +214,13 @@ def build_ledger(
     origins, orders, losses = ORIGINS.empty(), REMOVAL_ORDERS.empty(), steps
     if with_origins:
         delayed_ns = (apart - measured.computing_ns, delays.gradient_reduction_ns)
-        between = Between(measured.computing_ns, *delayed_ns, spans_ns[-len(costs) - 2], spans_ns[-1])
+        between = Between(measured.computing_ns, *delayed_ns, spans_ns[-len(costs_ns) - 2], spans_ns[-1])
         losses = steps.with_columns(measure_step_losses(basis, groups, classes, between))
         every = ReplayCosts(replays[0].duration_ns + delays.unexplained_ns, basis.lag_ns)
         removals = list_removals([every, *replays], spans_ns)
-        origins = find_origins(actions, basis, groups, removals, None if spans is None else usual.receivers)
+        origins = find_origins(actions, basis, groups, removals, usual.receivers)
         orders = find_removal_orders(basis.plan, groups, removals, replays)
-    return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays, usual)
+    return Ledger(steps, ranks, losses, origins, orders, diagnostics, classes, delays)
 
 
 def _works_ns(groups: StepGroups, costs: Sequence[Times]) -> list[Integers]:
@@ -255,22 +230,6 @@ def _works_ns(groups: StepGroups, costs: Sequence[Times]) -> list[Integers]:
         same = number and cost_ns is costs[number - 1]
         found.append(found[-1] if same else _whole(groups.work_ns(cost_ns)))
     return found
-
-
-class Durations(NamedTuple):
-    """Durations of actions: as measured, without waits for replicas in them, and without waits for collectives."""
-
-    measured_ns: Integers
-    joined_ns: Integers
-    computing_ns: Integers
-
-
-def split_durations(actions: Actions) -> Durations:
-    """Return the durations of actions with and without what they wait for inside."""
-    duration_ns, inner = actions.duration_ns(), actions.inner
-    joined_ns = duration_ns - inner.replicas_ns if inner.replicas_ns.any() else duration_ns
-    computing_ns = joined_ns - inner.reduction_ns if inner.reduction_ns.any() else joined_ns
-    return Durations(duration_ns, joined_ns, computing_ns)
 
 
 def _delayed(measured: Durations, delays: Delays) -> list[Integers]:

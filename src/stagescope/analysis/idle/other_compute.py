@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.model.coverage import covered_ns
+from stagescope.model.coverage import covered_ns, unite
 
 if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
@@ -21,12 +21,11 @@ BUBBLE, OPTIMIZER, OTHER = "schedule_bubble_ns", "optimizer_ns", "other_work_ns"
 
 
 def without_other_compute(
-    ranks: pl.DataFrame, actions: Actions, bubbles: pl.DataFrame, busy: pl.DataFrame, optimizing: pl.DataFrame
+    ranks: pl.DataFrame, actions: Actions, bubbles: pl.DataFrame, busy: pl.DataFrame, spans: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the table IDLE_LEDGER in which ranks are busy during all compute.
 
-    `bubbles` is from step_bubbles, `busy` the union of all spans on the compute lane, `optimizing` that of optimizer
-    steps.
+    `bubbles` is from step_bubbles, `busy` the union of all `spans` on the compute lane.
     """
     known = ranks.select(*KEYS, acting_ns="busy_ns").join(
         bubbles.select(*KEYS, "window_start_ns", "window_end_ns", computing_ns="busy_ns"),
@@ -42,6 +41,8 @@ def without_other_compute(
     before = known.select("rank", "window_start_ns", window_end_ns="first_ns")
     after = known.select("rank", "window_end_ns", window_start_ns="last_ns")
     around_ns = covered_ns(before, busy) + covered_ns(after, busy)
+    steps = spans.filter(pl.col("kind") == "optimizer")
+    optimizing = unite(steps.select("rank", "start_ns", "end_ns"))
     between = known.select("rank", window_start_ns="first_ns", window_end_ns="last_ns")
     more = known.select(
         *KEYS,

@@ -25,7 +25,7 @@ from stagescope.analysis.graph.replay import ready_times, replay_ranks
 from stagescope.analysis.graph.replay_basis import find_replay_basis
 from stagescope.analysis.graph.step_groups import group_actions
 from stagescope.analysis.idle.action_classes import find_action_classes
-from stagescope.analysis.idle.ledger import split_durations
+from stagescope.analysis.idle.action_costs import split_durations
 from stagescope.analysis.prediction.changes import EqualStages, FreeTransfers, OtherSchedule, Slower
 from stagescope.analysis.prediction.mean_costs import find_mean_costs
 from stagescope.analysis.prediction.other_schedule import MeasuredOrder, Saving, simulate_mean_saving

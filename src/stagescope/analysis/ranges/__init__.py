@@ -3,6 +3,7 @@
 from stagescope.analysis.ranges.joined import (
     SCANNED,
     build_joined_report,
+    compare_ranges,
     joined_pieces,
     sum_causes_of,
     with_culprits,
@@ -20,6 +21,7 @@ __all__ = [
     "analyze_range",
     "build_joined_report",
     "choose_steps",
+    "compare_ranges",
     "join_surveys",
     "joined_pieces",
     "results_of",

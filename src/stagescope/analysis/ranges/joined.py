@@ -34,6 +34,7 @@ from stagescope.analysis.ranges.surveyed import PipelineSurvey
 from stagescope.analysis.report import explained, report_of
 from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
+from stagescope.analysis.statistics.sample_comparisons import RunSamples, compare_samples
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import JoinedResults, StepResults
 from stagescope.analysis.unrecorded import empty_columns, without_columns
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.ranges.reference import Reference
     from stagescope.analysis.report import Report
+    from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
     from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
@@ -74,13 +76,13 @@ def build_joined_report(
     surveyed: Intermediates,
     reference: Reference,
     ranges: Sequence[RangeAnalysis],
-    unusual: OutlierWindows,
+    compare: Callable[[], SampleComparisons],
 ) -> Report:
     """Return the report of a run with explanation and verdict, given what was measured of all its ranges of steps.
 
-    `surveyed` is from join_surveys, `unusual` from choose_steps. The results of the `reference` are loaded after the
-    samples of the whole run have been compared, because both take much memory. `timeline` has the ranks, clocks,
-    counters and diagnostics of the whole run; it gets the spans of that range.
+    `surveyed` is from join_surveys, and `compare` returns what compare_ranges does. The results of the `reference` are
+    loaded after that, because both take much memory. `timeline` has the ranks, clocks, counters and diagnostics of the
+    whole run; it gets the spans of the reference.
 
     Tables in the fields SCANNED of `ranges` may be LazyFrames. Those with a row per rank and step are collected
     whenever they are used, and saved in pieces.
@@ -89,7 +91,7 @@ def build_joined_report(
     timeline = timeline.with_spans(reference.spans)
     known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
     report = report_of(timeline, known)
-    explanation = explain(known, report.bubble.steps, joined=_join_results(ranges), unusual=unusual)
+    explanation = explain(known, report.bubble.steps, joined=JoinedResults(_join_results(ranges), compare))
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     return replace(
         explained(report, with_later(explanation, tables)),
@@ -107,6 +109,16 @@ def with_culprits(report: Report, causes: Callable[[], CauseSums]) -> Report:
         return name_culprits(causes(), explanation.outside_culprits, explanation.steps_per_iteration)
 
     return replace(report, saved={**report.saved, "culprits": culprits})
+
+
+def compare_ranges(
+    timeline: Timeline, pipelines: pl.DataFrame, ranges: Sequence[RangeAnalysis], unusual: OutlierWindows
+) -> SampleComparisons:
+    """Return what the samples of all ranges show; `timeline` has the ranks and clocks, `unusual` is of choose_steps."""
+    parts = [each.results for each in ranges]
+    messages = pl.concat([each.messages for each in parts])
+    samples = RunSamples([each.samples for each in parts], [each.links for each in parts], messages)
+    return compare_samples(timeline, pipelines, samples, unusual)
 
 
 def sum_causes_of(ranges: Sequence[RangeAnalysis], counted: Collection[int]) -> CauseSums:
@@ -208,7 +220,7 @@ def _joined(
     )
     tables = {name: long[f"ledger_{name}"].in_parts for name in OF_LEDGER}
     of_actions: dict[str, Callable[[], object]] = {
-        name: partial(_field, later["ledger"], name) for name in ("classes", "delays", "usual")
+        name: partial(_field, later["ledger"], name) for name in ("classes", "delays")
     }
     ledger = lazily(
         Ledger,
@@ -223,7 +235,7 @@ def _joined(
     known = Intermediates(surveyed.timeline, surveyed.windows).with_results(
         **{name: long[name].rows() for name in KEPT},
         **measured,
-        sample=sample,
+        own_sample=sample,
         actions=actions,
         ledger=ledger,
         between_steps=between,
@@ -247,14 +259,14 @@ def _field(of: Callable[[], object], name: str) -> object:
     return getattr(of(), name)
 
 
-def _join_results(ranges: Sequence[RangeAnalysis]) -> JoinedResults:
+def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
     """Return the results of all ranges, without phases and overlap: explanations take these from files."""
     parts = [each.results for each in ranges]
     outliers = pl.concat([each.outliers for each in parts]).with_columns(**NO_ROW)
-    of_steps = StepResults(
+    return StepResults(
         samples=NO_SAMPLES,
         links=NO_LINKS,
-        messages=pl.concat([each.messages for each in parts]),
+        messages=pl.DataFrame(),
         reduction_waits=pl.concat([each.reduction_waits for each in parts]),
         phases=STEP_PHASES.empty(),
         overlap=OVERLAP.empty(),
@@ -265,7 +277,6 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> JoinedResults:
         outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
     )
-    return JoinedResults(of_steps, [each.samples for each in parts], [each.links for each in parts])
 
 
 def _with_known_zeros(overlap: LongTable) -> LongTable:

@@ -51,7 +51,7 @@ OF_LEDGER: dict[str, Sequence[str]] = {
     "orders": REMOVAL_ORDERS.order,
 }
 """Likewise, of a Ledger."""
-OF_ACTIONS = ("actions", "basis", "ledger")
+OF_ACTIONS = ("actions", "basis", "costs", "ledger")
 """Results of Intermediates with values for every action."""
 
 

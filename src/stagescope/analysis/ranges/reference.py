@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.vocabulary.steps import StepRanges
 
-LEARNED = ("actions", "basis", "ledger")
-"""Results of Intermediates from which is learned what is usual."""
-ANSWERED = ("ideal", "outliers", "predictions", "step_chain", "chained_losses")
-"""Results of Intermediates that nothing else depends on."""
+LEARNED = ("actions", "basis")
+"""Results of Intermediates from which is learned what is usual; the costs of the actions are another one."""
+ANSWERED = ("ledger", "ideal", "outliers", "predictions", "step_chain", "chained_losses")
+"""Results of Intermediates that follow from these, and that the analysis of ranges does not depend on."""
 RESULTS = (*LEARNED, *ANSWERED)
 
 

@@ -152,7 +152,7 @@ def _restore_explanation(facts: ExplanationFacts, load: Load, intermediates: Int
     }
     beside: dict[str, dict[str, object]] = {"stragglers": {"rank_error": (error, degrees)}}
     recomputed: dict[str, Callable[[], object]] = {
-        name: partial(_of_ledger, intermediates, name) for name in ("classes", "delays", "usual")
+        name: partial(_of_ledger, intermediates, name) for name in ("classes", "delays")
     }
     for part, kind in KINDS.items():
         own: dict[str, Callable[[], object]] = {name: partial(load, f"{part}.{name}") for name in PARTS[part]}

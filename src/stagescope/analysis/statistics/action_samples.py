@@ -18,6 +18,7 @@ from stagescope.analysis.idle.usual_costs import find_usual_costs
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import kept_if_few
 from stagescope.model.lazy import TableParts
 from stagescope.model.row_numbers import number_rows
 
@@ -151,7 +152,8 @@ def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
         actions = pl.concat([part.actions for part in parts])
         samples = [_samples(actions.with_columns(sample=sampling.expression())).select(SAMPLE_COLUMNS)]
     else:
-        samples = TableParts(parts, partial(_of_part, sampling))
+        # Sorting them takes long, and comparisons of ranks look at them a dozen times.
+        samples = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
     diagnostics = (
         *_excluded(sum(part.unplaced for part in parts), "have no step or stage", "actions.unplaced"),
         *_excluded(sum(part.lengthless for part in parts), "have no duration", "actions.zero_length"),

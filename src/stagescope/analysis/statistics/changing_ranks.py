@@ -102,13 +102,6 @@ CHANGING_RANKS = Table(
 )
 
 
-class Criteria(NamedTuple):
-    """The share of runs in which a change may be claimed by chance, and the smallest cost worth naming."""
-
-    rate: float
-    least_cost_ns: float
-
-
 class _Change(NamedTuple):
     """A change: its slow samples (none: it drifts), the number of all, and logarithms of the ratio to the peers.
 
@@ -137,21 +130,22 @@ class _Rank(NamedTuple):
 
 
 def find_changing_ranks(
-    excess: PeerExcess, noise: Noise, sampling: Sampling, criteria: Criteria, *, has_peers: bool
+    excess: PeerExcess, noise: Noise, sampling: Sampling, rate: float, *, has_peers: bool
 ) -> pl.DataFrame:
     """Return the table CHANGING_RANKS, the costliest first.
 
     `excess` compares ranks with those of their stage or, unless `has_peers`, with all others; `noise` is that of its
-    shift. Parts of steps are not enough to find a change.
+    shift, and `rate` the share of runs in which a change may be claimed by chance. Parts of steps are not enough to
+    find a change.
     """
     series = excess.shift
     if sampling.parts > 1 or not len(series) or series.shape[1] < FEWEST_STEPS:
         return CHANGING_RANKS.empty()
-    levels = _clear_levels(series, criteria.rate, has_peers=has_peers)
+    levels = _clear_levels(series, rate, has_peers=has_peers)
     if has_shift(levels).any():
         noise = fit_noise(series - levels, noise.series)
     p_values = np.stack([_slope_p_values(series, noise), _variance_p_values(excess, noise)])
-    claimed = rejections(p_values.ravel(), criteria.rate).reshape(2, -1)
+    claimed = rejections(p_values.ravel(), rate).reshape(2, -1)
     own_ns = excess.facts["busy_ns"].to_numpy() / max(len(sampling.steps), 1)
     rows = []
     for index in np.flatnonzero(claimed.any(axis=0)):
@@ -168,7 +162,7 @@ def find_changing_ranks(
                     float(p_values[:, index].min()),
                 )
             )
-    return _as_table(rows, criteria.least_cost_ns)
+    return _as_table(rows)
 
 
 def _clear_levels(series: Floats, rate: float, *, has_peers: bool) -> Floats:
@@ -187,13 +181,12 @@ def _means(series: Floats) -> Floats:
     return means
 
 
-def _as_table(rows: list[tuple[object, ...]], least_cost_ns: float) -> pl.DataFrame:
+def _as_table(rows: list[tuple[object, ...]]) -> pl.DataFrame:
     first = ("rank", "finding", "steps", "slow_count", "slow_steps", "excess_fraction", "first_fraction")
     names = (*first, "has_peers", "extra_ns_per_step", "p_value")
     schema = {name: CHANGING_RANKS.schema[name] for name in names}
     table = pl.DataFrame(rows, schema=schema, orient="row").select(CHANGING_RANKS.names)
-    worth = table.filter(pl.col("extra_ns_per_step") >= least_cost_ns)
-    return worth.sort("extra_ns_per_step", "rank", descending=[True, False])
+    return table.sort("extra_ns_per_step", "rank", descending=[True, False])
 
 
 def _texts(change: _Change, sampling: Sampling) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ import polars as pl
 
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.large_tables import chosen_rows, united_rows
+from stagescope.model.large_tables import chosen_rows, kept_if_few, united_rows
 from stagescope.model.lazy import TableParts
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Samplin
         messages = pl.concat([part.messages for part in parts]).filter(_is_sampled(sampling))
         rows = [_samples(messages.with_columns(sample=sampling.expression())).select(LINK_COLUMNS)]
     else:
-        rows = TableParts(parts, partial(_of_part, sampling))
+        rows = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
     links = _facts(united_rows(rows, LINK).sort(LINK, nulls_last=True), timeline)
     count = sum(int(part.counts["messages"].sum()) for part in parts)
     used = sum(int(each["messages"].sum()) for each in rows)

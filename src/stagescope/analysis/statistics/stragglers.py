@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, sample_actions
-from stagescope.analysis.statistics.changing_ranks import Criteria, find_changing_ranks
+from stagescope.analysis.statistics.changing_ranks import find_changing_ranks
 from stagescope.analysis.statistics.estimates import Estimates, estimate_means, rejections
 from stagescope.analysis.statistics.link_excess import compare_links
 from stagescope.analysis.statistics.link_samples import sample_links
@@ -90,6 +90,20 @@ class Stragglers:
     diagnostics: tuple[Diagnostic, ...]
 
 
+class ComparedSubjects(NamedTuple):
+    """All comparisons, before it is decided which of them are claimed, which depends on how long an iteration takes.
+
+    `rows` have the columns of STRAGGLERS without is_claimed, `changing` is the table CHANGING_RANKS with all of them;
+    the other fields are those of Stragglers.
+    """
+
+    rows: pl.DataFrame
+    changing: pl.DataFrame
+    stage_work: pl.DataFrame
+    rank_error: tuple[float, float]
+    diagnostics: tuple[Diagnostic, ...]
+
+
 class _Compared(NamedTuple):
     """Ranks compared with each other: the excess, how it varies by chance, and what it is compared with."""
 
@@ -133,6 +147,19 @@ def compare_subjects(
 
     `ranks` is the table of ranks, `pipelines` is from find_pipelines.
     """
+    compared = measure_subjects(ranks, pipelines, measured, limits, equal_stages=equal_stages)
+    return claim_subjects(compared, limits)
+
+
+def measure_subjects(
+    ranks: pl.DataFrame,
+    pipelines: pl.DataFrame,
+    measured: tuple[ActionSamples, LinkSamples],
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    equal_stages: bool = False,
+) -> ComparedSubjects:
+    """Return all comparisons, given what compare_subjects is; the smallest cost of `limits` is not needed yet."""
     samples, links = measured
     machines = ranks.select("rank", "machine")
     of_stage = _compare(compare_ranks(samples.parts, samples.sampling.count), pipelines, PEERS[0])
@@ -156,21 +183,32 @@ def compare_subjects(
         compare_links(links, samples.sampling, limits.link_fraction),
     ]
     rows = pl.concat([_declared(family, machines) for family in families])
-    if samples.sampling.count < FEWEST_SAMPLES:
-        rows = rows.clear()
+    return ComparedSubjects(
+        rows.clear() if samples.sampling.count < FEWEST_SAMPLES else rows,
+        changing,
+        stages.table,
+        _usual_error(levels),
+        (*samples.diagnostics, *links.diagnostics, *_too_few(samples)),
+    )
+
+
+def claim_subjects(compared: ComparedSubjects, limits: Limits = DEFAULT_LIMITS) -> Stragglers:
+    """Return the comparisons with what is claimed; `limits` are those of measure_subjects, and the smallest cost."""
+    costs = pl.col("extra_ns_per_step") >= limits.least_cost_ns
+    rows, changing = compared.rows, compared.changing.filter(costs)
     rows = _without_disturbed(rows.with_columns(is_claimed=_certain(rows, limits)))
     rows = _without_named_ways(rows)
     rows = _with_changing(rows, changing.filter("has_peers")["rank"], limits)
-    rows = rows.with_columns(pl.col("is_claimed") & (pl.col("extra_ns_per_step") >= limits.least_cost_ns))
+    rows = rows.with_columns(pl.col("is_claimed") & costs)
     table = rows.sort(
         "is_claimed", "extra_ns_per_step", descending=True, nulls_last=True, maintain_order=True
     )
     return Stragglers(
         table.select(STRAGGLERS.names),
         changing,
-        stages.table,
-        _usual_error(levels),
-        (*samples.diagnostics, *links.diagnostics, *_too_few(samples)),
+        compared.stage_work,
+        compared.rank_error,
+        compared.diagnostics,
     )
 
 
@@ -210,7 +248,7 @@ def _changing(compared: _Compared, samples: ActionSamples, limits: Limits) -> pl
         compared.excess,
         compared.noise,
         samples.sampling,
-        Criteria(limits.rate, limits.least_cost_ns),
+        limits.rate,
         has_peers=compared.peers == PEERS[0],
     )
 
