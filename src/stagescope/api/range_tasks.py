@@ -201,10 +201,12 @@ def learn(item: SampleOfSteps) -> Learned:
     """Return what is usual in the run, learned from its sample."""
     folder, known = item.directory / FOLDER, _sample(item)
     usual = known.learned._replace(durations=usual_durations(known, item.counted))
+    results, costs = {name: getattr(known, name) for name in LEARNED}, known.costs
+    del known  # its spans are not written
     return Learned(
         write_object(usual, folder / "usual.pickle"),
-        write_object({name: getattr(known, name) for name in LEARNED}, folder / "sample.pickle"),
-        write_object(known.costs, folder / "costs.pickle"),
+        write_object(results, folder / "sample.pickle"),
+        write_object(costs, folder / "costs.pickle"),
     )
 
 
