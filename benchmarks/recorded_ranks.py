@@ -14,11 +14,12 @@ is measured, too.
 
 Ranks that wait for each other on a few processors have no step time worth comparing. The CPU clock of the training
 thread is read around each function that the recorder wraps, and inside of it, around the original: the difference is
-what recording costs, without the waits. Steps with the hooks and steps without them alternate; the latter show the cost
-of the readings themselves, which is subtracted. A stage in the middle records a forward, a backward, two sends and two
-receives for each micro-batch. What a step leaves to the writer thread is written before the next one, because steps
-that follow each other without a pause leave more than its queue holds. Where there are more ranks than processors,
-other ranks evict the caches at each wait.
+what recording costs, without the waits. Pairs of steps, one with the hooks and one without them, are in random order;
+those without show the cost of the readings themselves, which is subtracted. All steps make the same calls: the medians
+over the steps with and without hooks are compared for each call of a step, and summed. A stage in the middle records a
+forward, a backward, two sends and two receives for each micro-batch. What a step leaves to the writer thread is written
+before the next one, because steps that follow each other without a pause leave more than its queue holds. Where there
+are more ranks than processors, other ranks evict the caches at each wait.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ PAUSE_S = 0.1
 """Between two steps that are timed on a GPU, whose records wait for the next anchor: there are about 1,000 a second."""
 V_SCHEDULES = ("ZBVZeroBubble", "DualPipeV")
 """Schedules of torch in which the first and the last stage are on the first rank."""
-KEPT = 0.9
-"""The part of the calls of each function that is counted, without the slowest ones: they were interrupted."""
+SEED = 1
+"""Of the order of steps, which is the same on all ranks."""
 METHODS = (
     "forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk",
     "get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops",
@@ -114,13 +115,21 @@ class Point:
 
     def cost_us(self) -> tuple[float, float]:
         """Return what recording adds to a call, and the number of calls in a step."""
-        means = []
-        for steps in self._costs.values():
-            costs = sorted(cost for step in steps[WARM_UP:] for cost in step)
-            kept = costs[: max(1, round(KEPT * len(costs)))] or [0]
-            means.append(sum(kept) / len(kept) / 1e3)
-        steps = self._costs[True][WARM_UP:]
-        return means[0] - means[1], sum(map(len, steps)) / len(steps)
+        total_us, calls = compare(self._costs[True][WARM_UP:], self._costs[False][WARM_UP:])
+        return total_us / max(calls, 1), calls
+
+
+def compare(
+    on: list[list[int]], off: list[list[int]], at: np.ndarray[Any, Any] | None = None
+) -> tuple[float, int]:
+    """Return what all calls of a step, or those `at` these places, take longer in steps `on`, and how many there are.
+
+    Interrupted calls do not change a median.
+    """
+    calls = min(map(len, (*on, *off)), default=0)
+    medians = [np.median([step[:calls] for step in steps], axis=0) for steps in (on, off)]
+    longer_ns = medians[0] - medians[1]
+    return float((longer_ns if at is None else longer_ns[at[:calls]]).sum()) / 1e3, calls
 
 
 def time_on_gpu() -> list[list[float]]:
@@ -163,29 +172,59 @@ class Entry(Point):
 
 
 class Ranges(Point):
-    """What makes the ranges of torch's schedules. A call is all of a range: it is made, entered and left."""
+    """What makes the ranges of torch's schedules. A call is all of a range: it is made, entered and left.
+
+    Where the object is of torch's own class, recording only takes part in making it. Entering and leaving it are then
+    left out: they take about 20 us, which vary by more than recording costs.
+    """
+
+    def __init__(self, owner: object, name: str) -> None:
+        self._rest: dict[bool, list[list[int]]] = {True: [], False: []}
+        self._observed: list[bool] = []
+        super().__init__(owner, name)
 
     def _read_inside(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return original
 
     def _read_around(self, function: Callable[..., Any], steps: list[list[int]]) -> Callable[..., Any]:
+        on, own = steps is self._costs[True], self._inner
+        rests = self._rest[on]
+
         class Range:
             def __init__(self, text: str) -> None:
                 begun_ns = thread_time_ns()
                 self._range = function(text)
-                self._cost_ns = thread_time_ns() - begun_ns
+                steps[-1].append(thread_time_ns() - begun_ns)
 
             def __enter__(self) -> None:
                 begun_ns = thread_time_ns()
                 self._range.__enter__()
-                self._cost_ns += thread_time_ns() - begun_ns
+                self._rest_ns = thread_time_ns() - begun_ns
 
             def __exit__(self, *error: object) -> None:
                 begun_ns = thread_time_ns()
                 self._range.__exit__(*error)
-                steps[-1].append(self._cost_ns + thread_time_ns() - begun_ns)
+                rests[-1].append(self._rest_ns + thread_time_ns() - begun_ns)
+                if on:
+                    observed.append(type(self._range) is not own)
 
+        observed = self._observed
         return Range
+
+    def begin_step(self, *, on: bool) -> None:
+        """Call the one or the other in the next step."""
+        super().begin_step(on=on)
+        self._rest[on].append([])
+        if on:
+            self._observed.clear()  # so that those of the last step are left
+
+    def cost_us(self) -> tuple[float, float]:
+        """Return what recording adds to a range, and the number of ranges in a step."""
+        making_us, calls = super().cost_us()
+        rest_us, _ = compare(
+            self._rest[True][WARM_UP:], self._rest[False][WARM_UP:], np.array(self._observed, bool)
+        )
+        return making_us + rest_us / max(calls, 1), calls
 
 
 def points() -> Iterator[Point]:
@@ -372,8 +411,9 @@ def run_rank(options: argparse.Namespace) -> None:
         point.wrap()
     pause_s = PAUSE_S if options.timing == "device" else 0.0
     step, guards = training(options), list(session.recorder.guards.values())
-    for number in range(2 * (WARM_UP + options.steps)):
-        on = number % 2 == 0
+    pairs = [[True, False]] * (WARM_UP + options.steps)
+    order = np.random.default_rng(SEED).permuted(pairs, axis=1).ravel().tolist()
+    for on in order:
         for guard in guards:
             guard.is_off = not on
         for point in observed:
@@ -387,7 +427,8 @@ def run_rank(options: argparse.Namespace) -> None:
     records = int(np.unique(spans["step"], return_counts=True)[1].max())  # the last step may wait for the GPU
     costs = [(point.name, *point.cost_us()) for point in observed]
     if options.timing == "device":
-        costs.append(("reading of events", statistics.median(map(sum, reads[1 + 2 * WARM_UP :: 2])), 1))
+        of_steps = [sum(of_step) for of_step, on in zip(reads[1:], order, strict=True) if on]
+        costs.append(("reading of events", statistics.median(of_steps[WARM_UP:]), 1))
     device = session.recorder.timer.device
     found = [records, costs, device.model if device else "the host"]
     (options.directory / f"{options.rank}.json").write_text(json.dumps(found), encoding="ascii")
