@@ -12,11 +12,13 @@ With `--timing device`, the actions and receives of the same training are timed 
 as if its tensors were there: gloo cannot send those. What it takes to read the times of the events at the end of a step
 is measured, too.
 
-Ranks that wait for each other on a few processors have no step time worth comparing. The CPU clock of the training
-thread is read around each function that the recorder wraps, and inside of it, around the original: the difference is
-what recording costs, without the waits. Pairs of steps, one with the hooks and one without them, are in random order;
-those without show the cost of the readings themselves, which is subtracted. All steps make the same calls: the medians
-over the steps with and without hooks are compared for each call of a step, and summed. A stage in the middle records a
+Ranks that wait for each other on a few processors have no step time worth comparing. A clock is read around each
+function that the recorder wraps, and inside of it, around the original: the difference is what recording costs, without
+the waits. Pairs of steps, one with the hooks and one without them, are in random order; those without show the cost of
+the readings themselves, which is subtracted. All steps make the same calls: the medians over the steps with and without
+hooks are compared for each call of a step, and summed; a call during which the thread was stopped is far from them.
+The CPU clock of the thread is no such clock: reading it is a system call, after which the hooks take longer than in a
+training, 2.03 instead of 1.93 us per record (docs/performance.md, 2026-11-28). A stage in the middle records a
 forward, a backward, two sends and two receives for each micro-batch. What a step leaves to the writer thread is written
 before the next one, because steps that follow each other without a pause leave more than its queue holds. Where there
 are more ranks than processors, other ranks evict the caches at each wait.
@@ -34,7 +36,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from time import thread_time_ns
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,9 +84,9 @@ class Point:
 
     def _read_inside(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **kwargs: Any) -> Any:
-            begun_ns = thread_time_ns()
+            begun_ns = perf_counter_ns()
             result = original(*args, **kwargs)
-            self._inside_ns = thread_time_ns() - begun_ns
+            self._inside_ns = perf_counter_ns() - begun_ns
             return result
 
         inner.__wrapped__ = original  # type: ignore[attr-defined]  # for its signature
@@ -100,9 +102,9 @@ class Point:
 
     def _read_around(self, function: Callable[..., Any], steps: list[list[int]]) -> Callable[..., Any]:
         def outer(*args: Any, **kwargs: Any) -> Any:
-            begun_ns = thread_time_ns()
+            begun_ns = perf_counter_ns()
             result = function(*args, **kwargs)
-            steps[-1].append(thread_time_ns() - begun_ns - self._inside_ns)
+            steps[-1].append(perf_counter_ns() - begun_ns - self._inside_ns)
             return result
 
         vars(outer)[MARK] = function  # for those that look whether a function is observed
@@ -146,9 +148,9 @@ def time_on_gpu() -> list[list[float]]:
     steps: list[list[float]] = [[]]
 
     def timed_harvest(timer: Any) -> None:
-        begun_ns = thread_time_ns()
+        begun_ns = perf_counter_ns()
         harvest(timer)
-        steps[-1].append((thread_time_ns() - begun_ns) / 1e3)
+        steps[-1].append((perf_counter_ns() - begun_ns) / 1e3)
 
     device_timer.DeviceTimer.harvest = timed_harvest
     timing.Timer.set_tensor_device = lambda timer, *_: report_device(timer, "cuda:0")
@@ -192,19 +194,19 @@ class Ranges(Point):
 
         class Range:
             def __init__(self, text: str) -> None:
-                begun_ns = thread_time_ns()
+                begun_ns = perf_counter_ns()
                 self._range = function(text)
-                steps[-1].append(thread_time_ns() - begun_ns)
+                steps[-1].append(perf_counter_ns() - begun_ns)
 
             def __enter__(self) -> None:
-                begun_ns = thread_time_ns()
+                begun_ns = perf_counter_ns()
                 self._range.__enter__()
-                self._rest_ns = thread_time_ns() - begun_ns
+                self._rest_ns = perf_counter_ns() - begun_ns
 
             def __exit__(self, *error: object) -> None:
-                begun_ns = thread_time_ns()
+                begun_ns = perf_counter_ns()
                 self._range.__exit__(*error)
-                rests[-1].append(self._rest_ns + thread_time_ns() - begun_ns)
+                rests[-1].append(self._rest_ns + perf_counter_ns() - begun_ns)
                 if on:
                     observed.append(type(self._range) is not own)
 
@@ -440,7 +442,7 @@ def run_rank(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace, directory: Path) -> None:
     """Print what recording costs each rank."""
     size = f"{options.microbatches} micro-batches, {options.ranks} rank{'s' * (options.ranks > 1)}"
-    print(f"{options.schedule}, {size}: CPU us of the training thread in the functions that are wrapped")
+    print(f"{options.schedule}, {size}: us of the training thread in the functions that are wrapped")
     for rank in range(options.ranks):
         records, costs, device = json.loads((directory / f"{rank}.json").read_text(encoding="ascii"))
         total = sum(cost * calls for _, cost, calls in costs)
