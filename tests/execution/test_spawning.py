@@ -12,6 +12,7 @@ from stagescope.execution.spawning import (
     LIBRARY,
     ONE_ARENA,
     THREADS,
+    memory_returned_soon,
     own_processor,
     threads_shared,
 )
@@ -54,6 +55,16 @@ def test_what_polars_sets_for_this_process_is_not_taken_for_a_setting_of_the_use
     assert {"dirty_decay_ms:10000", "thp:always"} <= set(options)
     assert "dirty_decay_ms:500" not in options
     assert os.environ[ALLOCATOR] == "dirty_decay_ms:500,muzzy_decay_ms:1000"
+
+
+@pytest.mark.parametrize("of_user", [None, "dirty_decay_ms:3000"])
+def test_workers_return_memory_soon_where_tasks_are_large(of_user, monkeypatch):
+    if of_user:
+        monkeypatch.setenv(ALLOCATOR, of_user)
+    with memory_returned_soon(), threads_shared(2):
+        options = dict(option.split(":") for option in os.environ[ALLOCATOR].split(","))
+    assert options["dirty_decay_ms"] == ("3000" if of_user else "1000")
+    assert os.environ.get(ALLOCATOR) == of_user
 
 
 def test_settings_of_the_user_are_kept(monkeypatch):

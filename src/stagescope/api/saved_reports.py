@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from stagescope.api.code_checksums import checksum_of_code
 from stagescope.api.range_reports import analyzed_in_ranges
 from stagescope.api.reading import inputs_of, read_options
 from stagescope.api.stored_runs import alignment_of, open_stored_run, stated, stored_run_of
-from stagescope.execution import executor_for
+from stagescope.execution import executor_for, memory_returned_soon
 from stagescope.exporters.stored_run import locked, write_results
 from stagescope.ingest.memory_need import memory_bytes
 from stagescope.ingest.stored_run import (
@@ -70,6 +70,8 @@ SPAN_BYTES = 650
 of fewer actions per span."""
 STORING_BYTES = 1_500_000_000
 """Memory that a process may take, so that larger runs are analyzed in ranges of steps."""
+LARGE_STEP = 2_000_000
+"""Spans of a step, which one worker analyzes: it takes more than half a gigabyte then."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
 LIMITS_OF_SPANS = ("steps", "stages", "microbatches", "microbatch-number", "names", "name-length")
@@ -156,12 +158,18 @@ def _report_of_ranges(
         return
     try:
         with (
+            memory_returned_soon() if _has_large_steps(directory, manifest) else nullcontext(),
             executor_for(*executor) as started,
             analyzed_in_ranges(directory, manifest, started, on_progress) as found,
         ):
             yield found
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
+
+
+def _has_large_steps(directory: Path, manifest: Manifest) -> bool:
+    steps = len(known_steps(directory, manifest))
+    return steps > 0 and manifest.span_count > LARGE_STEP * steps
 
 
 def _report_at_once(directory: Path, manifest: Manifest) -> tuple[Report, str | None]:

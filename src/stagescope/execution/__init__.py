@@ -8,5 +8,14 @@ results are the same.
 from stagescope.execution.background import in_background
 from stagescope.execution.choice import checked_address, executor_for, for_large_items
 from stagescope.execution.executor import Executor, InThisProcess
+from stagescope.execution.spawning import memory_returned_soon
 
-__all__ = ["Executor", "InThisProcess", "checked_address", "executor_for", "for_large_items", "in_background"]
+__all__ = [
+    "Executor",
+    "InThisProcess",
+    "checked_address",
+    "executor_for",
+    "for_large_items",
+    "in_background",
+    "memory_returned_soon",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from stagescope.api import (
 from stagescope.cli import main
 from stagescope.execution import executor_for
 from stagescope.execution.executor import InThisProcess
+from stagescope.execution.spawning import ALLOCATOR, RETURNED_SOON
 from stagescope.exporters.stored_run import WriteOptions, write_stored_run
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.implied import implied_steps
@@ -486,6 +488,24 @@ def test_runs_without_steps_are_divided_by_pipelines(count, is_aligned, tmp_path
     codes = {note.code for note in divided.diagnostics}
     assert {"actions.no_step", "actions.host"} <= codes
     assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_workers_return_memory_soon_if_steps_are_large(stored, is_large, monkeypatch):
+    monkeypatch.setattr(saved_reports, "STORING_BYTES", 0)
+    monkeypatch.setattr(saved_reports, "LARGE_STEP", 0 if is_large else 10**9)
+    monkeypatch.delenv(ALLOCATOR, raising=False)
+    options = []
+
+    @contextmanager
+    def noted(*_):
+        options.append(os.environ.get(ALLOCATOR))
+        yield InThisProcess()
+
+    monkeypatch.setattr(saved_reports, "executor_for", noted)
+    shutil.rmtree(stored / RESULTS, ignore_errors=True)
+    save_report(stored)
+    assert options == [RETURNED_SOON if is_large else None]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
