@@ -47,9 +47,11 @@ def steps_of(training):
 
 def test_new_steps_become_new_versions_and_measured_steps_a_trend(training, ranks):
     first, shown = training.current.version, steps_of(training)
-    until(lambda: steps_of(training)[-1] >= shown[-1] + 3, ranks)
+    kept = []
+    # A page that shows the first version asks for it all the time.
+    until(lambda: kept.append(training.version(first)) or steps_of(training)[-1] >= shown[-1] + 3, ranks)
     assert training.current.version != first
-    assert training.version(first) is not None
+    assert None not in kept
     until(lambda: training.training["measured"] >= 3, ranks)
     trend = training.trend_since(0)
     assert [step["step"] for step in trend["steps"]] == list(
