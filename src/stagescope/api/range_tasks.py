@@ -148,7 +148,7 @@ def survey_unit(unit: Unit) -> SurveyedUnit:
     is_dropped = pl.col("rank").is_in(unit.dropped)
     counts = spans.group_by("rank").len()
     transfers = measure_transfers(match_messages(spans.filter(is_dropped)))
-    spans = spans.filter(~is_dropped) if unit.dropped else spans
+    spans = _kept(spans, unit)
     if unit.needed:
         _divide(spans, unit, folder)
     survey = survey_pipelines(_known(empty_timeline().with_spans(spans), pipelines))
@@ -175,6 +175,11 @@ def _read(unit: Unit) -> tuple[pl.DataFrame, pl.DataFrame, tuple[Diagnostic, ...
     parts = [rows for _, rows in files]
     del read, files  # their rows are moved
     return in_order_together(parts, SPANS), pipelines, damage
+
+
+def _kept(spans: pl.DataFrame, unit: Unit) -> pl.DataFrame:
+    """Return the spans of a unit without those of the ranks that are dropped."""
+    return spans.filter(~pl.col("rank").is_in(unit.dropped)) if unit.dropped else spans
 
 
 def _known(timeline: Timeline, pipelines: pl.DataFrame) -> Intermediates:
@@ -244,8 +249,7 @@ def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
 def _analyze_unit(unit: Unit, chosen: ChosenSteps) -> RangeAnalysis:
     folder = unit.directory / FOLDER
     spans, pipelines, _ = _read(unit)
-    kept = spans.filter(~pl.col("rank").is_in(unit.dropped)) if unit.dropped else spans
-    analyzed = analyze_range(_known(timeline_of(kept, folder), pipelines), chosen)
+    analyzed = analyze_range(_known(timeline_of(_kept(spans, unit), folder), pipelines), chosen)
     analysis: RangeAnalysis = detach(analyzed, folder / f"result-{unit.number}")
     return analysis
 

@@ -71,7 +71,7 @@ of fewer actions per span."""
 STORING_BYTES = 1_500_000_000
 """Memory that a process may take, so that larger runs are analyzed in ranges of steps."""
 LARGE_STEP = 2_000_000
-"""Spans of a step, which one worker analyzes: it takes more than half a gigabyte then."""
+"""Steps with more spans, each of which one worker analyzes as a whole, take more than a gigabyte."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
 LIMITS_OF_SPANS = ("steps", "stages", "microbatches", "microbatch-number", "names", "name-length")
@@ -168,6 +168,7 @@ def _report_of_ranges(
 
 
 def _has_large_steps(directory: Path, manifest: Manifest) -> bool:
+    """Return whether the steps of a run have more spans than LARGE_STEP on average."""
     steps = len(known_steps(directory, manifest))
     return steps > 0 and manifest.span_count > LARGE_STEP * steps
 

@@ -130,7 +130,7 @@ def threads_shared(workers: int) -> Iterator[None]:
 def memory_returned_soon() -> Iterator[None]:
     """Let Polars in workers that start in the block return memory within a second, instead of keeping it for 10 s.
 
-    For tasks of gigabytes, where what one table after the other leaves adds up. A setting of the user is kept.
+    For tasks that take gigabytes: what each table leaves behind would add up. A setting of the user is kept.
     """
     before = os.environ.get(ALLOCATOR)
     os.environ[ALLOCATOR] = ",".join([RETURNED_SOON, *([before] if before else [])])  # the last one counts

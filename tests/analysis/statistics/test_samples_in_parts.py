@@ -16,7 +16,6 @@ from stagescope.analysis.statistics.link_samples import LinkSamples, sample_link
 from stagescope.analysis.statistics.stragglers import (
     DEFAULT_LIMITS,
     claim_subjects,
-    compare_subjects,
     measure_subjects,
 )
 from stagescope.model.messages import match_messages
@@ -41,7 +40,11 @@ def divided(table, bounds=(5, 6, 20)):
     return [table.filter(pl.col("sample").is_between(*each, closed="left")) for each in pairwise(ends)]
 
 
-def compared(timeline, ranks, divide=lambda table: [table], compare=compare_subjects):
+def claimed(*measured):
+    return claim_subjects(measure_subjects(*measured))
+
+
+def compared(timeline, ranks, divide=lambda table: [table], compare=claimed):
     samples = sample_actions(timeline.spans)
     links = sample_links(timeline, match_messages(timeline.spans), samples.sampling)
     samples = ActionSamples(divide(samples.table), samples.sampling, samples.diagnostics)

@@ -75,12 +75,12 @@ class RangeAnalysis(NamedTuple):
 def analyze_range(known: Intermediates, chosen: ChosenSteps) -> RangeAnalysis:
     """Return what is measured of the steps of `known`, whose timeline also has the steps before and after them.
 
-    A step may have millions of spans: what is not needed any more is given up on the way.
+    A step may have millions of spans: results are released as soon as nothing needs them.
     """
     own = is_in_steps(known.steps)
     tables = _tables(known, OF_INPUTS)
     known = known.without_results("inputs")
-    tables |= _tables(known, OF_RUN.keys() - OF_INPUTS)
+    tables |= _tables(known, [name for name in OF_RUN if name not in OF_INPUTS])
     tables |= {
         f"ledger_{name}": _sorted(getattr(known.ledger, name).filter(own), order)
         for name, order in OF_LEDGER.items()

@@ -132,22 +132,8 @@ def find_stragglers(
     messages = match_messages(timeline.spans) if messages is None else messages
     links = sample_links(timeline, messages, samples.sampling)
     pipelines = find_pipelines(timeline.spans, timeline.ranks)
-    return compare_subjects(timeline.ranks, pipelines, (samples, links), limits, equal_stages=equal_stages)
-
-
-def compare_subjects(
-    ranks: pl.DataFrame,
-    pipelines: pl.DataFrame,
-    measured: tuple[ActionSamples, LinkSamples],
-    limits: Limits = DEFAULT_LIMITS,
-    *,
-    equal_stages: bool = False,
-) -> Stragglers:
-    """Return what find_stragglers does, given the samples of actions and links.
-
-    `ranks` is the table of ranks, `pipelines` is from find_pipelines.
-    """
-    compared = measure_subjects(ranks, pipelines, measured, limits, equal_stages=equal_stages)
+    measured = (samples, links)
+    compared = measure_subjects(timeline.ranks, pipelines, measured, limits, equal_stages=equal_stages)
     return claim_subjects(compared, limits)
 
 
@@ -159,7 +145,10 @@ def measure_subjects(
     *,
     equal_stages: bool = False,
 ) -> ComparedSubjects:
-    """Return all comparisons, given what compare_subjects is; the smallest cost of `limits` is not needed yet."""
+    """Return all comparisons of subjects with their peers, given the samples of actions and links.
+
+    `ranks` is the table of ranks, `pipelines` is from find_pipelines. The smallest cost of `limits` is not needed yet.
+    """
     samples, links = measured
     machines = ranks.select("rank", "machine")
     of_stage = _compare(compare_ranks(samples.parts, samples.sampling.count), pipelines, PEERS[0])
