@@ -13,7 +13,7 @@ one pause of a second would otherwise make its stage 35 % longer. What they took
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,6 +82,15 @@ def find_action_classes(
 
     `usual` is what is known about the lengths of data in the run; None: it is learned from these actions.
     """
+    alone = measure_classes(actions, duration_ns, usual)
+    return replace(alone, table=compare_classes(alone.table))
+
+
+def measure_classes(actions: Actions, duration_ns: Times, usual: UsualLengths | None = None) -> ActionClasses:
+    """Return what find_action_classes does, without what depends on other pipelines.
+
+    The last columns of its table are data_weight and data_load, of which `compare_classes` makes the others.
+    """
     table = actions.table
     works, work = _find_works(actions)
     turn = np.cumsum(table["place"].to_numpy() == 0) - 1  # one per pipeline, step and rank
@@ -107,8 +116,18 @@ def find_action_classes(
         how="horizontal",
     )
     lengths = find_data_lengths(actions, Classes(table, of_action, costs), duration_ns, usual)
-    table = table.with_columns(balanced_ns=pl.Series(lengths.balanced_ns, dtype=pl.Float64))
-    return ActionClasses(_with_peers(table), of_action, lengths.of_action, lengths.usual)
+    table = table.with_columns(
+        data_weight=pl.Series(lengths.weight_of_class, dtype=pl.Float64),
+        data_load=pl.Series(lengths.load_of_class, dtype=pl.Float64),
+    )
+    return ActionClasses(table, of_action, lengths.of_action, lengths.usual)
+
+
+def compare_classes(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table of find_action_classes, given that of measure_classes for all pipelines of some steps."""
+    surplus = (pl.col("data_load") / pl.col("data_load").mean().over("step")).log()
+    balanced_ns = pl.col("mean_ns") / (pl.col("data_weight") * surplus).exp()
+    return _with_peers(table.with_columns(balanced_ns=balanced_ns).drop("data_weight", "data_load"))
 
 
 def _number_microbatches(table: pl.DataFrame) -> Integers:

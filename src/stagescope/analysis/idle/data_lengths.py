@@ -1,4 +1,4 @@
-"""The length of the data of every action, and what every class would take if all steps had equally much data."""
+"""The length of the data of every action, and how much every class becomes longer with the data of its step."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ class UsualLengths(NamedTuple):
 
 
 class DataLengths(NamedTuple):
-    """A factor for every action, 1 without data imbalance, and the balanced cost of every class in nanoseconds.
+    """A factor for every action, 1 without data imbalance, and what the data of a step change in every class.
 
-    `usual` is what was learned about lengths.
+    The data of a step are `load_of_class` times what is usual, which costs the class that to the power of
+    `weight_of_class`. `usual` is what was learned about lengths.
     """
 
     of_action: Floats
-    balanced_ns: Floats
+    weight_of_class: Floats
+    load_of_class: Floats
     usual: UsualLengths
 
 
@@ -95,7 +97,7 @@ def find_data_lengths(
     known = usual or UsualLengths(times_alone(actions))
     used = np.flatnonzero((costs.mean_ns[of_action] > 0) & (duration_ns > 0) & ~costs.is_outlier)
     rows = _rows_of(table)
-    nothing = DataLengths(np.ones(len(of_action)), costs.mean_ns, known)
+    nothing = DataLengths(np.ones(len(of_action)), np.zeros(table.height), np.ones(table.height), known)
     if not len(used):
         return nothing
     value = np.log(duration_ns[used] / costs.mean_ns[of_action[used]])
@@ -114,10 +116,11 @@ def find_data_lengths(
     if pairs is not None:
         factor = pairs.share * factor + (1 - pairs.share) * np.exp(of_row * fitted.length[pairs.cell])
     mean = np.bincount(of_action, weights=factor, minlength=table.height) / np.bincount(of_action)
-    balanced_ns, found = _balanced(classes, rows, usual)
+    weight, load, found = _loads(classes, rows, usual)
     return DataLengths(
         factor / mean[of_action],
-        balanced_ns,
+        weight,
+        load,
         usual or found._replace(alone=known.alone, microbatches=fitted.learned),
     )
 
@@ -158,8 +161,10 @@ def _find_pairs(
     return Pairs(cell, share)
 
 
-def _balanced(classes: Classes, rows: _Rows, usual: UsualLengths | None) -> tuple[Floats, UsualLengths]:
-    """Return what each class would take if its pipeline had as much data in the step as the others have on average.
+def _loads(
+    classes: Classes, rows: _Rows, usual: UsualLengths | None
+) -> tuple[Floats, Floats, UsualLengths]:
+    """Return the weight of each class, and how many times as much data as usual its pipeline had in the step.
 
     Also what was learned for that: `steps` and `means`.
     """
@@ -182,12 +187,8 @@ def _balanced(classes: Classes, rows: _Rows, usual: UsualLengths | None) -> tupl
     fitted = _fit(sample, rows) if usual is None else _apply(sample, rows, usual.steps)
     learned = UsualLengths(pl.DataFrame(), steps=None if fitted is None else fitted.learned, means=means)
     if fitted is None:
-        return mean_ns, learned
-    of_step = table.select("step").with_columns(load=pl.Series(np.exp(fitted.length[cell])))
-    loads = of_step.with_columns(mean=pl.col("load").mean().over("step"))
-    surplus = np.log((loads["load"] / loads["mean"]).to_numpy())
-    balanced: Floats = mean_ns / np.exp(fitted.weight[rows.of_class] * surplus)
-    return balanced, learned
+        return np.zeros(table.height), np.ones(table.height), learned
+    return fitted.weight[rows.of_class], np.exp(fitted.length[cell]), learned
 
 
 def _rows_of(classes: pl.DataFrame) -> _Rows:
