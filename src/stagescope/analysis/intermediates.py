@@ -55,7 +55,8 @@ from stagescope.analysis.iteration.ledger import (
     find_late_starts,
     measure_before_windows,
 )
-from stagescope.analysis.prediction.ideal import Ideal, lay_ideal, unknown_ideal
+from stagescope.analysis.other_pipelines import OtherPipelines, spans_of, windows_with
+from stagescope.analysis.prediction.ideal import Ideal, declared_schedule, lay_ideal, unknown_ideal
 from stagescope.analysis.sampled_steps import sample_of
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.unrecorded import find_unrecorded
@@ -66,6 +67,7 @@ from stagescope.model.collectives import find_collectives
 from stagescope.model.coverage import unite_computing
 from stagescope.model.large_tables import united_rows
 from stagescope.model.messages import match_messages
+from stagescope.model.outlines import of_ranks, with_others
 from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE
 from stagescope.vocabulary.steps import StepRanges
@@ -125,6 +127,11 @@ class Intermediates:
         known = {"recorded": self.recorded.filter(around), "missing": self.missing}
         return sample.with_results(**known, sample_ratio=ratio)
 
+    @cached_property
+    def others(self) -> OtherPipelines | None:
+        """What is known of other pipelines; None if these results are those of all."""
+        return None
+
     @property
     def own_spans(self) -> pl.DataFrame:
         """The spans without those of the steps next to the steps that are analyzed, of which only a part is there."""
@@ -150,15 +157,8 @@ class Intermediates:
     @cached_property
     def actions(self) -> Actions:
         """The result of find_actions."""
-        actions = find_actions(self.timeline, self.windows.pipelines, self.steps)
-        if self.span_rows is None:
-            return actions
-        row = self.span_rows.cast(pl.UInt32)
-        return replace(
-            actions,
-            table=actions.table.with_columns(row=row.gather(actions.table["row"])),
-            partners=actions.partners.with_columns(row=row.gather(actions.partners["row"])),
-        )
+        actions = find_actions(self.timeline, self.windows.pipelines, self.steps, spans_of(self.others))
+        return actions if self.span_rows is None else actions.in_rows(self.span_rows.cast(pl.UInt32))
 
     @cached_property
     def turns(self) -> pl.DataFrame:
@@ -220,7 +220,9 @@ class Intermediates:
     @cached_property
     def idle_of_iterations(self) -> pl.DataFrame:
         """The result of idle_of_iterations."""
-        return idle_of_iterations(self.windows.bubbles, self.recorded, self.busy)
+        bubbles = windows_with(self.windows, self.others).bubbles
+        every = idle_of_iterations(bubbles, self.recorded, self.busy)
+        return every.filter(of_ranks(self.windows.pipelines))
 
     @cached_property
     def idle_of_own_spans(self) -> pl.DataFrame:
@@ -263,7 +265,8 @@ class Intermediates:
     @cached_property
     def collectives(self) -> pl.DataFrame:
         """The result of find_collectives."""
-        return find_collectives(self.timeline.spans, self.timeline.ranks)
+        every = with_others(self.timeline.spans, spans_of(self.others))
+        return find_collectives(every, self.timeline.ranks).filter(of_ranks(self.timeline.spans))
 
     @cached_property
     def meetings(self) -> pl.DataFrame:
@@ -338,7 +341,7 @@ class Intermediates:
             return self.sample.ideal
         if self.missing:
             return unknown_ideal(str(self.missing))
-        laid = lay_ideal(self.actions, only_value(self.timeline.ranks["schedule"]))
+        laid = lay_ideal(self.actions, declared_schedule(self.timeline.ranks))
         recognized = laid.schedule if laid.source == "recognized" else None
         suspect = suspect_missing_last_stage(self.actions, recognized)
         return unknown_ideal(suspect.message, suspect) if suspect else laid
@@ -392,9 +395,3 @@ def intermediates_of(timeline: Timeline, windows: Windows | None = None) -> Inte
         return Intermediates(timeline, windows)
     kept = (~timeline.spans["rank"].is_in(windows.unaligned)).arg_true()
     return Intermediates(drop_ranks(timeline, windows.unaligned), windows, kept)
-
-
-def only_value(values: pl.Series) -> str | None:
-    """Return the only non-null value of a column; None if there is none or more than one."""
-    present = values.drop_nulls().unique()
-    return str(present[0]) if len(present) == 1 else None

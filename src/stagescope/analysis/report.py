@@ -25,13 +25,14 @@ from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.interval_culprits import name_interval_culprits
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
-from stagescope.analysis.intermediates import intermediates_of, only_value
+from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.iteration.accumulation import unite_steps
 from stagescope.analysis.iteration.culprits import CausesOfSteps, find_culprits
 from stagescope.analysis.kernels.communication import (
     measure_kernel_communication,
     summarize_kernel_communication,
 )
+from stagescope.analysis.prediction.ideal import declared_schedule
 from stagescope.analysis.sampled_steps import sample_diagnostics
 from stagescope.analysis.slowdown.slowdowns import measure_slowdowns
 from stagescope.analysis.statistics.step_lengths import measure_step_lengths
@@ -322,7 +323,7 @@ def report_of(timeline: Timeline, intermediates: Intermediates, skipped: Skipped
         diagnostics=errors_first(timeline.with_diagnostics(found).diagnostics),
         timeline=timeline,
         intermediates=intermediates,
-        schedule=only_value(timeline.ranks["schedule"]),
+        schedule=declared_schedule(timeline.ranks),
         microbatches=_microbatches(intermediates.microbatch_counts),
         unaligned=tuple(unaligned),
         in_cost_units=is_in_cost_units(timeline),

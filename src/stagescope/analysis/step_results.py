@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.idle.overlap import measure_overlap
-from stagescope.analysis.idle.phases import cut_phases
+from stagescope.analysis.idle.overlap import OVERLAP, measure_overlap
+from stagescope.analysis.idle.phases import STEP_PHASES, cut_phases
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.iteration.outside_activity import OutsideActivity, measure_outside_activity
 from stagescope.analysis.iteration.outside_times import measure_own_work
-from stagescope.analysis.other_work import find_other_work
-from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES, StepSamples, sample_steps
-from stagescope.analysis.statistics.link_samples import StepLinks, sample_step_links
+from stagescope.analysis.other_pipelines import spans_of, windows_with
+from stagescope.analysis.other_work import find_other_work, sum_other_work
+from stagescope.analysis.statistics.action_samples import (
+    FEWEST_SAMPLES,
+    StepSamples,
+    sample_steps,
+    unite_samples,
+)
+from stagescope.analysis.statistics.link_samples import StepLinks, sample_step_links, unite_links
 from stagescope.analysis.statistics.outlier_actions import (
     TimedActions,
     UsualDurations,
@@ -28,11 +34,12 @@ from stagescope.analysis.statistics.outlier_actions import (
 from stagescope.analysis.statistics.replicas import find_reduction_waits
 from stagescope.analysis.statistics.sample_comparisons import RunSamples, compare_samples
 from stagescope.model.large_tables import chosen_rows
+from stagescope.model.outlines import with_others
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
@@ -96,49 +103,107 @@ def join_one(results: StepResults, known: Intermediates, unusual: OutlierWindows
 
 def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
     """Return the results of the steps in the totals among those of `known`. Never raises."""
-    return measure_spans(known, chosen, measure_waits(known, chosen))
+    of_pipelines = measure_spans(known, chosen, measure_waits(known, chosen))
+    return StepResults(**of_pipelines._asdict(), **measure_outside(known, chosen)._asdict())
 
 
 class WaitResults(NamedTuple):
     """Those of StepResults that are found with the actions, their replays or the ledger."""
 
     overlap: pl.DataFrame
-    pauses: pl.DataFrame
     outliers: pl.DataFrame
     waits_inside: tuple[int, ...]
 
 
+class PipelineResults(NamedTuple):
+    """Those of StepResults that a pipeline shows without the ledger of others."""
+
+    samples: StepSamples
+    links: StepLinks
+    messages: pl.DataFrame
+    reduction_waits: pl.DataFrame
+    phases: pl.DataFrame
+    overlap: pl.DataFrame
+    other_work: pl.DataFrame
+    outliers: pl.DataFrame
+    waits_inside: tuple[int, ...]
+
+
+class OutsideResults(NamedTuple):
+    """Those of StepResults that depend on when the pipelines of an iteration end: what is outside of windows."""
+
+    own_work: pl.DataFrame
+    activity: OutsideActivity
+    pauses: pl.DataFrame
+
+
+def join_results(parts: Sequence[PipelineResults]) -> PipelineResults:
+    """Return PipelineResults of all pipelines of some steps, given those of some each."""
+    if len(parts) == 1:
+        return parts[0]
+    tables = {
+        name: pl.concat([getattr(each, name) for each in parts])
+        for name in ("messages", "reduction_waits", "phases", "overlap", "outliers")
+    }
+    return PipelineResults(
+        samples=unite_samples([each.samples for each in parts]),
+        links=unite_links([each.links for each in parts]),
+        messages=tables["messages"],
+        reduction_waits=tables["reduction_waits"],
+        phases=tables["phases"].sort(STEP_PHASES.order, maintain_order=True),
+        overlap=tables["overlap"].sort(OVERLAP.order, maintain_order=True),
+        other_work=sum_other_work(pl.concat(each.other_work for each in parts)),
+        outliers=tables["outliers"].sort("excess_ns", descending=True, maintain_order=True),
+        waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
+    )
+
+
 def measure_waits(known: Intermediates, chosen: ChosenSteps) -> WaitResults:
-    """Return the first part of `measure_steps`, after which the actions of `known` and their replays are not used."""
-    is_counted = _is_counted(known, chosen)
+    """Return the first part of PipelineResults, after which the actions of `known` and their replays are not used."""
     spans, bubbles = known.timeline.spans, known.windows.bubbles
     return WaitResults(
-        overlap=measure_overlap(spans, bubbles, known.busy, known.actions).filter(is_counted),
-        pauses=known.iteration_ledger.pauses.filter(is_counted),
+        overlap=measure_overlap(spans, bubbles, known.busy, known.actions).filter(_is_counted(known, chosen)),
         outliers=find_outliers(known, chosen.counted),
         waits_inside=tuple(known.actions.inside.every["rank"].unique().sort()),
     )
 
 
-def measure_spans(known: Intermediates, chosen: ChosenSteps, waits: WaitResults) -> StepResults:
-    """Return what `measure_steps` does, given its first part."""
-    timeline, pipelines = known.timeline, known.windows.pipelines
-    is_counted = _is_counted(known, chosen)
+def measure_spans(known: Intermediates, chosen: ChosenSteps, waits: WaitResults) -> PipelineResults:
+    """Return PipelineResults of the steps in the totals, given the first part."""
+    timeline, is_counted = known.timeline, _is_counted(known, chosen)
     has_few_steps = len(chosen.counted) < FEWEST_SAMPLES
     # Transfers are only needed as matched messages. Dropping their spans saves large copies.
-    counted = timeline.with_spans(timeline.spans.filter(is_counted & ~pl.col("kind").is_in(TRANSFERS)))
+    counted = timeline.spans.filter(is_counted & ~pl.col("kind").is_in(TRANSFERS))
     messages = chosen_rows(known.messages, is_counted)
-    windows = known.windows.bubbles.filter(is_counted)
-    return StepResults(
-        samples=sample_steps(counted.spans, has_few_steps=has_few_steps),
+    return PipelineResults(
+        samples=sample_steps(counted, has_few_steps=has_few_steps),
         links=sample_step_links(messages, has_few_steps=has_few_steps),
         messages=messages.filter(pl.col("step").is_in(list(chosen.unusual))),
-        reduction_waits=find_reduction_waits(counted, windows_of_bubbles([windows]), pipelines),
-        phases=cut_phases(counted.spans, windows, known.busy),
-        other_work=find_other_work(counted.spans),
-        own_work=measure_own_work(windows, known.iteration_steps, known.between_steps.unions),
-        activity=measure_outside_activity(timeline.spans, known.iterations.filter(is_counted)),
+        reduction_waits=_reduction_waits(known, chosen, counted),
+        phases=cut_phases(counted, known.windows.bubbles.filter(is_counted), known.busy),
+        other_work=find_other_work(counted),
         **waits._asdict(),
+    )
+
+
+def _reduction_waits(known: Intermediates, chosen: ChosenSteps, counted: pl.DataFrame) -> pl.DataFrame:
+    """Return the result of find_reduction_waits for the pipelines of `known`, whose counted spans are given."""
+    others, everywhere = spans_of(known.others), windows_with(known.windows, known.others)
+    is_counted = _is_counted(known, chosen)
+    every = with_others(counted, None if others is None else others.filter(is_counted))
+    windows = windows_of_bubbles([everywhere.bubbles.filter(is_counted)])
+    waits = find_reduction_waits(known.timeline.with_spans(every), windows, everywhere.pipelines)
+    return waits.filter(pl.col("pipeline").is_in(known.windows.pipelines["pipeline"].unique().implode()))
+
+
+def measure_outside(known: Intermediates, chosen: ChosenSteps) -> OutsideResults:
+    """Return OutsideResults of the steps in the totals."""
+    is_counted = _is_counted(known, chosen)
+    windows, unions = known.windows.bubbles.filter(is_counted), known.between_steps.unions
+    return OutsideResults(
+        own_work=measure_own_work(windows, known.iteration_steps, unions),
+        activity=measure_outside_activity(known.timeline.spans, known.iterations.filter(is_counted)),
+        pauses=known.iteration_ledger.pauses.filter(is_counted),
     )
 
 

@@ -7,7 +7,7 @@ of unrecorded causes are null; whatever time they took is in other parts, so the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -25,14 +25,49 @@ TRANSFER_COLUMNS = ("exposed_communication_ns", "blocked_on_send_ns")
 ACTIVITY_COLUMNS = {f"{name}_ns": name for name in (REDUCTION, OPTIMIZER, LOADING)}
 
 
+class RecordedCauses(NamedTuple):
+    """Which causes some spans show: the activities in them, and whether messages between ranks were needed and arrived.
+
+    Without actions there is no time to explain.
+    """
+
+    activities: frozenset[str]
+    has_actions: bool
+    needs_transfers: bool
+    has_transfers: bool
+
+
+def find_recorded_causes(spans: pl.DataFrame, actions: Actions) -> RecordedCauses:
+    """Return which causes were recorded; `actions` is from find_actions."""
+    other = ~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS])
+    activities = frozenset(name_activities(spans.filter(other))["activity"].unique())
+    needs = bool(actions.needs["is_remote"].any())
+    return RecordedCauses(activities, not actions.table.is_empty(), needs, actions.has_transfers)
+
+
+def join_recorded_causes(parts: Iterable[RecordedCauses]) -> RecordedCauses:
+    """Return which causes were recorded, given those of parts of a run."""
+    kept = list(parts)
+    needing = [part for part in kept if part.needs_transfers]
+    return RecordedCauses(
+        frozenset().union(*(part.activities for part in kept)),
+        any(part.has_actions for part in kept),
+        bool(needing),
+        any(part.has_transfers for part in needing) if needing else True,
+    )
+
+
+def unrecorded_columns(timeline: Timeline, recorded: RecordedCauses) -> frozenset[str]:
+    """Return the columns of causes of which the run recorded nothing; `timeline` has its small tables."""
+    if is_simulated(timeline) or not recorded.has_actions:
+        return frozenset()
+    missing = {column for column, name in ACTIVITY_COLUMNS.items() if name not in recorded.activities}
+    return frozenset(missing | (set() if recorded.has_transfers else set(TRANSFER_COLUMNS)))
+
+
 def find_unrecorded(timeline: Timeline, actions: Actions) -> frozenset[str]:
     """Return the columns of causes of which the run recorded nothing; `actions` is from find_actions."""
-    if is_simulated(timeline) or actions.table.is_empty():
-        return frozenset()
-    other = ~pl.col("kind").is_in([*ACTION_KINDS, *TRANSFERS])
-    recorded = set(name_activities(timeline.spans.filter(other))["activity"].unique())
-    missing = {column for column, name in ACTIVITY_COLUMNS.items() if name not in recorded}
-    return frozenset(missing | (set() if actions.has_transfers else set(TRANSFER_COLUMNS)))
+    return unrecorded_columns(timeline, find_recorded_causes(timeline.spans, actions))
 
 
 def without_unrecorded(table: pl.DataFrame, unrecorded: Collection[str]) -> pl.DataFrame:

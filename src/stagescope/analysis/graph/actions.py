@@ -7,7 +7,7 @@ executes a declared pair one after the other, and then they are two rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from stagescope.analysis.graph.reduction_waits import (
     no_reduction_waits,
 )
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.outlines import of_ranks, with_others
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.row_numbers import order_rows
 from stagescope.model.simulated import is_simulated
@@ -171,6 +172,13 @@ class Actions:
         """The messages that were sent only after a wait for a reduction."""
         return find_held_messages(self.table, self.needs, self.reductions)
 
+    def in_rows(self, row: pl.Series) -> Actions:
+        """Return the same actions, given the row that each span has in the spans of the caller."""
+        table, partners = (
+            each.with_columns(row=row.gather(each["row"])) for each in (self.table, self.partners)
+        )
+        return replace(self, table=table, partners=partners)
+
     @property
     def is_contradictory(self) -> bool:
         """Whether timestamps contradict the dependencies, or may be wrong, so much that idle time is not explained."""
@@ -183,11 +191,15 @@ class Actions:
 
 
 def find_actions(
-    timeline: Timeline, pipelines: pl.DataFrame | None = None, steps: StepRange | StepRanges | None = None
+    timeline: Timeline,
+    pipelines: pl.DataFrame | None = None,
+    steps: StepRange | StepRanges | None = None,
+    others: pl.DataFrame | None = None,
 ) -> Actions:
     """Return the actions of a timeline, or of some of its steps, and what each of them needed.
 
-    `pipelines` is what find_pipelines returns; None: it is computed here. Spans without step, stage or micro-batch and
+    `pipelines` is what find_pipelines returns; None: it is computed here. `others` are spans of ranks of other
+    pipelines, which those of the timeline meet at collectives. Spans without step, stage or micro-batch and
     spans that only record a launch on the host are left out and counted in a diagnostic. Needs follow
     `find_dependencies`, without those between the two actions of one pair. Ranks of one pipeline that run the same
     actions (tensor parallelism without coordinates) look like duplicate actions.
@@ -198,19 +210,12 @@ def find_actions(
     is_chosen = is_in_steps(steps)
     actions, excluded = _find_parts(spans, pipelines, is_chosen)
     actions = _in_order(actions)
-    names = (
-        "rank",
-        "kind",
-        "step",
-        "stage",
-        "microbatch",
-        "start_ns",
-        "end_ns",
-        "wait_start_ns",
-        "wait_end_ns",
-    )
+    moments = [f"{bound}_ns" for bound in ("start", "end", "wait_start", "wait_end")]
     is_transfer = pl.col("kind").is_in(TRANSFERS) & _is_placed() & is_chosen
-    transfers = _with_pipeline(spans.lazy().filter(is_transfer).select(names).collect(), pipelines)
+    exchanged = (
+        spans.lazy().filter(is_transfer).select("rank", "kind", "step", "stage", "microbatch", *moments)
+    )
+    transfers = _with_pipeline(exchanged.collect(), pipelines)
     found = find_dependencies(actions, transfers)
     del transfers
     table, partners, united = _unite_pairs(actions)
@@ -221,7 +226,10 @@ def find_actions(
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
     judged = judge_timestamps(timeline, contradictions, table["rank"])
     diagnostics = (*excluded, *found.diagnostics, *judged)
-    reductions, inside = find_reduction_waits(spans), find_inner_waits(spans, timeline.ranks)
+    every = with_others(spans, others)
+    reductions, inside = find_reduction_waits(every), find_inner_waits(every, timeline.ranks)
+    if others is not None:
+        reductions, inside = (waits.filter(of_ranks(spans)) for waits in (reductions, inside))
     return Actions(table, needs, partners, diagnostics, has_transfers, reductions, inside, contradictions)
 
 

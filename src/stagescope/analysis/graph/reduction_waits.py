@@ -58,6 +58,10 @@ class ReductionWaits(NamedTuple):
     reducing: pl.DataFrame
     last: pl.DataFrame
 
+    def filter(self, which: pl.Expr) -> ReductionWaits:
+        """Return the waits of some ranks."""
+        return ReductionWaits(*(waits.filter(which) for waits in self))
+
     def in_intervals(self, rank: pl.Series, start_ns: Integers, end_ns: Integers) -> Waits:
         """Return how long the ranks waited in these intervals; an interval that ends before it starts has none."""
         if self.every.is_empty():

@@ -161,9 +161,7 @@ def _find_pairs(
     return Pairs(cell, share)
 
 
-def _loads(
-    classes: Classes, rows: _Rows, usual: UsualLengths | None
-) -> tuple[Floats, Floats, UsualLengths]:
+def _loads(classes: Classes, rows: _Rows, usual: UsualLengths | None) -> tuple[Floats, Floats, UsualLengths]:
     """Return the weight of each class, and how many times as much data as usual its pipeline had in the step.
 
     Also what was learned for that: `steps` and `means`.

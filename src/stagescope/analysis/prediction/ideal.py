@@ -231,3 +231,9 @@ def _is_overtaken(is_first: NDArray[np.bool_], ideal_place: pl.Series) -> NDArra
     overtaken = np.zeros(len(place), dtype=np.bool_)
     overtaken[1:] = ~is_first[1:] & (place[1:] > 0) & (place[:-1] > 0) & (place[1:] < latest[:-1])
     return overtaken
+
+
+def declared_schedule(ranks: pl.DataFrame) -> str | None:
+    """Return the schedule that all ranks declared that declared one; None without one, or if there are several."""
+    declared = ranks["schedule"].drop_nulls().unique()
+    return str(declared[0]) if len(declared) == 1 else None

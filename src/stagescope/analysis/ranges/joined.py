@@ -37,7 +37,12 @@ from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.sample_comparisons import RunSamples, compare_samples
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.analysis.step_results import JoinedResults, StepResults
-from stagescope.analysis.unrecorded import empty_columns, without_columns
+from stagescope.analysis.unrecorded import (
+    empty_columns,
+    join_recorded_causes,
+    unrecorded_columns,
+    without_columns,
+)
 from stagescope.model.large_tables import reduced, united_rows
 from stagescope.model.lazy import lazily, with_known, with_later
 
@@ -205,13 +210,14 @@ def _joined(
         ),
         later,
     )
+    recorded = join_recorded_causes(each.recorded for each in ranges)
     contradictions = pl.concat([_table(each, "contradictions") for each in ranges]).collect()
     ranks = surveyed.windows.pipelines["rank"]
     judged = judge_timestamps(surveyed.timeline, contradictions, ranks)
     actions = lazily(
         Actions,
         {
-            "has_transfers": any(each.has_transfers for each in ranges),
+            "has_transfers": recorded.has_transfers,
             "diagnostics": (*_added(note for each in ranges for note in each.of_actions), *judged),
             "contradictions": contradictions,
         },
@@ -240,7 +246,7 @@ def _joined(
         ledger=ledger,
         between_steps=between,
         transfers=add_transfers(each.transfers for each in ranges),
-        unrecorded=frozenset.intersection(*(each.unrecorded for each in ranges)),
+        unrecorded=unrecorded_columns(surveyed.timeline, recorded),
     )
     return with_later(known, {name: long[name].in_parts for name in OF_RUN if name not in KEPT})
 

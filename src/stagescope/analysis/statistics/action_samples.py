@@ -143,6 +143,17 @@ def sample_steps(spans: pl.DataFrame, *, has_few_steps: bool = True) -> StepSamp
     )
 
 
+def unite_samples(parts: Sequence[StepSamples]) -> StepSamples:
+    """Return the samples of some steps, given those of some pipelines each."""
+    return StepSamples(
+        pl.concat([part.table for part in parts]),
+        pl.concat([part.actions for part in parts]),
+        max(part.microbatches for part in parts),
+        sum(part.unplaced for part in parts),
+        sum(part.lengthless for part in parts),
+    )
+
+
 def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
     """Return the samples of all steps of a run, given those of its parts, which may be read when they are used."""
     microbatches = max(part.microbatches for part in parts)

@@ -79,6 +79,13 @@ def sample_step_links(messages: pl.DataFrame, *, has_few_steps: bool = True) -> 
     )
 
 
+def unite_links(parts: Sequence[StepLinks]) -> StepLinks:
+    """Return the samples of some steps, given those of some pipelines each."""
+    counts = pl.concat([part.counts for part in parts]).group_by("step").agg(pl.sum("messages"))
+    table, messages = (pl.concat([getattr(part, name) for part in parts]) for name in ("table", "messages"))
+    return StepLinks(table, messages, counts)
+
+
 def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Sampling) -> LinkSamples:
     """Return the samples of the links of a run, given those of its parts and how it is divided into samples."""
     rows: Iterable[pl.DataFrame]
