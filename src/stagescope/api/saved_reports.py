@@ -12,6 +12,7 @@ import polars as pl
 
 from stagescope import __version__
 from stagescope.analysis import build_explained_report
+from stagescope.analysis.sampled_pipelines import has_large_steps
 from stagescope.analysis.saved import (
     SavedParts,
     facts_json,
@@ -70,8 +71,6 @@ SPAN_BYTES = 650
 of fewer actions per span."""
 STORING_BYTES = 1_500_000_000
 """Memory that a process may take, so that larger runs are analyzed in ranges of steps."""
-LARGE_STEP = 2_000_000
-"""Steps with more spans, each of which one worker analyzes as a whole, take more than a gigabyte."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
 LIMITS_OF_SPANS = ("steps", "stages", "microbatches", "microbatch-number", "names", "name-length")
@@ -156,21 +155,16 @@ def _report_of_ranges(
     if is_quick_to_analyze(manifest) or not manifest.aligned:
         yield None
         return
+    is_large = has_large_steps(len(known_steps(directory, manifest)), manifest.span_count)
     try:
         with (
-            memory_returned_soon() if _has_large_steps(directory, manifest) else nullcontext(),
+            memory_returned_soon() if is_large else nullcontext(),
             executor_for(*executor) as started,
             analyzed_in_ranges(directory, manifest, started, on_progress) as found,
         ):
             yield found
     except OSError as reason:
         raise OutputError.not_stored(directory, reason) from reason
-
-
-def _has_large_steps(directory: Path, manifest: Manifest) -> bool:
-    """Return whether the steps of a run have more spans than LARGE_STEP on average."""
-    steps = len(known_steps(directory, manifest))
-    return steps > 0 and manifest.span_count > LARGE_STEP * steps
 
 
 def _report_at_once(directory: Path, manifest: Manifest) -> tuple[Report, str | None]:

@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 
 from machines import on_machines
 from planted_runs import Shape, random_times, run
-from stagescope.analysis import build_explained_report, sampled_steps
+from stagescope.analysis import build_explained_report, sampled_pipelines, sampled_steps
 from stagescope.analysis.idle.ledger import IDLE_LEDGER
 from stagescope.analysis.idle.origins import ORIGINS
 from stagescope.analysis.ranges.long_tables import LongTable
@@ -493,7 +493,7 @@ def test_runs_without_steps_are_divided_by_pipelines(count, is_aligned, tmp_path
 @pytest.mark.parametrize("is_large", [False, True])
 def test_workers_return_memory_soon_if_steps_are_large(stored, is_large, monkeypatch):
     monkeypatch.setattr(saved_reports, "STORING_BYTES", 0)
-    monkeypatch.setattr(saved_reports, "LARGE_STEP", 0 if is_large else 10**9)
+    monkeypatch.setattr(sampled_pipelines, "LARGE_STEP", 0 if is_large else 10**9)
     monkeypatch.delenv(ALLOCATOR, raising=False)
     options = []
 
