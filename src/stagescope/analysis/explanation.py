@@ -20,8 +20,9 @@ from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_
 from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import least_cost_ns, measure_lost_time, unite_lost_steps
-from stagescope.analysis.prediction.fix_candidates import Evidence
+from stagescope.analysis.prediction.evidence import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
+from stagescope.analysis.prediction.not_replayed import not_replayed, shown_spans
 from stagescope.analysis.prediction.outside_savings import measure_iterations
 from stagescope.analysis.prediction.tried_changes import NOTHING_TRIED, TriedChanges
 from stagescope.analysis.statistics.outlier_patterns import find_outlier_pattern
@@ -133,13 +134,13 @@ def explain(
     replicas = compare_replicas(timeline, waits, pipelines, stragglers.rank_error, least_ns)
     del step_windows, waits
     # The costs of single actions need their spans.
-    counted = sample.own_spans.filter(chosen & ~pl.col("kind").is_in(TRANSFERS))
+    counted = sample.own_spans.filter(_is_shown(steps))
     explained = Explanation(
         **lost._asdict(),
         ledger=ledger,
         late_ranks=_late_ranks(intermediates, steps, lost.lost_time),
         outliers=results.outliers,
-        outlier_pattern=_pattern(results.outliers, sample.actions.table, steps),
+        outlier_pattern=_pattern(results.outliers, intermediates, steps),
         unrecorded=intermediates.unrecorded,
         ideal=intermediates.ideal,
         stage_costs=measure_stage_costs(counted),
@@ -156,7 +157,7 @@ def explain(
         pauses=results.pauses,
     )
     with_tables = _with_tables(explained, intermediates, results, chosen)
-    return _with_improvements(with_tables, intermediates, counted, steps, layers)
+    return _with_improvements(with_tables, intermediates, steps, layers)
 
 
 def _explained_ledger(intermediates: Intermediates) -> Ledger:
@@ -244,13 +245,9 @@ def _chosen(instance: Intermediates | Ledger | Windows, name: str, chosen: pl.Ex
 
 
 def _with_improvements(
-    explained: Explanation,
-    intermediates: Intermediates,
-    spans: pl.DataFrame,
-    steps: Collection[int],
-    layers: tuple[int, ...],
+    explained: Explanation, intermediates: Intermediates, steps: Collection[int], layers: tuple[int, ...]
 ) -> Explanation:
-    """Return an explanation with its improvements; `spans` are those of its steps in the sample."""
+    """Return an explanation with its improvements."""
     sample, ideal, size = intermediates.sample, explained.ideal, explained.steps_per_iteration
     parts = zip(parts_of(explained, "iterations"), parts_of(intermediates.ledger, "ranks"), strict=True)
     evidence = Evidence(
@@ -259,13 +256,14 @@ def _with_improvements(
         explained.late_ranks.with_columns(pl.col("lost_ns") / size),
         _explained_ledger(intermediates),
         measure_iterations(parts, intermediates.late_starts),
-        spans,
+        shown_spans(sample).filter(_is_shown(steps)),
         unrecorded_place(explained, last_pipelines(explained)),
         layers,
         bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
         intermediates.step_chain,
         sample.predictions,
         intermediates.meetings,
+        not_replayed(intermediates),
     )
     improvements = find_improvements(sample.actions, evidence, ideal.schedule, steps, sample.basis)
     statistics = (explained.stragglers, explained.trends, explained.replicas)
@@ -294,7 +292,10 @@ def _late_ranks(intermediates: Intermediates, steps: Collection[int], lost: Lost
     iterations = intermediates.accumulation.table.select("step", "iteration")
     least_ns = LEAST_COST_FRACTION * lost.mean_ns if lost else float("inf")
     return find_late_ranks(
-        intermediates.meetings, known.join(iterations, on="step"), intermediates.sample.own_spans, least_ns
+        intermediates.meetings,
+        known.join(iterations, on="step"),
+        intermediates.sample.spans_with_others,
+        least_ns,
     )
 
 
@@ -307,5 +308,12 @@ def _of_iterations(improvements: pl.DataFrame, lost: LostTime | None) -> pl.Data
     )
 
 
-def _pattern(outliers: pl.DataFrame, actions: pl.DataFrame, steps: Collection[int]) -> OutlierPattern:
-    return find_outlier_pattern(outliers, actions["rank"].n_unique(), actions["microbatch"].n_unique(), steps)
+def _is_shown(steps: Collection[int]) -> pl.Expr:
+    return pl.col("step").is_in(list(steps)) & ~pl.col("kind").is_in(TRANSFERS)
+
+
+def _pattern(outliers: pl.DataFrame, intermediates: Intermediates, steps: Collection[int]) -> OutlierPattern:
+    sample = intermediates.sample
+    actions = sample.actions.table
+    acting = actions if sample.others is None else intermediates.windows.pipelines
+    return find_outlier_pattern(outliers, acting["rank"].n_unique(), actions["microbatch"].n_unique(), steps)

@@ -57,7 +57,7 @@ from stagescope.analysis.iteration.ledger import (
 )
 from stagescope.analysis.other_pipelines import OtherPipelines, spans_of, windows_with
 from stagescope.analysis.prediction.ideal import Ideal, declared_schedule, lay_ideal, unknown_ideal
-from stagescope.analysis.sampled_steps import sample_of
+from stagescope.analysis.run_sample import find_sample
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.unrecorded import find_unrecorded
 from stagescope.analysis.usual_values import UsualValues
@@ -68,7 +68,7 @@ from stagescope.model.coverage import unite_computing
 from stagescope.model.large_tables import united_rows
 from stagescope.model.messages import match_messages
 from stagescope.model.outlines import of_ranks, with_others
-from stagescope.model.step_ranges import is_in_steps, steps_around
+from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE
 from stagescope.vocabulary.steps import StepRanges
 
@@ -117,15 +117,7 @@ class Intermediates:
     @cached_property
     def own_sample(self) -> Intermediates | None:
         """The sample if it is not the whole run: what refers to itself would stay in memory when nothing uses it."""
-        found = None if self.steps is not None else sample_of(self.timeline)
-        if found is None:
-            return None
-        timeline, (steps, ratio) = found
-        around = is_in_steps(steps_around(steps))
-        windows = Windows(self.windows.pipelines, self.windows.bubbles.filter(around), [])
-        sample = Intermediates(timeline, windows, None, steps)
-        known = {"recorded": self.recorded.filter(around), "missing": self.missing}
-        return sample.with_results(**known, sample_ratio=ratio)
+        return None if self.steps is not None else find_sample(self)
 
     @cached_property
     def others(self) -> OtherPipelines | None:
@@ -139,6 +131,13 @@ class Intermediates:
             return self.timeline.spans
         return self.timeline.spans.filter(pl.col("step").is_null() | is_in_steps(self.steps))
 
+    @property
+    def spans_with_others(self) -> pl.DataFrame:
+        """The own spans and, without transfers, what is known of those of other pipelines in the same steps."""
+        others = spans_of(self.others)
+        own = pl.col("step").is_null() | is_in_steps(self.steps)
+        return with_others(self.own_spans, None if others is None else others.filter(own))
+
     @cached_property
     def sample_ratio(self) -> float:
         """How many times as many steps the run has as this sample of it; 1 for the whole run."""
@@ -146,8 +145,11 @@ class Intermediates:
 
     @cached_property
     def usual(self) -> UsualValues | None:
-        """What is usual in the run; None for what is its own sample, from which it is learned on the way."""
-        return None if self.sample is self else self.sample.learned
+        """What is usual in the run; None for what is its own sample, from which it is learned on the way.
+
+        A sample of some pipelines of large steps does not show it, and is given it (run_sample.py).
+        """
+        return None if self.sample is self else self.sample.usual or self.sample.learned
 
     @property
     def learned(self) -> UsualValues:

@@ -247,7 +247,8 @@ class Report:
         """The table SLOWDOWNS: S, S_t, S_w, M_S and M_W of ByteDance's what-if analysis."""
         sample = self.intermediates.sample
         timeline = sample.timeline.with_spans(sample.own_spans)
-        return measure_slowdowns(timeline, sample.windows.pipelines, self.bubble.steps)
+        every = None if sample.others is None else self.intermediates.windows.pipelines["pipeline"]
+        return measure_slowdowns(timeline, sample.windows.pipelines, self.bubble.steps, every)
 
     @_saved_or
     def kernel_communication(self) -> pl.DataFrame:
@@ -306,13 +307,14 @@ def build_report(timeline: Timeline, skipped: Skipped | None = None) -> Report:
 
 def report_of(timeline: Timeline, intermediates: Intermediates, skipped: Skipped | None = None) -> Report:
     """Return the metrics of a timeline, given its intermediate results; see build_report."""
-    unaligned = intermediates.windows.unaligned
+    unaligned, sample = intermediates.windows.unaligned, intermediates.sample
+    sampled, every = (each.windows.pipelines["pipeline"].n_unique() for each in (sample, intermediates))
     totals = measure_totals(intermediates, skipped)
     found = [
         *inferred_pipeline_diagnostics(timeline),
         *find_missing_data(intermediates, timeline),
         *missing_rank_diagnostics(intermediates.missing),
-        *sample_diagnostics(intermediates.sample.steps, intermediates.sample.sample_ratio),
+        *sample_diagnostics(sample.steps, sample.sample_ratio, (sampled, every)),
         *unaligned_diagnostics(unaligned),
         *totals.diagnostics,
     ]

@@ -64,22 +64,45 @@ def choose_sample(steps: Sequence[int], span_count: int) -> SampleSteps | None:
     return SampleSteps(StepRanges(tuple(ranges)), len(steps) / (blocks * length))
 
 
-def sample_diagnostics(steps: StepRange | StepRanges | None, ratio: float) -> list[Diagnostic]:
-    """Return what a sample of these steps is used for; empty if it is the whole run."""
-    if ratio <= 1:
+def sample_diagnostics(
+    steps: StepRange | StepRanges | None, ratio: float, pipelines: tuple[int, int]
+) -> list[Diagnostic]:
+    """Return what a sample of these steps is used for; empty if it is the whole run.
+
+    `pipelines` is how many pipelines it has, and of how many.
+    """
+    sampled, every = pipelines
+    if sampled < every:
+        text = (
+            "what is usual for transfers, launches and micro-batches was learned from a sample of the steps. Some of "
+            "their pipelines, the slowest and others, show the schedule, the distributions of action times and the "
+            f"predictions: steps {steps}, {sampled} of {every} pipelines"
+        )
+    elif ratio > 1:
+        text = (
+            "what is usual for transfers, launches and micro-batches was learned from a sample of the run, which also "
+            f"shows the schedule, the distributions of action times and the predictions: steps {steps}"
+        )
+    else:
         return []
-    text = (
-        "what is usual for transfers, launches and micro-batches was learned from a sample of the run, which also "
-        f"shows the schedule, the distributions of action times and the predictions: steps {steps}"
-    )
     return [Diagnostic("info", text, code="steps.reference")]
+
+
+def steps_of(timeline: Timeline) -> list[int]:
+    """Return the steps of a run, sorted."""
+    steps: list[int] = _of_ranks(timeline)["step"].unique().sort().to_list()
+    return steps
+
+
+def _of_ranks(timeline: Timeline) -> pl.DataFrame:
+    return timeline.steps if timeline.steps.height else implied_steps(timeline.spans)
 
 
 def sample_of(timeline: Timeline) -> tuple[Timeline, SampleSteps] | None:
     """Return the spans of the sample of a run with those next to it, and its steps; None if it is the whole run."""
     if timeline.spans.height <= MOST_SPANS:
         return None
-    of_ranks = timeline.steps if timeline.steps.height else implied_steps(timeline.spans)
+    of_ranks = _of_ranks(timeline)
     chosen = choose_sample(of_ranks["step"].unique().sort().to_list(), timeline.spans.height)
     if chosen is None:
         return None

@@ -12,7 +12,7 @@ from stagescope.analysis.collectives.late_ranks import LATE_RANKS
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.idle.ledger import build_ledger
 from stagescope.analysis.intermediates import intermediates_of
-from stagescope.analysis.prediction.fix_candidates import Evidence
+from stagescope.analysis.prediction.evidence import Evidence
 from stagescope.analysis.prediction.improvements import IMPROVEMENTS, find_improvements
 from stagescope.analysis.prediction.outside_savings import measure_iterations
 from stagescope.analysis.statistics.outlier_actions import OUTLIER_ACTIONS

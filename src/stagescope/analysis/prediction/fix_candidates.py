@@ -9,20 +9,18 @@ which no fix takes away. The data-parallel wait is a consequence of the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.collectives.meetings import MEETINGS
 from stagescope.analysis.finding_sentences import late_place_text
 from stagescope.analysis.graph.blocking_sends import NO_GATE
 from stagescope.analysis.idle.action_classes import WORK
 from stagescope.analysis.iteration.activities import LOADING, name_activities
+from stagescope.analysis.prediction.evidence import Candidate
 from stagescope.analysis.prediction.faster_links import faster_links
-from stagescope.analysis.prediction.layer_layout import Unusual
-from stagescope.analysis.prediction.outside_savings import NOTHING_OUTSIDE, OutsideSaving, save_outside
+from stagescope.analysis.prediction.outside_savings import OutsideSaving, save_outside
 from stagescope.analysis.prediction.slow_optimizers import (
     find_slow_optimizers,
     lags_without,
@@ -33,71 +31,19 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, TRANSFERS, label
 from stagescope.vocabulary.number_ranges import MOST_LISTED, listed_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
-    from stagescope.analysis.idle.ledger import Ledger
-    from stagescope.analysis.iteration.chained_losses import StepChain
+    from stagescope.analysis.prediction.evidence import Evidence
     from stagescope.analysis.prediction.faster_links import SlowLink
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
-    from stagescope.analysis.prediction.outside_savings import MeasuredIterations
-    from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
 
     Floats = NDArray[np.float64]
 
 MOST_SUBJECTS = 3
 """So many slow ranks, and slow links, are normalized one at a time; all are normalized together as well."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What candidates are made of.
-
-    Tables are STRAGGLERS, OUTLIER_ACTIONS, MEETINGS, and LATE_RANKS with times per step; `spans` are of steps in the
-    totals. `unrecorded_place` is where most unattributed time is and what it may be, `layers` those of each stage or
-    their total, `is_incomplete` whether ranks may be missing, and `predictions` from predict_other_schedules, if known.
-    """
-
-    stragglers: pl.DataFrame
-    outliers: pl.DataFrame
-    late_ranks: pl.DataFrame
-    ledger: Ledger
-    iterations: MeasuredIterations
-    spans: pl.DataFrame
-    unrecorded_place: tuple[str, str] = ("", "")
-    layers: tuple[int, ...] = ()
-    is_incomplete: bool = False
-    chain: StepChain | None = None
-    predictions: SchedulePredictions | None = None
-    meetings: pl.DataFrame = field(default_factory=MEETINGS.empty)
-
-    @property
-    def unusual(self) -> Unusual:
-        """Ranks that are claimed to be slower than their replicas, and claimed outlier actions."""
-        slow = self.stragglers.filter("is_claimed", pl.col("subject") == "rank", pl.col("finding") == "slow")
-        return Unusual(tuple(slow["rank"].to_list()), tuple(self.outliers["row"].to_list()))
-
-
-class Candidate(NamedTuple):
-    """A change of the durations, delays and transfers of the actions; None: as measured.
-
-    `outside` is what it saves outside the windows. A bound takes a cause away completely, which can be approached at
-    most; the others reach what their peers show to be possible. `cause` is the column without its unit.
-    `removes_outside`: outside of the windows, it removes all of its cause. `is_unknown`: another cause is as likely.
-    """
-
-    cause: str
-    change: str
-    duration_ns: Floats | None = None
-    delay_ns: Floats | None = None
-    lag_ns: Floats | NDArray[np.int64] | None = None
-    outside: OutsideSaving = NOTHING_OUTSIDE
-    is_bound: bool = False
-    condition: str = ""
-    removes_outside: bool = False
-    is_unknown: bool = False
 
 
 class Candidates:
@@ -107,6 +53,7 @@ class Candidates:
         """Keep what all candidates are made of."""
         self.actions, self.replay, self.evidence = actions, replay, evidence
         self.classes, self.delays = evidence.ledger.classes, evidence.ledger.delays
+        self.replayed = frozenset(actions.table["rank"].unique())
 
     def find(self) -> list[Candidate]:
         """Return all candidates."""
@@ -134,7 +81,8 @@ class Candidates:
         ranks_of = self.evidence.iterations.members.group_by("pipeline")
         members = {pipeline: frozenset(ranks["rank"]) for (pipeline,), ranks in ranks_of}
         groups = {
-            frozenset([rank]): f"rank {rank} as fast as its replicas" for rank in list(excess)[:MOST_SUBJECTS]
+            frozenset([rank]): f"rank {rank} as fast as its replicas"
+            for rank in [each for each in excess if each in self.replayed][:MOST_SUBJECTS]
         }
         machines = self._claimed("machine")["machine"].to_list()
         of_machine = dict(claimed.select("rank", "machine").iter_rows()) if machines else {}
@@ -148,7 +96,9 @@ class Candidates:
             frozenset(excess), f"{listed_numbers('rank', list(excess))} as fast as their replicas"
         )
         for ranks, change in groups.items():
-            yield Candidate("straggler", change, duration_ns=self._at_costs_of_peers(ranks, excess))
+            if ranks & self.replayed:  # the others end before the slowest pipelines anyway
+                faster = self._at_costs_of_peers(ranks, excess)
+                yield Candidate("straggler", change, faster, pipelines=self._pipelines_of(ranks))
 
     def _at_costs_of_peers(self, ranks: frozenset[int], excess: dict[int, float]) -> Floats:
         """Return durations in which these ranks cost what their replicas do in the same step.
@@ -168,7 +118,7 @@ class Candidates:
 
     def _slow_links(self) -> Iterator[Candidate]:
         """Yield claimed links as fast as links of the same direction and size, with forwards and backwards together."""
-        slow = self._claimed("link", pl.col("excess_fraction") > 0)
+        slow = self._claimed("link", pl.col("excess_fraction") > 0, pl.col("rank").is_in(self.replayed))
         links = slow.select("rank", "peer", "kind", "excess_fraction").rows()
         ends = list(dict.fromkeys((rank, peer) for rank, peer, *_ in links))
         for rank, peer in ends[:MOST_SUBJECTS]:
@@ -176,10 +126,13 @@ class Candidates:
             ends_text = f"link from rank {rank} to" if is_way else f"links between rank {rank} and"
             change = f"the {ends_text} rank {peer} as fast as other links"
             faster = self._faster([link for link in links if link[:2] == (rank, peer)])
-            yield Candidate("exposed_communication", change, lag_ns=faster)
+            yield Candidate(
+                "exposed_communication", change, lag_ns=faster, pipelines=self._pipelines_of([rank])
+            )
         if len(ends) > 1:
             change = f"the {len(ends)} slow links as fast as other links"
-            yield Candidate("exposed_communication", change, lag_ns=self._faster(links))
+            pipelines = self._pipelines_of([rank for rank, _ in ends])
+            yield Candidate("exposed_communication", change, lag_ns=self._faster(links), pipelines=pipelines)
 
     def _faster(self, links: Sequence[SlowLink]) -> Floats:
         return faster_links(self.actions, self.replay.measured.basis, self.replay.lag_ns, links)
@@ -188,11 +141,12 @@ class Candidates:
         """Yield claimed noisy ranks with the spread of their peers."""
         usual_ns = self.classes.fitted_ns()
         rank = self.actions.table["rank"].to_numpy()
-        noisy = self._claimed("rank", pl.col("finding") == "noisy").head(MOST_SUBJECTS)
-        for one, excess in noisy.select("rank", "excess_fraction").iter_rows():
+        noisy = self._claimed("rank", pl.col("finding") == "noisy", pl.col("rank").is_in(self.replayed))
+        for one, excess in noisy.select("rank", "excess_fraction").head(MOST_SUBJECTS).iter_rows():
             steadier = usual_ns + (self.replay.duration_ns - usual_ns) / (1 + excess)
             duration_ns = np.where(rank == one, steadier, self.replay.duration_ns)
-            yield Candidate("jitter", f"rank {one} as steady as its peers", duration_ns=duration_ns)
+            change = f"rank {one} as steady as its peers"
+            yield Candidate("jitter", change, duration_ns, pipelines=self._pipelines_of([one]))
 
     def _outliers(self) -> Iterator[Candidate]:
         """Yield all outlier actions as long as such actions usually are."""
@@ -208,7 +162,7 @@ class Candidates:
             one = outliers.row(0, named=True)
             action = label(one["kind"], one["stage"], one["microbatch"])
             change = f"{action} of rank {one['rank']} in step {one['step']} as long as usual"
-        yield Candidate("jitter", change, duration_ns=duration_ns)
+        yield Candidate("jitter", change, duration_ns, pipelines=self._pipelines_of(outliers["rank"]))
 
     def _lengths(self) -> Iterator[Candidate]:
         """Yield micro-batches of equal length, and pipelines with the same amount of data."""
@@ -338,16 +292,18 @@ class Candidates:
     def _unknown_devices(self) -> Iterator[Candidate]:
         """Yield the ranks whose stages take longer at the costs of others, if no replica runs these stages."""
         ranks = unknown_devices(self.evidence.stragglers)
-        if ranks:
+        if self.replayed.intersection(ranks):
             change, why = device_change(ranks)
             faster = factors_as_others(self.classes.table, ranks)[self.classes.of_action]
             known = Candidate("stage_imbalance", change, self.replay.duration_ns * faster, condition=why)
-            yield known._replace(is_bound=True, is_unknown=True)
+            pipelines = self._pipelines_of(ranks)
+            yield known._replace(is_bound=True, is_unknown=True, pipelines=pipelines)
 
     def _slow_optimizers(self) -> Iterator[Candidate]:
         """Yield the optimizer steps of ranks that take longer than those of their peers."""
         known = self.evidence
-        slow = find_slow_optimizers(known.spans, self.actions.table, known.meetings)
+        stages = self.actions.table if known.not_replayed is None else known.not_replayed.stages
+        slow = find_slow_optimizers(known.spans, stages, known.meetings)
         if slow is None:
             return
         ranks = self.actions.table["rank"]
@@ -360,11 +316,16 @@ class Candidates:
             outside=save_optimizers(known.iterations, self.replay.measured.groups.steps, slow, known.spans),
             is_bound=not slow.has_peers,
             condition="" if slow.has_peers else "if no more parameters are updated there",
+            pipelines=self._pipelines_of(slow.ranks),
         )
 
     def _claimed(self, subject: str, *conditions: pl.Expr) -> pl.DataFrame:
         """Return the claims about a kind of subject that meet the conditions, the costliest first."""
         return self.evidence.stragglers.filter("is_claimed", pl.col("subject") == subject, *conditions)
+
+    def _pipelines_of(self, ranks: Iterable[int]) -> frozenset[int]:
+        members = self.evidence.iterations.members
+        return frozenset(members.filter(pl.col("rank").is_in(list(ranks)))["pipeline"])
 
     def _without(self, part_ns: Floats | NDArray[np.int64]) -> Floats:
         return np.asarray(np.maximum(self.replay.delay_ns - part_ns, 0))

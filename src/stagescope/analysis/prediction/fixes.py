@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagescope.analysis.graph.makespan_shares import Times
-    from stagescope.analysis.prediction.fix_candidates import Candidate, Evidence
+    from stagescope.analysis.prediction.evidence import Candidate, Evidence
     from stagescope.analysis.prediction.iteration_replay import IterationReplay
     from stagescope.analysis.prediction.what_if import Measured
 
@@ -33,8 +33,9 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
     A bound, which takes a cause away completely, ranges from no gain to that. It is placed by what it gains beyond the
     fixes of the same cause that can be attained, and after all others if its cause is not known.
     """
-    replay = prepare_iteration_replay(measured, evidence.chain)
-    measured_ns = replay.mean_end_ns(replay.duration_ns, replay.delay_ns, replay.lag_ns)
+    others = evidence.not_replayed and evidence.not_replayed.windows
+    replay = prepare_iteration_replay(measured, evidence.chain, others)
+    measured_ns = replay.mean_end_ns(_costs(replay, None))
     gains_ns = _chained_gains_ns if replay.chain else _gains_ns
     found = gains_ns(replay, Candidates(measured.actions, replay, evidence).find(), measured_ns)
     attained: dict[str, float] = {}
@@ -53,11 +54,17 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
 def _gains_ns(
     replay: IterationReplay, candidates: Sequence[Candidate], measured_ns: float
 ) -> list[tuple[Candidate, float]]:
-    """Return candidates with what the iteration loses: until the last pipeline ends, and after that."""
-    return [
-        (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside.after_ns)
-        for each in candidates
-    ]
+    """Return candidates with what the iteration loses: until the last pipeline ends, and after that.
+
+    What changes all pipelines is compared among those that are replayed: when the others would end is unknown.
+    """
+    is_whole = replay.others is None
+    replayed_ns = measured_ns if is_whole else replay.mean_end_ns(_costs(replay, None), changed=None)
+    found = []
+    for each in candidates:
+        before_ns = replayed_ns if each.pipelines is None else measured_ns
+        found.append((each, before_ns - _replayed_ns(replay, each, before_ns) + each.outside.after_ns))
+    return found
 
 
 def _chained_gains_ns(
@@ -103,7 +110,7 @@ def _replayed_ns(replay: IterationReplay, candidate: Candidate, measured_ns: flo
     changed = (candidate.duration_ns, candidate.delay_ns, candidate.lag_ns, candidate.outside.sooner_ns)
     if all(each is None for each in changed):
         return measured_ns
-    return replay.mean_end_ns(*_costs(replay, candidate), candidate.outside.sooner_ns)
+    return replay.mean_end_ns(_costs(replay, candidate), candidate.outside.sooner_ns, candidate.pipelines)
 
 
 def _costs(replay: IterationReplay, candidate: Candidate | None) -> tuple[Times, Times, Times]:

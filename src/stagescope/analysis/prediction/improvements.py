@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.replay_basis import ReplayBasis
-    from stagescope.analysis.prediction.fix_candidates import Evidence
+    from stagescope.analysis.prediction.evidence import Evidence
     from stagescope.analysis.prediction.schedule_ranges import SchedulePredictions
 
 FIX, REDESIGN = KINDS = ("fix", "redesign")

@@ -12,7 +12,7 @@ rank that ends its window sooner begins the next step sooner, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ import polars as pl
 from stagescope.analysis.graph.makespan_shares import ReplayCosts
 from stagescope.analysis.graph.replay import replay_ranks
 from stagescope.analysis.iteration.activities import ACTIVITIES
-from stagescope.analysis.iteration.chained_losses import PAUSE
+from stagescope.analysis.iteration.chained_losses import PAUSE, SETTLED_NS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,15 +31,22 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Times = NDArray[np.float64] | NDArray[np.int64]
+    Costs = tuple[Times, Times, Times]
+    """Durations, delays and lags."""
 
 
 @dataclass(frozen=True)
 class IterationReplay:
-    """The measured actions as they are replayed, and when each pipeline starts after the first one of its step."""
+    """The measured actions as they are replayed, and when each pipeline starts after the first one of its step.
+
+    `others` are the windows of pipelines that are not replayed: step, pipeline, and when they end after that
+    (`last_ns`). None: all pipelines are replayed.
+    """
 
     measured: Measured
     offset_ns: NDArray[np.int64]
     chain: StepChain | None = None
+    others: pl.DataFrame | None = None
 
     @property
     def duration_ns(self) -> Floats:
@@ -87,20 +94,52 @@ class IterationReplay:
         return float(lengths_ns.mean()) if len(lengths_ns) else 0.0
 
     def mean_end_ns(
-        self, duration_ns: Times, delay_ns: Times, lag_ns: Times, sooner_ns: Times | None = None
+        self, costs: Costs, sooner_ns: Times | None = None, changed: frozenset[int] | None = frozenset()
     ) -> float:
-        """Return the mean of `ends_ns` over the steps."""
-        ends = self.ends_ns(duration_ns, delay_ns, lag_ns, sooner_ns)["end_ns"]
-        return float(ends.sum()) / max(len(ends), 1)
+        """Return the mean of `ends_ns` over the steps.
+
+        Pipelines that are not replayed end as they did, but for the `changed` ones; None: all pipelines are.
+        """
+        ends = self.ends_ns(*costs, sooner_ns)
+        if self.others is not None and changed is not None:
+            as_before = self.others.filter(~pl.col("pipeline").is_in(changed))
+            last = as_before.group_by("step").agg(pl.max("last_ns"))
+            ends = ends.join(last, on="step", how="left")
+            ends = ends.with_columns(end_ns=pl.max_horizontal("end_ns", "last_ns"))
+        return float(ends["end_ns"].sum()) / max(ends.height, 1)
 
 
 CHAINED_NAMES = {"unattributed": PAUSE}
 """Parts of gaps by the name of the cause, where it is another one."""
 
 
-def prepare_iteration_replay(measured: Measured, chain: StepChain | None = None) -> IterationReplay:
-    """Return what replays of the iterations of the counted steps need; `chain` is from find_step_chain."""
+def prepare_iteration_replay(
+    measured: Measured, chain: StepChain | None = None, others: pl.DataFrame | None = None
+) -> IterationReplay:
+    """Return what replays of the iterations of the counted steps need; `chain` is from find_step_chain.
+
+    `others` are windows of pipelines that are not replayed: step, pipeline, first_ns and last_ns.
+    """
     actions = measured.actions
     first = measured.groups.steps.select("step", first_ns=measured.groups.first_start_ns(actions.table))
-    offset = first.select(pl.col("first_ns") - pl.col("first_ns").min().over("step"))
-    return IterationReplay(measured, offset.to_series().to_numpy(), chain)
+    every = first if others is None else pl.concat([first, others.select(first.columns)])
+    begins = every.group_by("step").agg(begin_ns=pl.min("first_ns"))
+    placed = first.join(begins, on="step", how="left", maintain_order="left")
+    replay = IterationReplay(measured, (placed["first_ns"] - placed["begin_ns"]).to_numpy(), chain)
+    if others is None:
+        return replay
+    ends = others.join(begins, on="step").with_columns(pl.col("last_ns") - pl.col("begin_ns"))
+    return replace(replay, others=ends.join(_without_waits(replay), on="step", how="semi"))
+
+
+def _without_waits(replay: IterationReplay) -> pl.DataFrame:
+    """Return the steps in which no pipeline waits for its replicas: there, windows end in replays as they did.
+
+    Other pipelines may have waited like those that are replayed, and it is unknown when they would have ended.
+    """
+    groups = replay.measured.groups
+    costs = (replay.duration_ns + replay.delay_ns, replay.lag_ns)
+    ended_ns = groups.last_of_ranks(replay_ranks(replay.measured.plan, *costs))
+    sooner_ns = groups.window_ns(replay.measured.actions.table) - ended_ns
+    steps = groups.steps.select("step", sooner_ns=sooner_ns).group_by("step").agg(pl.max("sooner_ns"))
+    return steps.filter(pl.col("sooner_ns") <= SETTLED_NS)

@@ -15,7 +15,7 @@ from stagescope.model.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagescope.analysis.prediction.fix_candidates import Evidence
+    from stagescope.analysis.prediction.evidence import Evidence
     from stagescope.analysis.prediction.layer_layout import LayoutPrediction, Unusual
     from stagescope.analysis.prediction.schedule_ranges import SchedulePrediction
     from stagescope.analysis.prediction.what_if import Measured

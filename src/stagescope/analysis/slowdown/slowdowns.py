@@ -68,8 +68,13 @@ SLOWDOWNS = Table(
 )  # fmt: skip
 
 
-def measure_slowdowns(timeline: Timeline, pipelines: pl.DataFrame, steps: Collection[int]) -> pl.DataFrame:
+def measure_slowdowns(
+    timeline: Timeline, pipelines: pl.DataFrame, steps: Collection[int], every: pl.Series | None = None
+) -> pl.DataFrame:
     """Return the table SLOWDOWNS of some steps. `pipelines` is from find_pipelines.
+
+    If these are some of the run, `every` is the pipeline of each of its ranks: replicas have their numbers in the run,
+    and so many percent of its workers are the slowest.
 
     It is empty without actions, and if replaying a single step once per replica would take minutes.
     """
@@ -80,7 +85,7 @@ def measure_slowdowns(timeline: Timeline, pipelines: pl.DataFrame, steps: Collec
     replay = prepare_operation_replay(timeline.with_spans(spans), pipelines)
     if replay is None:
         return SLOWDOWNS.empty()
-    rows = pl.DataFrame(list(_Slowdowns(replay).rows()), infer_schema_length=None)
+    rows = pl.DataFrame(list(_Slowdowns(replay, every).rows()), infer_schema_length=None)
     shared = {"ideal_step_ns": rows["ideal_step_ns"][0], "steps": len(chosen)}
     return rows.with_columns(**{name: pl.lit(value) for name, value in shared.items()}).select(
         (pl.col(name) if name in rows.columns or name in shared else pl.lit(None).alias(name)).cast(dtype)
@@ -105,14 +110,16 @@ def _sample(spans: pl.DataFrame, pipelines: pl.DataFrame, steps: list[int]) -> l
 class _Slowdowns:
     """The replays of one run with measured and ideal times, and what they are for which operations."""
 
-    def __init__(self, replay: OperationReplay) -> None:
+    def __init__(self, replay: OperationReplay, every: pl.Series | None) -> None:
         self.replay, self.measured = replay, replay.measured
         table, needs = replay.actions.table, replay.actions.needs
         kinds = pl.when("is_pair").then(pl.lit(PAIR)).otherwise(pl.col("kind").cast(pl.String))
         self.action_types = table.select(kinds).to_series().to_numpy()
         self.transfer_types = (needs["direction"].cast(pl.String) + " transfer").to_numpy()
         pipelines = replay.ranks["pipeline"]
-        self.dp_rank = (pipelines.rank("dense").cast(pl.Int32) - 1).to_numpy()
+        replicas = (pipelines if every is None else every).unique().sort()
+        self.dp_rank = replicas.search_sorted(pipelines).cast(pl.Int32).to_numpy()
+        self.workers = replay.ranks["rank"].n_unique() if every is None else len(every)
         self.pp_rank = replay.ranks["place"].to_numpy()
         self.ideal = self._idealized()
         self.ideal_ns = replay.step_ns(self.ideal)
@@ -145,7 +152,7 @@ class _Slowdowns:
             yield {"metric": "S_w", "rank": rank, "pp_rank": pp_rank, "dp_rank": dp_rank, "value": value}
         yield {**self._removed(self.pp_rank == self.pp_rank.max()), "metric": "M_S"}
         slowest = sorted(workers, key=lambda worker: (-worker[0], worker[1]))
-        slowest = slowest[: -(-len(workers) * SLOWEST_WORKERS_PERCENT // 100)]
+        slowest = slowest[: -(-self.workers * SLOWEST_WORKERS_PERCENT // 100)]
         is_slow = ranks["rank"].is_in([rank for _, rank, *_ in slowest]).to_numpy()
         yield {**self._removed(is_slow), "metric": "M_W"}
 
