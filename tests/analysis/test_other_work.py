@@ -9,6 +9,7 @@ from drawing import timeline_from_text
 from stagescope.analysis import build_explained_report
 from stagescope.analysis.other_work import find_other_work, name_of_other_work
 from stagescope.model import SPANS
+from stagescope.model.coverage import unite_computing
 from stagescope.model.validate import conform
 
 MS = 1_000_000
@@ -92,6 +93,6 @@ def test_work_of_several_kinds_has_no_name():
 
 def test_other_work_is_without_loading_and_without_what_ran_beside_actions():
     timeline = run_with([(1, "other", "data loading", 0, 3), (1, "other", "evaluation", -3, 2)])
-    work = find_other_work(timeline.spans)
+    work = find_other_work(timeline.spans, unite_computing(timeline.spans))
     assert work.rows() == [(1, "other", "evaluation", STEPS * 4 * MS)]
     assert name_of_other_work(work, ranks=[0]) is None

@@ -8,7 +8,7 @@ import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING_NAMES
 from stagescope.model.collectives import ASYNCHRONOUS, SEPARATOR
-from stagescope.model.coverage import covered_ns, unite_computing
+from stagescope.model.coverage import covered_ns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,12 +20,13 @@ COLLECTIVE = "collective"
 LONGEST_NAME = 60
 
 
-def find_other_work(spans: pl.DataFrame) -> pl.DataFrame:
+def find_other_work(spans: pl.DataFrame, computed: pl.DataFrame) -> pl.DataFrame:
     """Return how long each rank did what outside of its actions: rank, kind, name and ns.
 
-    `kind` is that of the spans, ``other`` or ``collective``; of a collective, the name is its operation.
+    `computed` is the union of all spans on the compute lane, also of other steps: what begins at the end of a step may
+    go on while the next one computes. `kind` is that of the spans, ``other`` or ``collective``; of a collective, the
+    name is its operation.
     """
-    computed = unite_computing(spans)
     loads = (pl.col("kind") == "other") & pl.col("name").str.contains(LOADING_NAMES)
     named = spans.filter(pl.col("kind").is_in(("other", COLLECTIVE)) & ~loads.fill_null(value=False))
     bounds = named.select("rank", window_start_ns="start_ns", window_end_ns="end_ns")

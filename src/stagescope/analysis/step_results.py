@@ -181,7 +181,7 @@ def measure_spans(known: Intermediates, chosen: ChosenSteps, waits: WaitResults)
         messages=messages.filter(pl.col("step").is_in(list(chosen.unusual))),
         reduction_waits=_reduction_waits(known, chosen, counted),
         phases=cut_phases(counted, known.windows.bubbles.filter(is_counted), known.busy),
-        other_work=find_other_work(counted),
+        other_work=find_other_work(counted, known.busy),
         **waits._asdict(),
     )
 

@@ -153,4 +153,5 @@ def _slowdowns(run: AnalyzedRun) -> Iterator[pl.DataFrame]:
     """Yield the table SLOWDOWNS of the reference."""
     reference: Reference = attach(run.reference)
     timeline = timeline_of(reference.spans, run.folder)
-    yield measure_slowdowns(timeline, _pipelines(run.folder), run.counted)
+    every = None if reference.others is None else _pipelines(run.folder)["pipeline"]
+    yield measure_slowdowns(timeline, reference.pipelines, run.counted, every)

@@ -10,24 +10,31 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.analysis.intermediates import Intermediates
 from stagescope.api.detached_tables import read_table, write_table
 from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.stored_run import read_part, read_small_tables
 from stagescope.model import empty_timeline
+from stagescope.model.collectives import KINDS
 from stagescope.model.lazy import InParts, TableParts
+from stagescope.model.outlines import inner_collectives, outline
 from stagescope.model.step_ranges import is_in_steps, steps_around
-from stagescope.model.tables import STEPS
+from stagescope.model.tables import SPANS, STEPS
+from stagescope.model.validate import in_order_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from stagescope.analysis.windows import Windows
     from stagescope.model import Timeline
     from stagescope.model.stored_run import Manifest
     from stagescope.vocabulary.steps import StepRange, StepRanges
 
 FOLDER = "unfinished-analysis"
 """In the directory of the run, only while it is analyzed."""
+OUTLINES, INNER = "outlines", "inner"
+"""In the folder of a range of large steps: the outlines of its spans, and the collectives that these leave out."""
 SMALL = ("ranks", "clocks", "diagnostics")
 WINDOWS_AT_ONCE = 1_000_000
 """Rows of step_bubbles, which has one for every rank and step, that are divided at once; each takes 68 bytes."""
@@ -64,6 +71,72 @@ def timeline_of(spans: pl.DataFrame, folder: Path) -> Timeline:
     """Return the timeline of some spans."""
     small = {name: read_table(folder / f"{name}.arrow") for name in SMALL}
     return replace(empty_timeline(), spans=spans, **small)  # type: ignore[arg-type]  # names of tables
+
+
+def intermediates_of(
+    folder: Path, spans: pl.DataFrame, windows: Windows, steps: StepRange | StepRanges
+) -> Intermediates:
+    """Return the intermediate results of some steps, given their spans, with those needed of the steps next to them."""
+    # The windows and what was recorded of the steps next to the range are known from all their spans.
+    recorded = read_table(folder / "recorded.arrow").filter(is_in_steps(steps_around(steps)))
+    return Intermediates(timeline_of(spans, folder), windows, None, steps).with_results(recorded=recorded)
+
+
+def write_spans_of_range(
+    rows: pl.DataFrame, folder: Path, number: int, unit: int, *, is_outlined: bool
+) -> None:
+    """Write spans of a unit that are needed to analyze a range, and, if asked for, what others need of them."""
+    place = place_of_range(folder, number)
+    make_directory(place)
+    write_table(rows, _of_unit(place, unit))
+    if is_outlined:
+        for name, which in ((OUTLINES, outline), (INNER, inner_collectives)):
+            make_directory(place / name)
+            write_table(which(rows), _of_unit(place / name, unit))
+
+
+def remove_spans_of_range(folder: Path, number: int) -> None:
+    """Remove the spans of a range but for the outlines, with which what was measured of its pipelines is joined."""
+    place = place_of_range(folder, number)
+    for file in _files(place):
+        file.unlink()
+    shutil.rmtree(place / INNER, ignore_errors=True)
+
+
+def spans_of_range(
+    folder: Path, numbers: Sequence[int], units: Sequence[int] | None = None, which: pl.Expr | None = None
+) -> pl.DataFrame:
+    """Return the spans in the files of some ranges: of all units or of some, and all rows or some."""
+    files = [file for number in numbers for file in _files(place_of_range(folder, number), units)]
+    return in_order_together([_some(read_table(file), which) for file in files], SPANS)
+
+
+def outlines_of_range(
+    folder: Path,
+    numbers: Sequence[int],
+    which: pl.Expr | None = None,
+    shared_with: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Return the outlines of the spans of some ranks, with the collectives inside of actions that others share."""
+    places = [place_of_range(folder, number) for number in numbers]
+    parts = [_some(read_table(file), which) for place in places for file in _files(place / OUTLINES)]
+    if shared_with is not None:
+        names = shared_with.filter(pl.col("kind").is_in(KINDS))["name"].unique().implode()
+        is_shared = pl.col("name").is_in(names) if which is None else which & pl.col("name").is_in(names)
+        parts += [_some(read_table(file), is_shared) for place in places for file in _files(place / INNER)]
+    return in_order_together(parts, SPANS)
+
+
+def _files(place: Path, units: Sequence[int] | None = None) -> list[Path]:
+    return sorted(place.glob("*.arrow")) if units is None else [_of_unit(place, each) for each in units]
+
+
+def _some(rows: pl.DataFrame, which: pl.Expr | None) -> pl.DataFrame:
+    return rows if which is None else rows.filter(which)
+
+
+def _of_unit(place: Path, unit: int) -> Path:
+    return place / f"unit-{unit}.arrow"
 
 
 def divide_windows(files: Sequence[Path], ranges: Sequence[StepRange], folder: Path) -> InParts:

@@ -24,6 +24,7 @@ from stagescope.analysis.ranges import (
     join_surveys,
     with_culprits,
 )
+from stagescope.analysis.sampled_pipelines import has_large_steps
 from stagescope.analysis.sampled_steps import SampleSteps, choose_sample
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.api.detached_tables import (
@@ -34,6 +35,7 @@ from stagescope.api.detached_tables import (
     read_table,
     write_table,
 )
+from stagescope.api.divided_analysis import analyze_groups, count_tasks, divide_pipelines
 from stagescope.api.joined_tables import AnalyzedRun, JoinedTables, joined_by_workers
 from stagescope.api.range_files import (
     FOLDER,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from stagescope.analysis import Report
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference
+    from stagescope.analysis.step_results import ChosenSteps
     from stagescope.api.range_tasks import SurveyedUnit
     from stagescope.execution import Executor
     from stagescope.model import Timeline
@@ -159,16 +162,27 @@ class _Work(NamedTuple):
         """Where tables are between the steps of the analysis."""
         return self.directory / FOLDER
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether steps are so large that they are analyzed in groups of pipelines."""
+        return has_large_steps(self.of_ranks["step"].n_unique(), self.manifest.span_count)
+
     def units(self, sample: SampleSteps) -> list[Unit]:
         """Return the files of spans, with what is needed of them for the ranges and for the sample."""
         ranges = (*self.ranges, *sample.steps.ranges) if self.has_steps else ()
-        return _units(self.directory, self.manifest, tuple(needed_spans(self.of_ranks, ranges)))
+        units = _units(self.directory, self.manifest, tuple(needed_spans(self.of_ranks, ranges)))
+        return [each._replace(is_outlined=self.is_divided) for each in units]
+
+    def run(self, function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Result]:
+        """Run a function on items, and report the progress."""
+        return self.progress.of(self.executor.map(function, items))
 
 
 class _SurveyedRun(NamedTuple):
     """What is known of all pipelines, their files, the sample of the run, what is wrong, and the `unaligned` ranks.
 
-    `transfers` are those between unaligned ranks, which are in nothing else.
+    `transfers` are those between unaligned ranks, which are in nothing else. `counts` has unit, rank and len: how many
+    spans the others have in which unit.
     """
 
     known: Intermediates
@@ -177,6 +191,7 @@ class _SurveyedRun(NamedTuple):
     damage: list[Diagnostic]
     unaligned: list[int]
     transfers: pl.DataFrame
+    counts: pl.DataFrame
 
 
 def _analyze(
@@ -216,7 +231,7 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
     sample = _choose_sample(work.of_ranks, steps, span_count)
     units = work.units(sample)
     work.progress.expect(len(units) + len(work.ranges) + 2)
-    found: list[SurveyedUnit] = list(work.progress.of(work.executor.map(survey_unit, units)))
+    found: list[SurveyedUnit] = list(work.run(survey_unit, units))
     unaligned = find_unaligned_ranks(work.shared, _pipelines_of(found))
     if unaligned:
         for number in range(len(units[0].needed)):
@@ -224,7 +239,7 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
         sample = _choose_sample(work.of_ranks, steps, span_count - _count_spans(found, unaligned))
         units = [each._replace(dropped=tuple(unaligned)) for each in work.units(sample)]
         work.progress.expect(len(units))
-        found = list(work.progress.of(work.executor.map(survey_unit, units)))
+        found = list(work.run(survey_unit, units))
     return _SurveyedRun(
         _join_units(work, found, unaligned),
         units,
@@ -232,6 +247,10 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
         [note for each in found for note in each.damage],
         unaligned,
         add_transfers([attach(each.transfers) for each in found]),
+        pl.concat(
+            attach(each.counts).with_columns(unit=pl.lit(unit.number))
+            for unit, each in zip(units, found, strict=True)
+        ).filter(~pl.col("rank").is_in(unaligned)),
     )
 
 
@@ -247,15 +266,7 @@ def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> AnalyzedRun:
         surveyed.known.missing,
         tuple(chosen.counted),
     )
-    (learned,) = work.progress.of(work.executor.map(learn, [of_sample]))
-    # What the sample answers takes longest: no worker waits for it at the end.
-    parts: list[RangeOfSteps] | list[PipelinesWithoutSteps]
-    if work.has_steps:
-        parts = [RangeOfSteps(directory, *each, chosen, learned) for each in enumerate(ranges)]
-    else:
-        parts = [PipelinesWithoutSteps(unit, chosen) for unit in surveyed.units]
-    tasks = [LearnedSample(of_sample, learned), *parts]
-    results: Iterator[Any] = work.progress.of(work.executor.map(analyze_task, tasks))
+    results = _results(work, surveyed, of_sample, chosen)
     reference: Reference = next(results)
     analyzed: list[RangeAnalysis] = []
     for number, each in enumerate(results):
@@ -263,6 +274,27 @@ def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> AnalyzedRun:
         shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)  # while workers go on
     detached = detach(unusual, work.folder / "unusual")
     return AnalyzedRun(work.folder, tuple(analyzed), reference, of_sample.counted, detached)
+
+
+def _results(
+    work: _Work, surveyed: _SurveyedRun, of_sample: SampleOfSteps, chosen: ChosenSteps
+) -> Iterator[Any]:
+    """Yield what the sample answers, and then what was measured of each of the ranges."""
+    if work.is_divided:
+        steps = work.of_ranks["step"].n_unique()
+        divided = divide_pipelines(surveyed.counts, surveyed.known.windows.pipelines, of_sample, steps)
+        if not divided.is_whole:
+            work.progress.expect(count_tasks(divided, len(work.ranges)) - len(work.ranges) - 2)
+            yield from analyze_groups(divided, of_sample, chosen, enumerate(work.ranges), work.run)
+            return
+    (learned,) = work.run(learn, [of_sample])
+    # What the sample answers takes longest: no worker waits for it at the end.
+    parts: list[RangeOfSteps] | list[PipelinesWithoutSteps]
+    if work.has_steps:
+        parts = [RangeOfSteps(work.directory, *each, chosen, learned) for each in enumerate(work.ranges)]
+    else:
+        parts = [PipelinesWithoutSteps(unit, chosen) for unit in surveyed.units]
+    yield from work.run(analyze_task, [LearnedSample(of_sample, learned), *parts])
 
 
 def _pipelines_of(units: Sequence[SurveyedUnit]) -> pl.DataFrame:

@@ -12,16 +12,23 @@ from stagescope.analysis.ranges import LEARNED, Reference, analyze_range, result
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.step_results import usual_durations
 from stagescope.analysis.windows import Windows
-from stagescope.api.detached_tables import detach, read_object, read_table, write_object, write_table
-from stagescope.api.range_files import FOLDER, place_of_range, timeline_of, windows_around, windows_of
-from stagescope.exporters.new_files import make_directory
+from stagescope.api.detached_tables import detach, read_object, read_table, write_object
+from stagescope.api.range_files import (
+    FOLDER,
+    intermediates_of,
+    spans_of_range,
+    timeline_of,
+    windows_around,
+    windows_of,
+    write_spans_of_range,
+)
 from stagescope.ingest.stored_run import read_or_note
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.messages import match_messages
 from stagescope.model.step_division import divide_steps
-from stagescope.model.step_ranges import is_in_steps, steps_around
+from stagescope.model.step_ranges import steps_around
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import in_order_together
@@ -45,7 +52,7 @@ if TYPE_CHECKING:
 class Unit(NamedTuple):
     """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into.
 
-    Spans of `dropped` ranks are left out.
+    Spans of `dropped` ranks are left out. `is_outlined`: the steps are large, and are analyzed in groups of pipelines.
     """
 
     directory: Path
@@ -53,6 +60,7 @@ class Unit(NamedTuple):
     parts: tuple[Part, ...]
     needed: tuple[NeededSpans, ...]
     dropped: tuple[int, ...] = ()
+    is_outlined: bool = False
 
     @property
     def name(self) -> str:
@@ -193,13 +201,12 @@ def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
     Columns without any value are left out: dividing, writing and reading them takes half of the time.
     """
     most = max(spans.height, 1)  # a file without rows has all columns
-    valued = [each for each in spans.columns if each == "step" or spans[each].null_count() < most]
+    kept = spans.columns if unit.is_outlined else ["step"]
+    valued = [each for each in spans.columns if each in kept or spans[each].null_count() < most]
     divided = divide_steps(spans.select(valued), unit.needed, lambda: read_table(folder / "steps.arrow"))
     for number, rows in enumerate(divided):
         if rows.height:
-            place = place_of_range(folder, number)
-            make_directory(place)
-            write_table(rows, place / f"unit-{unit.number}.arrow")
+            write_spans_of_range(rows, folder, number, unit.number, is_outlined=unit.is_outlined)
 
 
 def learn(item: SampleOfSteps) -> Learned:
@@ -225,11 +232,13 @@ def analyze_task(item: LearnedSample | RangeOfSteps | PipelinesWithoutSteps) -> 
 def _answer(item: SampleOfSteps, of_sample: Learned) -> Reference:
     folder, (usual, learned, costs) = item.directory / FOLDER, of_sample
     known = _sample(item)
-    spans = detach(known.own_spans, folder / "reference")
+    spans, pipelines = known.own_spans, known.windows.pipelines
     results = {**read_object(learned), "costs": read_object(costs)}
     known = known.with_results(usual=read_object(usual), **results)
     answers = write_object(results_of(known, item.counted), folder / "answers.pickle")
-    return Reference(*item.sample, spans, partial(_read_both, learned, answers))
+    reference = Reference(*item.sample, spans, partial(_read_both, learned, answers), pipelines)
+    found: Reference = detach(reference, folder / "reference")
+    return found
 
 
 def _read_both(learned: DetachedObject, answers: DetachedObject) -> dict[str, object]:
@@ -268,9 +277,5 @@ def _intermediates(
 
     Their spans are where those of the ranges `numbers` are.
     """
-    files = [file for number in numbers for file in sorted(place_of_range(folder, number).glob("*.arrow"))]
-    spans = in_order_together([read_table(file) for file in files], SPANS)
     of_steps = Windows(read_table(folder / "pipelines.arrow"), windows, [])
-    # The windows and what was recorded of the steps next to the range are known from all their spans.
-    recorded = read_table(folder / "recorded.arrow").filter(is_in_steps(steps_around(steps)))
-    return Intermediates(timeline_of(spans, folder), of_steps, None, steps).with_results(recorded=recorded)
+    return intermediates_of(folder, spans_of_range(folder, numbers), of_steps, steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -32,6 +32,20 @@ class Diagnostic:
     def __post_init__(self) -> None:
         """Make the message one printable line."""
         object.__setattr__(self, "message", printable(self.message.replace("\n", " ")))
+
+
+@dataclass(frozen=True)
+class StepDiagnostic(Diagnostic):
+    """A diagnostic whose message names something in a step: of several, in the first one."""
+
+    step: int = field(kw_only=True)
+
+
+def first_of_alike(notes: Iterable[Diagnostic]) -> Diagnostic:
+    """Return the first one of diagnostics with the same meaning, with the sum of their counts."""
+    alike = list(notes)
+    first = min(alike, key=lambda note: note.step if isinstance(note, StepDiagnostic) else 0)
+    return replace(first, count=sum(note.count for note in alike))
 
 
 def diagnostics_table(rows: Iterable[Diagnostic]) -> pl.DataFrame:

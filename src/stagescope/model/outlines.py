@@ -19,32 +19,29 @@ if TYPE_CHECKING:
 
 TURN = ["rank", "step"]
 """The actions of a rank in a step are its turn."""
+_MOMENTS = ("rank", "start_ns", "end_ns", "wait_end_ns")
 
 
 def outline(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the spans that are no actions of a step, without transfers and collectives inside of turns.
 
-    Of the actions of every turn, those remain that begin first, end last, and are of the smallest stage.
+    Of the actions of every turn, those remain that begin first and that end last, and of those of a rank, one of its
+    smallest stage.
     """
     rows = spans.with_row_index("row")
-    of_step = pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
-    acting = (
-        rows.lazy().filter(of_step).select("row", *TURN, "lane", "stage", "microbatch", "start_ns", "end_ns")
-    )
-    turns = acting.with_columns(last_ns=pl.max_horizontal("start_ns", "end_ns")).collect()
-    kept = [*_bounds(turns), rows.filter(~of_step & ~_may_be_inside())["row"]]
+    acting = _acting(rows.select("row", *TURN, "kind", "lane", "stage", "microbatch", "start_ns", "end_ns"))
+    beside = rows.filter(~_is_acting() & ~_may_be_inside())["row"]
     may_be = rows.filter(_may_be_inside()).select("row", *_MOMENTS)
-    kept.append(may_be.filter(~_inside(may_be, turns))["row"])
-    found: pl.DataFrame = spans[pl.concat(kept).unique().sort()]
+    outside = may_be.filter(~_inside(may_be, acting))["row"]
+    kept = pl.concat([*_bounds(acting), beside, outside])
+    found: pl.DataFrame = spans[kept.unique().sort()]
     return found
 
 
 def inner_collectives(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the collectives that the outline of the same spans leaves out: those inside of turns."""
-    acting = spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
-    acting = acting.with_columns(last_ns=pl.max_horizontal("start_ns", "end_ns"))
     inner = spans.filter(_may_be_inside() & (pl.col("kind") == COLLECTIVE))
-    found: pl.DataFrame = inner.filter(_inside(inner, acting))
+    found: pl.DataFrame = inner.filter(_inside(inner, _acting(spans)))
     return found
 
 
@@ -61,7 +58,13 @@ def of_ranks(spans: pl.DataFrame) -> pl.Expr:
     return pl.col("rank").is_in(spans["rank"].unique().implode())
 
 
-_MOMENTS = ("rank", "start_ns", "end_ns", "wait_end_ns")
+def _is_acting() -> pl.Expr:
+    return pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null()
+
+
+def _acting(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the actions of steps, with when they last."""
+    return spans.filter(_is_acting()).with_columns(last_ns=pl.max_horizontal("start_ns", "end_ns"))
 
 
 def _may_be_inside() -> pl.Expr:
@@ -74,7 +77,7 @@ def _is_placed() -> pl.Expr:
 
 
 def _bounds(acting: pl.DataFrame) -> Iterator[pl.Series]:
-    """Yield the rows of the first and last actions of every turn, of those that are placed too, and of first stages."""
+    """Yield the rows of the actions that remain: the bounds of turns, also among placed actions, and first stages."""
     row = pl.col("row")
     first, last = row.get(pl.col("start_ns").arg_min()), row.get(pl.col("last_ns").arg_max())
     for which in (acting, acting.filter(_is_placed())):

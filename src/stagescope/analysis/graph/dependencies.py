@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from stagescope.analysis.graph.action_cells import DOUBLED, NONE, ActionIndex, find_cells
-from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.diagnostics import StepDiagnostic
 from stagescope.schedules.dependencies import RULES
 from stagescope.vocabulary.kinds import ACTION_KINDS, BY_NAME, RECEIVES, SENDS, label
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.action_cells import Cells
+    from stagescope.model.diagnostics import Diagnostic
 
     Integers = NDArray[np.int64]
 
@@ -230,10 +231,11 @@ def _warn(actions: pl.DataFrame, marked: NDArray[np.bool_], message: str, code: 
     first = actions.row(int(rows[actions["step"].to_numpy()[rows].argmin()]), named=True)
     action = label(first["kind"], first["stage"], first["microbatch"])
     return [
-        Diagnostic(
+        StepDiagnostic(
             "warning",
             message.format(f"{action} of step {first['step']}, rank {first['rank']}"),
             count=count,
             code=code,
+            step=first["step"],
         )
     ]

@@ -5,16 +5,18 @@ What is usual in a run for the causes of lost time is learned on the way, so tha
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
+
 from stagescope.analysis.graph.step_groups import group_actions
-from stagescope.analysis.idle.action_classes import find_action_classes
+from stagescope.analysis.idle.action_classes import compare_classes, measure_classes
 from stagescope.analysis.idle.delays import measure_delays
 from stagescope.analysis.idle.origins import find_blocked_receivers
 
 if TYPE_CHECKING:
     import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from stagescope.analysis.graph.actions import Actions
@@ -57,7 +59,18 @@ def find_action_costs(
     `spans` are those of the run, which show why an action was delayed; without them a delay is launch overhead or
     unattributed. `usual` is what is usual in the run; None: it is learned from these actions.
     """
-    classes = find_action_classes(actions, split_durations(actions).computing_ns, usual and usual.lengths)
+    costs = measure_action_costs(actions, basis, spans, usual)
+    return with_peers(costs, costs.classes.table)
+
+
+def measure_action_costs(
+    actions: Actions,
+    basis: ReplayBasis,
+    spans: pl.DataFrame | None = None,
+    usual: UsualCauses | None = None,
+) -> ActionCosts:
+    """Return what find_action_costs does, without what depends on other pipelines: classes as of measure_classes."""
+    classes = measure_classes(actions, split_durations(actions).computing_ns, usual and usual.lengths)
     groups = group_actions(actions.table)
     delays, usual_delays = measure_delays(actions, basis, groups, spans, usual and usual.delays)
     if usual is None:
@@ -65,6 +78,12 @@ def find_action_costs(
         receivers = None if spans is None else find_blocked_receivers(spans) if blocks else {}
         usual = UsualCauses(usual_delays, classes.usual, receivers)
     return ActionCosts(classes, delays, usual)
+
+
+def with_peers(costs: ActionCosts, classes: pl.DataFrame) -> ActionCosts:
+    """Return the costs of the actions of some pipelines, given the tables of measure_classes of all pipelines."""
+    own = pl.col("pipeline").is_in(costs.classes.table["pipeline"].unique().implode())
+    return costs._replace(classes=replace(costs.classes, table=compare_classes(classes).filter(own)))
 
 
 class Durations(NamedTuple):

@@ -8,13 +8,20 @@ from stagescope.analysis.ranges.joined import (
     sum_causes_of,
     with_culprits,
 )
-from stagescope.analysis.ranges.measured import RangeAnalysis, analyze_range
+from stagescope.analysis.ranges.measured import (
+    MeasuredPipelines,
+    RangeAnalysis,
+    analyze_range,
+    join_pipelines,
+    measure_pipelines,
+)
 from stagescope.analysis.ranges.reference import LEARNED, Reference, results_of
 from stagescope.analysis.ranges.surveyed import PipelineSurvey, choose_steps, join_surveys, survey_pipelines
 
 __all__ = [
     "LEARNED",
     "SCANNED",
+    "MeasuredPipelines",
     "PipelineSurvey",
     "RangeAnalysis",
     "Reference",
@@ -22,8 +29,10 @@ __all__ = [
     "build_joined_report",
     "choose_steps",
     "compare_ranges",
+    "join_pipelines",
     "join_surveys",
     "joined_pieces",
+    "measure_pipelines",
     "results_of",
     "sum_causes_of",
     "survey_pipelines",

@@ -26,6 +26,7 @@ from stagescope.analysis.iteration.culprits import (
 )
 from stagescope.analysis.iteration.outside_activity import add_outside_activity
 from stagescope.analysis.iteration.outside_times import sum_own_work
+from stagescope.analysis.other_pipelines import OtherPipelines
 from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
@@ -43,6 +44,7 @@ from stagescope.analysis.unrecorded import (
     unrecorded_columns,
     without_columns,
 )
+from stagescope.model.diagnostics import first_of_alike
 from stagescope.model.large_tables import reduced, united_rows
 from stagescope.model.lazy import lazily, with_known, with_later
 
@@ -204,12 +206,7 @@ def _joined(
     """Return the intermediate results of the run."""
     measured = {name: getattr(surveyed, name) for name in PipelineSurvey._fields[2:]}
     later = _of_reference(reference.results)
-    sample = with_later(
-        Intermediates(surveyed.timeline, surveyed.windows, None, reference.steps).with_results(
-            missing=surveyed.missing, sample_ratio=reference.ratio
-        ),
-        later,
-    )
+    sample = with_later(_sample_of(surveyed, reference), later)
     recorded = join_recorded_causes(each.recorded for each in ranges)
     contradictions = pl.concat([_table(each, "contradictions") for each in ranges]).collect()
     ranks = surveyed.windows.pipelines["rank"]
@@ -249,6 +246,16 @@ def _joined(
         unrecorded=unrecorded_columns(surveyed.timeline, recorded),
     )
     return with_later(known, {name: long[name].in_parts for name in OF_RUN if name not in KEPT})
+
+
+def _sample_of(surveyed: Intermediates, reference: Reference) -> Intermediates:
+    """Return what is known of the sample of the run without its results."""
+    windows = with_known(surveyed.windows, pipelines=reference.pipelines)
+    sample = Intermediates(surveyed.timeline, windows, None, reference.steps)
+    known = {"missing": surveyed.missing, "sample_ratio": reference.ratio}
+    if reference.others is not None:
+        known["others"] = OtherPipelines(reference.others, surveyed.windows)
+    return sample.with_results(**known)
 
 
 def _of_reference(load: Callable[[], Mapping[str, object]]) -> dict[str, Callable[[], object]]:
@@ -308,4 +315,4 @@ def _added(notes: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     for note in notes:
         if note.code not in JUDGED:
             alike[note.code, note.severity, note.rank].append(note)
-    return tuple(replace(rows[0], count=sum(row.count for row in rows)) for rows in alike.values())
+    return tuple(map(first_of_alike, alike.values()))

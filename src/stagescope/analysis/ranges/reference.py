@@ -30,13 +30,16 @@ class Reference(NamedTuple):
     """What is known of the sample.
 
     `steps` are its steps, and the run has `ratio` times as many. `spans` are those of these steps and those without a
-    step, and `results` returns the RESULTS by name, which take as much memory as these spans.
+    step, and `results` returns the RESULTS by name, which take as much memory as these spans. `pipelines` has its ranks
+    and their pipelines. Unless that is all, `others` are what is needed of the spans of the others (model/outlines.py).
     """
 
     steps: StepRanges
     ratio: float
     spans: pl.DataFrame
     results: Callable[[], Mapping[str, object]]
+    pipelines: pl.DataFrame
+    others: pl.DataFrame | None = None
 
 
 def results_of(known: Intermediates, counted: Collection[int]) -> dict[str, object]:

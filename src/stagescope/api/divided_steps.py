@@ -1,0 +1,210 @@
+"""What workers do where steps are large: each range of steps is analyzed in groups of pipelines, and then joined.
+
+The pipelines of a group depend on others only through their outlines (model/outlines.py), and through what the same
+work costs there. So the classes of the actions of all groups come first, then what is measured with them, and at last
+what depends on the ledgers of all pipelines.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import polars as pl
+
+from stagescope.analysis.idle.action_costs import measure_action_costs, with_peers
+from stagescope.analysis.other_pipelines import OtherPipelines, spans_of
+from stagescope.analysis.ranges import LEARNED, Reference, join_pipelines, measure_pipelines, results_of
+from stagescope.analysis.step_results import usual_durations
+from stagescope.analysis.windows import Windows
+from stagescope.api.detached_tables import attach, detach, read_object, read_table, write_object, write_table
+from stagescope.api.range_files import (
+    FOLDER,
+    intermediates_of,
+    outlines_of_range,
+    spans_of_range,
+    windows_around,
+    windows_of,
+)
+from stagescope.model.step_ranges import steps_around
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stagescope.analysis.intermediates import Intermediates
+    from stagescope.analysis.ranges import MeasuredPipelines, RangeAnalysis
+    from stagescope.analysis.step_results import ChosenSteps
+    from stagescope.api.detached_tables import DetachedObject
+    from stagescope.api.range_tasks import SampleOfSteps
+    from stagescope.vocabulary.steps import StepRange, StepRanges
+
+
+class PipelineGroup(NamedTuple):
+    """Some pipelines of a run: their ranks, and the numbers of the units whose files have their spans."""
+
+    number: int
+    ranks: tuple[int, ...]
+    units: tuple[int, ...]
+
+
+class GroupOfSample(NamedTuple):
+    """A group of pipelines in the sample of the run, from which is learned what is usual for them."""
+
+    of: SampleOfSteps
+    group: PipelineGroup
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"part {self.group.number} of {self.of.name}"
+
+
+class SampleOfPipelines(NamedTuple):
+    """The sample of the run, which has some of its pipelines, and what is usual in the run."""
+
+    of: SampleOfSteps
+    group: PipelineGroup
+    usual: DetachedObject
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return self.of.name
+
+
+class GroupOfRange(NamedTuple):
+    """A group of pipelines in a range of steps.
+
+    With `costs`, from which the actions of all groups of the range are classified, it is measured; None: not yet.
+    """
+
+    directory: Path
+    number: int
+    steps: StepRange
+    group: PipelineGroup
+    chosen: ChosenSteps
+    usual: DetachedObject
+    costs: DetachedObject | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"part {self.group.number} of steps {self.steps}"
+
+
+class DividedRange(NamedTuple):
+    """A range of steps whose pipelines were measured in groups."""
+
+    directory: Path
+    number: int
+    steps: StepRange
+    chosen: ChosenSteps
+    measured: tuple[MeasuredPipelines, ...]
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"steps {self.steps}"
+
+
+def learn_group(item: GroupOfSample) -> DetachedObject:
+    """Return what is usual for a group of pipelines, in a file."""
+    known = _of_sample(item.of, item.group)
+    usual = known.learned._replace(durations=usual_durations(known, item.of.counted))
+    return write_object(usual, item.of.directory / FOLDER / f"usual-{item.group.number}.pickle")
+
+
+DividedTask: TypeAlias = "SampleOfPipelines | GroupOfRange | DividedRange"
+
+
+def analyze_divided(item: DividedTask) -> Reference | DetachedObject | MeasuredPipelines | RangeAnalysis:
+    """Return what the sample answers, the costs or the results of a group, or those of a range; tables are in files."""
+    if isinstance(item, SampleOfPipelines):
+        return _answer(item)
+    if isinstance(item, DividedRange):
+        return _join(item)
+    return _classify(item) if item.costs is None else _measure(item, item.costs)
+
+
+def _answer(item: SampleOfPipelines) -> Reference:
+    folder = item.of.directory / FOLDER
+    known = _of_sample(item.of, item.group).with_results(usual=read_object(item.usual))
+    results = {name: getattr(known, name) for name in LEARNED} | results_of(known, item.of.counted)
+    spans, pipelines, others = known.own_spans, known.windows.pipelines, spans_of(known.others)
+    del known
+    answers = write_object(results, folder / "answers.pickle")
+    del results
+    reference = Reference(*item.of.sample, spans, partial(read_object, answers), pipelines, others)
+    found: Reference = detach(reference, folder / "reference")
+    return found
+
+
+def _classify(item: GroupOfRange) -> DetachedObject:
+    """Return the actions, the basis and the costs of a group, and write the classes of its actions for other groups."""
+    folder = item.directory / FOLDER
+    known = _of_range(item)
+    usual = known.usual and known.usual.causes
+    costs = measure_action_costs(known.actions, known.basis, known.timeline.spans, usual)
+    write_table(costs.classes.table, _classes_of(folder, item.number, item.group.number))
+    found = {"actions": known.actions, "basis": known.basis, "costs": costs}
+    del known, costs
+    return write_object(found, folder / f"costs-{item.number}-{item.group.number}.pickle")
+
+
+def _measure(item: GroupOfRange, costs: DetachedObject) -> MeasuredPipelines:
+    folder = item.directory / FOLDER
+    found = read_object(costs)
+    files = folder.glob(_classes_of(folder, item.number, "*").name)
+    found["costs"] = with_peers(found["costs"], pl.concat(read_table(file) for file in sorted(files)))
+    known = _of_range(item).with_results(**found)
+    del found
+    measured: MeasuredPipelines = detach(
+        measure_pipelines(known, item.chosen), folder / f"measured-{item.number}-{item.group.number}"
+    )
+    return measured
+
+
+def _classes_of(folder: Path, number: int, group: int | str) -> Path:
+    return folder / f"classes-{number}-{group}.arrow"
+
+
+def _join(item: DividedRange) -> RangeAnalysis:
+    folder, (_, number, steps, chosen, parts) = item.directory / FOLDER, item
+    windows = Windows(read_table(folder / "pipelines.arrow"), windows_around(folder, number, steps), [])
+    known = intermediates_of(folder, outlines_of_range(folder, [number]), windows, steps)
+    joined: RangeAnalysis = detach(
+        join_pipelines(known, [attach(each) for each in parts], chosen), folder / f"result-{number}"
+    )
+    return joined
+
+
+def _of_sample(item: SampleOfSteps, group: PipelineGroup) -> Intermediates:
+    folder, (steps, ratio) = item.directory / FOLDER, item.sample
+    windows = windows_of(folder, item.windows, steps_around(steps))
+    known = _of_group(folder, item.numbers, steps, group, windows)
+    return known.with_results(missing=item.missing, sample_ratio=ratio)
+
+
+def _of_range(item: GroupOfRange) -> Intermediates:
+    folder = item.directory / FOLDER
+    windows = windows_around(folder, item.number, item.steps)
+    known = _of_group(folder, [item.number], item.steps, item.group, windows)
+    return known.with_results(usual=read_object(item.usual))
+
+
+def _of_group(
+    folder: Path,
+    numbers: Sequence[int],
+    steps: StepRange | StepRanges,
+    group: PipelineGroup,
+    windows: pl.DataFrame,
+) -> Intermediates:
+    """Return the intermediate results of a group of pipelines in some ranges of steps; `windows` are those of all."""
+    every = Windows(read_table(folder / "pipelines.arrow"), windows, [])
+    own = pl.col("rank").is_in(group.ranks)
+    spans = spans_of_range(folder, numbers, group.units, own)
+    others = outlines_of_range(folder, numbers, ~own, shared_with=spans)
+    alone = Windows(every.pipelines.filter(own), windows.filter(own), [])
+    known = intermediates_of(folder, spans, alone, steps)
+    return known if others.is_empty() else known.with_results(others=OtherPipelines(others, every))
