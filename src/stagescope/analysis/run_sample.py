@@ -76,8 +76,9 @@ def find_sample(known: Intermediates) -> Intermediates | None:
     # Nobody has left out steps yet: what is usual does not depend on that.
     counted = measure_totals(known).counted
     learn = partial(learn_groups, known.timeline, without_spans, groups.every, counted)
-    chosen_only = sample if groups.sampled is None else of_pipelines(sample, groups.sampled)
-    return with_later(chosen_only, {"usual": cache(learn)})
+    if groups.sampled is not None:
+        sample = of_pipelines(sample, groups.sampled, _outlines(timeline))
+    return with_later(sample, {"usual": cache(learn)})
 
 
 def _whole(steps: Sequence[int]) -> SampleSteps:
@@ -106,16 +107,20 @@ def _divide(known: Intermediates, sample: Intermediates, steps: int) -> _Groups:
     return _Groups(group_pipelines(counts, SPANS_OF_GROUP * steps), sampled)
 
 
-def of_pipelines(known: Intermediates, chosen: Collection[int]) -> Intermediates:
-    """Return the results of some pipelines, to which the others are known by what they share with them."""
+def of_pipelines(known: Intermediates, chosen: Collection[int], outlines: pl.DataFrame) -> Intermediates:
+    """Return the results of some pipelines, to which the others are known by the outlines of all ranks."""
     windows = known.windows
     is_chosen = pl.col("pipeline").is_in(list(chosen))
     own = Windows(windows.pipelines.filter(is_chosen), windows.bubbles.filter(is_chosen), [])
     is_own = pl.col("rank").is_in(own.pipelines["rank"].implode())
-    spans, rest = known.timeline.spans.filter(is_own), known.timeline.spans.filter(~is_own)
-    others = in_order(pl.concat([outline(rest), inner_collectives(rest)]), SPANS)
-    divided = _with_timeline(known, known.timeline.with_spans(spans), own)
-    return divided.with_results(others=OtherPipelines(others, windows))
+    divided = _with_timeline(known, known.timeline.with_spans(known.timeline.spans.filter(is_own)), own)
+    return divided.with_results(others=OtherPipelines(outlines.filter(~is_own), windows))
+
+
+def _outlines(timeline: Timeline) -> pl.DataFrame:
+    """Return what ranks share with other pipelines, which they may also wait for inside of actions."""
+    spans = timeline.spans
+    return in_order(pl.concat([outline(spans), inner_collectives(spans)]), SPANS)
 
 
 def learn_groups(
@@ -128,9 +133,10 @@ def learn_groups(
     """
     found = sample_of(timeline)
     sample = _with_timeline(sample, timeline if found is None else found[0])
+    outlines = _outlines(sample.timeline)
     parts = []
     for group in groups:
-        parts.append(_learn(of_pipelines(sample, group), counted))
+        parts.append(_learn(of_pipelines(sample, group, outlines), counted))
         return_memory()
     return join_usual(parts)
 

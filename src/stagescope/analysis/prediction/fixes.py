@@ -54,17 +54,11 @@ def find_fixes(measured: Measured, evidence: Evidence) -> pl.DataFrame:
 def _gains_ns(
     replay: IterationReplay, candidates: Sequence[Candidate], measured_ns: float
 ) -> list[tuple[Candidate, float]]:
-    """Return candidates with what the iteration loses: until the last pipeline ends, and after that.
-
-    What changes all pipelines is compared among those that are replayed: when the others would end is unknown.
-    """
-    is_whole = replay.others is None
-    replayed_ns = measured_ns if is_whole else replay.mean_end_ns(_costs(replay, None), changed=None)
-    found = []
-    for each in candidates:
-        before_ns = replayed_ns if each.pipelines is None else measured_ns
-        found.append((each, before_ns - _replayed_ns(replay, each, before_ns) + each.outside.after_ns))
-    return found
+    """Return candidates with what the iteration loses: until the last pipeline ends, and after that."""
+    return [
+        (each, measured_ns - _replayed_ns(replay, each, measured_ns) + each.outside.after_ns)
+        for each in candidates
+    ]
 
 
 def _chained_gains_ns(

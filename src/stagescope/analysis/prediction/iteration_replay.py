@@ -13,6 +13,7 @@ rank that ends its window sooner begins the next step sooner, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,19 +64,40 @@ class IterationReplay:
         """Transfer time of every need."""
         return self.measured.lag_ns
 
-    def ends_ns(
-        self, duration_ns: Times, delay_ns: Times, lag_ns: Times, sooner_ns: Times | None = None
-    ) -> pl.DataFrame:
-        """Return for each counted step when its last pipeline ends (`end_ns`), from the start of the first one.
+    def ends_ns(self, costs: Costs, sooner_ns: Times | None = None) -> pl.DataFrame:
+        """Return when each replayed pipeline ends each counted step, from the start of the first one.
 
-        Pipelines begin `sooner_ns` before they did, in the rows of StepGroups.
+        Columns: step, pipeline and end_ns. Pipelines begin `sooner_ns` before they did, in the rows of StepGroups.
         """
+        duration_ns, delay_ns, lag_ns = costs
         lasting_ns = np.asarray(duration_ns + delay_ns, dtype=np.float64)
         ends_ns = replay_ranks(self.measured.plan, lasting_ns, lag_ns)
         begin_ns = self.offset_ns if sooner_ns is None else self.offset_ns - sooner_ns
         last_ns = self.measured.groups.last_of_ranks(ends_ns) + begin_ns
-        steps = self.measured.groups.steps.with_columns(end_ns=last_ns).filter(self.measured.counted)
-        return steps.group_by("step").agg(pl.max("end_ns")).sort("step")
+        steps = self.measured.groups.steps.select(
+            "step", "pipeline", end_ns=pl.Series(last_ns, dtype=pl.Float64)
+        )
+        return steps.filter(self.measured.counted)
+
+    @cached_property
+    def measured_ends_ns(self) -> pl.DataFrame:
+        """The result of `ends_ns` without a change."""
+        return self.ends_ns((self.duration_ns, self.delay_ns, self.lag_ns))
+
+    def _ends_of_others_ns(
+        self, others: pl.DataFrame, ends: pl.DataFrame, changed: frozenset[int] | None
+    ) -> pl.DataFrame:
+        """Return when `others` end, given when the replayed pipelines do.
+
+        Those that change as well end sooner by what is usual among the replayed pipelines that change.
+        """
+        is_changed = pl.lit(value=True) if changed is None else pl.col("pipeline").is_in(changed)
+        keys = ["step", "pipeline"]
+        gains = self.measured_ends_ns.join(ends, on=keys, suffix="_after").filter(is_changed)
+        usual = gains.group_by("step").agg(gain_ns=(pl.col("end_ns") - pl.col("end_ns_after")).median())
+        known = others.join(usual, on="step", how="left")
+        gain_ns = pl.when(is_changed).then(pl.col("gain_ns").fill_null(0.0)).otherwise(0.0)
+        return known.select(*keys, end_ns=pl.col("last_ns") - gain_ns)
 
     def chained_ns(self, duration_ns: Times, delay_ns: Times, lag_ns: Times, without: str) -> float | None:
         """Return the mean iteration where steps overlap, None where they do not; `without` an activity in the gaps."""
@@ -94,19 +116,17 @@ class IterationReplay:
         return float(lengths_ns.mean()) if len(lengths_ns) else 0.0
 
     def mean_end_ns(
-        self, costs: Costs, sooner_ns: Times | None = None, changed: frozenset[int] | None = frozenset()
+        self, costs: Costs, sooner_ns: Times | None = None, changed: frozenset[int] | None = None
     ) -> float:
-        """Return the mean of `ends_ns` over the steps.
+        """Return when the last pipeline ends a counted step, from the start of the first one, on average.
 
-        Pipelines that are not replayed end as they did, but for the `changed` ones; None: all pipelines are.
+        `changed` are the pipelines that a change is about, which others do not show; None: all.
         """
-        ends = self.ends_ns(*costs, sooner_ns)
-        if self.others is not None and changed is not None:
-            as_before = self.others.filter(~pl.col("pipeline").is_in(changed))
-            last = as_before.group_by("step").agg(pl.max("last_ns"))
-            ends = ends.join(last, on="step", how="left")
-            ends = ends.with_columns(end_ns=pl.max_horizontal("end_ns", "last_ns"))
-        return float(ends["end_ns"].sum()) / max(ends.height, 1)
+        ends = self.ends_ns(costs, sooner_ns)
+        if self.others is not None:
+            ends = pl.concat([ends, self._ends_of_others_ns(self.others, ends, changed)])
+        last = ends.group_by("step").agg(pl.max("end_ns")).sort("step")
+        return float(last["end_ns"].sum()) / max(last.height, 1)
 
 
 CHAINED_NAMES = {"unattributed": PAUSE}
@@ -133,7 +153,7 @@ def prepare_iteration_replay(
 
 
 def _without_waits(replay: IterationReplay) -> pl.DataFrame:
-    """Return the steps in which no pipeline waits for its replicas: there, windows end in replays as they did.
+    """Return the counted steps in which no pipeline waits for its replicas: there, windows end in replays as they did.
 
     Other pipelines may have waited like those that are replayed, and it is unknown when they would have ended.
     """
@@ -141,5 +161,6 @@ def _without_waits(replay: IterationReplay) -> pl.DataFrame:
     costs = (replay.duration_ns + replay.delay_ns, replay.lag_ns)
     ended_ns = groups.last_of_ranks(replay_ranks(replay.measured.plan, *costs))
     sooner_ns = groups.window_ns(replay.measured.actions.table) - ended_ns
-    steps = groups.steps.select("step", sooner_ns=sooner_ns).group_by("step").agg(pl.max("sooner_ns"))
+    counted = groups.steps.select("step", sooner_ns=sooner_ns).filter(replay.measured.counted)
+    steps = counted.group_by("step").agg(pl.max("sooner_ns"))
     return steps.filter(pl.col("sooner_ns") <= SETTLED_NS)
