@@ -20,6 +20,7 @@ from stagescope.analysis.sampled_pipelines import (
     choose_pipelines,
     group_pipelines,
     has_large_steps,
+    with_collectives,
 )
 from stagescope.analysis.sampled_steps import SampleSteps, sample_of, steps_of
 from stagescope.analysis.step_results import usual_durations
@@ -93,7 +94,7 @@ def _with_timeline(known: Intermediates, timeline: Timeline, windows: Windows | 
 
 
 def _divide(known: Intermediates, sample: Intermediates, steps: int) -> _Groups:
-    spans, pipelines, windows = known.timeline.spans, known.windows.pipelines, sample.windows.bubbles
+    spans, pipelines = known.timeline.spans, known.windows.pipelines
     counts = (
         spans.group_by("rank")
         .agg(spans=pl.len())
@@ -103,7 +104,10 @@ def _divide(known: Intermediates, sample: Intermediates, steps: int) -> _Groups:
         .sort("pipeline")
     )
     most = sampled_steps.SAMPLE_SPANS * sample.sample_ratio
-    sampled = choose_pipelines(windows.filter(is_in_steps(sample.steps)), counts, most)
+    windows = with_collectives(
+        sample.windows.bubbles.filter(is_in_steps(sample.steps)), sample.timeline.spans
+    )
+    sampled = choose_pipelines(windows, counts, most)
     return _Groups(group_pipelines(counts, SPANS_OF_GROUP * steps), sampled)
 
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stagescope.model.coverage import covered_ns, unite
+from stagescope.vocabulary.kinds import COLLECTIVE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,6 +26,9 @@ SLOWEST_PART = 3
 them: if many pipelines are slow in the same place, a sample of mostly slow ones would show that as usual."""
 FEWEST_PIPELINES = 3
 """Of fewer pipelines, none could be compared with what is usual in several others."""
+
+COLLECTIVE_TIME = "collective_ns"
+MEETING_KINDS = (COLLECTIVE, "grad_reduce")
 
 
 def has_large_steps(steps: int, span_count: int) -> bool:
@@ -55,7 +61,8 @@ def choose_pipelines(windows: pl.DataFrame, counts: pl.DataFrame, most: float) -
     They have at most `most` spans together, unless so few do that none could be compared with others. A third of that
     is of those with the longest mean windows: the slowest pipelines decide how long an iteration takes, and what a fix
     gains counts only until another one is last. The others are evenly over the rest. `windows` are rows of step_bubbles
-    in the sampled steps; `counts` is as in group_pipelines.
+    in the sampled steps; `counts` is as in group_pipelines. If they have collective_ns (`with_collectives`), pipelines
+    are compared without it: where replicas meet inside of a step, all of them take as long as the slowest one.
 
     >>> counts = pl.DataFrame({"pipeline": [0, 4, 8, 12, 16, 20], "spans": [5] * 6})
     >>> ends = {"window_end_ns": [9, 9, 9, 20, 9, 9], "step": [1] * 6, "window_start_ns": [0] * 6}
@@ -64,11 +71,11 @@ def choose_pipelines(windows: pl.DataFrame, counts: pl.DataFrame, most: float) -
     """
     if counts.height <= FEWEST_PIPELINES or int(counts["spans"].sum()) <= most:
         return None
+    length = pl.max("window_end_ns") - pl.min("window_start_ns")
+    if COLLECTIVE_TIME in windows.columns:
+        length -= pl.col(COLLECTIVE_TIME).mean()
     lengths = (
-        windows.group_by("pipeline", "step")
-        .agg(length=pl.max("window_end_ns") - pl.min("window_start_ns"))
-        .group_by("pipeline")
-        .agg(pl.mean("length"))
+        windows.group_by("pipeline", "step").agg(length=length).group_by("pipeline").agg(pl.mean("length"))
     )
     every = counts.select("pipeline", "spans").join(lengths, on="pipeline", how="left")
     slowest_first = every.sort("length", "pipeline", descending=[True, False], nulls_last=True)
@@ -78,6 +85,15 @@ def choose_pipelines(windows: pl.DataFrame, counts: pl.DataFrame, most: float) -
     rest = every.join(slowest, on="pipeline", how="anti").sort("pipeline")
     others = _evenly(rest, most - int(slowest["spans"].sum()))
     return tuple(sorted([*slowest["pipeline"], *others]))
+
+
+def with_collectives(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of step_bubbles with collective_ns: for how long each rank was in collectives during its window.
+
+    A rank that others wait for is in them for a shorter time than these.
+    """
+    met = spans.filter(pl.col("kind").is_in(MEETING_KINDS))
+    return windows.with_columns(covered_ns(windows, unite(met)).alias(COLLECTIVE_TIME))
 
 
 def _evenly(rest: pl.DataFrame, most: float) -> Sequence[int]:
