@@ -14,8 +14,9 @@ from stagescope.api import divided_analysis, range_reports, read
 from stagescope.model.tables import SPANS
 from stagescope.model.timeline import Timeline
 from stagescope.model.validate import in_order
+from truth.causes import Place, reducing_inside, slow_rank
 from truth.engine import simulate
-from truth.plan import Costs, make_plan
+from truth.plan import MS, Costs, make_plan
 from truth.plan import Shape as TruthShape
 
 from .test_ranges import (
@@ -69,6 +70,16 @@ def test_the_report_does_not_depend_on_groups(count, divided, tmp_path):
 
     assert len(made.groups) > 2
     assert len(made.sampled.ranks) < SHAPE.pipelines * SHAPE.stages
+
+
+def test_pipelines_that_others_wait_for_inside_of_steps_are_sampled(divided, tmp_path):
+    plan = reducing_inside(make_plan(PLAN._replace(replicas=8), Costs(noise=0.01, reduce=10 * MS), 3), 2 * MS)
+    place = store_run(timeline_of(simulate(slow_rank(plan, Place(1, 2), 1.2))), tmp_path)
+    whole = build_explained_report(read(place))
+    with report_in_ranges(place, 3) as report:
+        assert_equal_reports(report, tables_of(whole), facts_of(whole))
+    assert 2 * PLAN.ranks in divided[0].sampled.ranks
+    assert len(divided[0].sampled.ranks) < 8 * PLAN.ranks
 
 
 @pytest.mark.usefixtures("divided")

@@ -13,6 +13,7 @@ from stagescope.analysis.completeness.missing_data import StepCounts
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.iteration.boundaries import join_recorded
+from stagescope.analysis.sampled_pipelines import with_collectives
 from stagescope.analysis.statistics.step_trend import OutlierWindows, find_outlier_windows
 from stagescope.analysis.step_results import ChosenSteps
 from stagescope.analysis.totals import measure_totals
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 class PipelineSurvey(NamedTuple):
     """What is known of some pipelines without the causes of their idle time.
 
-    `pipelines` and `bubbles` are those of Windows; the other fields are those of Intermediates with the same names.
+    `pipelines` and `bubbles` are those of Windows, with what choose_pipelines needs; the other fields are those of
+    Intermediates with the same names.
     """
 
     pipelines: pl.DataFrame
@@ -60,7 +62,7 @@ def survey_pipelines(known: Intermediates) -> PipelineSurvey:
     of_run = {
         name: getattr(acting if name in OF_ACTIONS else known, name) for name in PipelineSurvey._fields[2:]
     }
-    return PipelineSurvey(known.windows.pipelines, known.windows.bubbles, **of_run)
+    return PipelineSurvey(known.windows.pipelines, with_collectives(known.windows.bubbles, spans), **of_run)
 
 
 def join_surveys(
