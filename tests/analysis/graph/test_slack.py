@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
 from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
+from stagescope.analysis.graph.blocking_sends import find_blocking_sends
 from stagescope.analysis.graph.slack import SLACK, measure_slack
 from stagescope.ingest.simulation import timeline_of_simulation
 from stagescope.model import empty_timeline
@@ -65,6 +67,31 @@ def test_action_without_successor_has_slack_to_the_end_of_the_step():
         "F1.3": 0,
         "F1.4": 0,
     }
+
+
+@pytest.mark.parametrize("released_ns", [45, 55])
+def test_blocking_send_after_the_last_action_of_its_rank_takes_no_slack(released_ns):
+    """Nothing waits for the end of the send: rank 1 has its input at 10, and the step ends at 50 either way."""
+    text = """
+    F0 .  .  .  .
+    .  F0 .  .  .
+    F1 -  -  -  F0
+    """
+    sent, received = message(0, 1, 0, 10, 10)
+    blocked = {**sent, "end_ns": released_ns, "wait_start_ns": 10, "wait_end_ns": released_ns}
+    timeline = added(timeline_from_text(text, cell_ns=10), blocked, received, *message(1, 2, 0, 20, 20))
+    assert len(find_blocking_sends(find_actions(timeline)).need) == 1
+    assert slacks(timeline) == {"F0.0": 20, "F1.0": 20, "F2.1": 0, "F2.0": 0}
+
+
+def test_blocking_send_that_ends_after_the_step_makes_no_slack_negative():
+    """All actions take no time at 0: when the send ends, at 1, its receiver and the step have ended."""
+    drawn = timeline_from_text("F0\nF0", cell_ns=10)
+    at_once = drawn.with_spans(drawn.spans.with_columns(end_ns="start_ns"))
+    sent, _ = message(0, 1, 0, 0, 1)
+    timeline = added(at_once, {**sent, "wait_start_ns": 0, "wait_end_ns": 1})
+    assert len(find_blocking_sends(find_actions(timeline)).need) == 1
+    assert slacks(timeline) == {"F0.0": 0, "F1.0": 0}
 
 
 def test_timeline_without_actions_has_no_slack():

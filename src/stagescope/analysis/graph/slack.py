@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.graph.binding_constraints import BindingConstraints
 
+UNLIMITED_NS = np.iinfo(np.int64).max
+"""The latest time of a send that nothing waits for. No duration or lag that is subtracted from it is negative."""
+
 SLACK = Table(
     "slack",
     "one action",
@@ -40,10 +43,10 @@ def measure_slack(actions: Actions, binding_constraints: BindingConstraints) -> 
     """Return the table SLACK: one row per action, 0 on every critical path ("total float" of that method)."""
     plan = binding_constraints.plan
     count, sends = len(plan.order), plan.sends
-    last_end_ns = _last_end_ns(actions.table)
-    latest_end_ns = np.append(np.append(last_end_ns, last_end_ns[sends.after])[plan.order], 0)
+    # A step ends with its last action: a blocking send may end later, and is limited only by what waits for it.
+    last_end_ns = np.append(_last_end_ns(actions.table), np.full(len(sends.need), UNLIMITED_NS))
     # The starts follow after the ends: only gates of blocking sends constrain a start.
-    latest_ns = np.concatenate([latest_end_ns, np.full(count + 1, np.iinfo(np.int64).max)])
+    latest_ns = np.concatenate([last_end_ns[plan.order], np.full(count + 2, UNLIMITED_NS)])
     # From the time at which its constraints are met to its end: a late launch is part of it.
     lasting_ns = binding_constraints.end_ns[:count] - binding_constraints.ready_ns
     launch_ns = binding_constraints.start_ns[:count] - binding_constraints.ready_ns
