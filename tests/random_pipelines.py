@@ -1,4 +1,4 @@
-"""Random timelines for property tests: arbitrary ones, and valid ones simulated with random costs.
+"""Random timelines for property tests: arbitrary ones, valid ones simulated with random costs, and both with sends.
 
 An arbitrary timeline contains the faults of real recordings: actions that overlap, have no duration or an unknown
 stage, repeated actions, ranks without actions, effects before their causes, compute other than pipeline actions, and
@@ -70,6 +70,35 @@ def simulated_timelines(draw: st.DrawFn) -> Timeline:
     cost = st.lists(st.integers(1, 30), min_size=stages, max_size=stages).map(tuple)
     costs = Costs(forward=draw(cost), backward=draw(cost), hop=draw(st.integers(0, 9)))
     return timeline_of_simulation(simulate(one_f_one_b(stages, microbatches), costs))
+
+
+@st.composite
+def blocked_timelines(draw: st.DrawFn) -> Timeline:
+    """Return a timeline of the other two kinds with messages after its actions, most of which block their senders.
+
+    When a send ends, and when its receive is posted and ends, is arbitrary.
+    """
+    timeline = draw(st.one_of(simulated_timelines(), arbitrary_timelines()))
+    is_sender = pl.col("kind").is_in(("forward", "backward", "backward_input"))
+    rows = []
+    for action in timeline.spans.filter(is_sender).iter_rows(named=True):
+        direction, offset = ("forward", 1) if action["kind"] == "forward" else ("backward", -1)
+        ends = {"send": (action["rank"], action["stage"], offset)}
+        if action["stage"] is not None:
+            ends["recv"] = (action["rank"] + offset, action["stage"] + offset, -offset)
+        sent_ns = action["end_ns"] + draw(st.sampled_from([0, 0, 0, 1, 5]))
+        for verb, (rank, stage, to_peer) in ends.items():
+            start_ns = sent_ns if verb == "send" else sent_ns + draw(st.integers(-20, 40))
+            end_ns = max(start_ns, sent_ns) + draw(st.integers(0, 40))
+            row = {"rank": rank, "lane": "comm", "kind": f"{verb}_{direction}", "step": action["step"]}
+            row |= {"stage": stage, "microbatch": action["microbatch"], "peer": rank + to_peer}
+            row |= {"start_ns": start_ns, "end_ns": end_ns, "wait_start_ns": start_ns, "wait_end_ns": end_ns}
+            if draw(st.integers(0, 3)):
+                rows.append(row)
+    if not rows:
+        return timeline
+    more = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
+    return timeline.with_spans(conform(pl.concat([timeline.spans, more]), SPANS))
 
 
 def one_f_one_b(stages: int, microbatches: int) -> dict[int, list[str]]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawing import timeline_from_text
-from random_pipelines import arbitrary_timelines, one_f_one_b, simulated_timelines
+from random_pipelines import arbitrary_timelines, blocked_timelines, one_f_one_b, simulated_timelines
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.graph.blocking_sends import find_blocking_sends
 from stagescope.analysis.graph.slack import SLACK, measure_slack
@@ -102,7 +102,7 @@ def test_timeline_without_actions_has_no_slack():
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.one_of(arbitrary_timelines(), simulated_timelines()))
+@given(st.one_of(arbitrary_timelines(), simulated_timelines(), blocked_timelines()))
 def test_slack_is_never_negative_and_zero_on_the_path(timeline):
     found = slack_of(timeline)
     assert (found["slack_ns"] >= 0).all()
