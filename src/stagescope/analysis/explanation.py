@@ -31,7 +31,13 @@ from stagescope.analysis.statistics.replicas import compare_replicas
 from stagescope.analysis.statistics.stage_costs import measure_stage_costs
 from stagescope.analysis.statistics.step_trend import find_outlier_windows
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, claim_subjects
-from stagescope.analysis.step_results import ChosenSteps, find_outliers, join_one, measure_steps
+from stagescope.analysis.step_results import (
+    ChosenSteps,
+    choose_divided_sampling,
+    find_outliers,
+    join_one,
+    measure_steps,
+)
 from stagescope.model.large_tables import chosen_rows
 from stagescope.model.lazy import InParts, parts_of, with_known, with_later
 from stagescope.vocabulary.kinds import TRANSFERS
@@ -122,8 +128,9 @@ def explain(
     step_windows = windows_of_bubbles(_chosen(intermediates.windows, "bubbles", chosen).parts())
     if joined is None:
         unusual = find_outlier_windows(windows_alike(step_windows, intermediates.microbatch_counts))
-        chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list())
-        joined = join_one(measure_steps(intermediates, chosen_steps), intermediates, unusual)
+        sampling = choose_divided_sampling(steps, intermediates.microbatch_counts)
+        chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list(), sampling)
+        joined = join_one(measure_steps(intermediates, chosen_steps), intermediates, chosen_steps, unusual)
     results = joined.of_steps
     lost = _measure_lost_time(intermediates, steps, results)
     compared = joined.compare()

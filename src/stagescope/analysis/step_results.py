@@ -19,8 +19,9 @@ from stagescope.analysis.iteration.outside_times import measure_own_work
 from stagescope.analysis.other_pipelines import spans_of, windows_with
 from stagescope.analysis.other_work import find_other_work, sum_other_work
 from stagescope.analysis.statistics.action_samples import (
-    FEWEST_SAMPLES,
+    Sampling,
     StepSamples,
+    choose_sampling,
     sample_steps,
     unite_samples,
 )
@@ -47,10 +48,24 @@ if TYPE_CHECKING:
 
 
 class ChosenSteps(NamedTuple):
-    """The steps in the totals of a run, and those of them that took unusually long, whose messages are kept."""
+    """The steps in the totals of a run, and those of them that took unusually long, whose messages are kept.
+
+    `sampling` is how the steps are divided into samples if they are few; None: each step is one.
+    """
 
     counted: Collection[int]
     unusual: Collection[int]
+    sampling: Sampling | None
+
+
+def choose_divided_sampling(counted: Collection[int], microbatches: pl.DataFrame) -> Sampling | None:
+    """Return how the steps in the totals are divided into samples; None: each step is one.
+
+    `microbatches` is from count_microbatches.
+    """
+    known = microbatches.filter(pl.col("step").is_in(list(counted)))
+    sampling = choose_sampling(known["step"], int(known["microbatches"].max() or 0))  # type: ignore[arg-type]
+    return sampling if sampling.parts > 1 else None
 
 
 class StepResults(NamedTuple):
@@ -87,15 +102,17 @@ class JoinedResults(NamedTuple):
     compare: Callable[[], SampleComparisons]
 
 
-def join_one(results: StepResults, known: Intermediates, unusual: OutlierWindows) -> JoinedResults:
+def join_one(
+    results: StepResults, known: Intermediates, chosen: ChosenSteps, unusual: OutlierWindows
+) -> JoinedResults:
     """Return the results of a run in one range of steps; `unusual` are the unusual ones of `known`."""
     samples, links = results.samples, results.links
     of_steps = results._replace(
-        samples=samples._replace(table=samples.table.clear(), actions=samples.actions.clear()),
-        links=links._replace(table=links.table.clear(), messages=links.messages.clear()),
+        samples=samples._replace(table=samples.table.clear()),
+        links=links._replace(table=links.table.clear()),
         messages=results.messages.clear(),
     )
-    measured = RunSamples([samples], [links], results.messages)
+    measured = RunSamples([samples], [links], results.messages, chosen.sampling)
     return JoinedResults(
         of_steps, partial(compare_samples, known.timeline, known.windows.pipelines, measured, unusual)
     )
@@ -171,13 +188,12 @@ def measure_waits(known: Intermediates, chosen: ChosenSteps) -> WaitResults:
 def measure_spans(known: Intermediates, chosen: ChosenSteps, waits: WaitResults) -> PipelineResults:
     """Return PipelineResults of the steps in the totals, given the first part."""
     timeline, is_counted = known.timeline, _is_counted(known, chosen)
-    has_few_steps = len(chosen.counted) < FEWEST_SAMPLES
     # Transfers are only needed as matched messages. Dropping their spans saves large copies.
     counted = timeline.spans.filter(is_counted & ~pl.col("kind").is_in(TRANSFERS))
     messages = chosen_rows(known.messages, is_counted)
     return PipelineResults(
-        samples=sample_steps(counted, has_few_steps=has_few_steps),
-        links=sample_step_links(messages, has_few_steps=has_few_steps),
+        samples=sample_steps(counted, chosen.sampling),
+        links=sample_step_links(messages, chosen.sampling),
         messages=messages.filter(pl.col("step").is_in(list(chosen.unusual))),
         reduction_waits=_reduction_waits(known, chosen, counted),
         phases=cut_phases(counted, known.windows.bubbles.filter(is_counted), known.busy),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stagescope.analysis.iteration.culprits import CauseSums
+    from stagescope.analysis.statistics.action_samples import Sampling
     from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
     from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.execution import Executor
@@ -51,7 +52,7 @@ COMPARISONS = "comparisons"
 class AnalyzedRun(NamedTuple):
     """What was measured of all ranges and of the reference, the steps in the totals, and those that were unusual.
 
-    Tables are in files.
+    `sampling` is that of ChosenSteps. Tables are in files.
     """
 
     folder: Path
@@ -59,6 +60,7 @@ class AnalyzedRun(NamedTuple):
     reference: Reference | None
     counted: tuple[int, ...]
     unusual: OutlierWindows
+    sampling: Sampling | None
 
     def attached(self) -> list[RangeAnalysis]:
         """Return what was measured of all ranges, whose tables are read when they are used."""
@@ -67,7 +69,7 @@ class AnalyzedRun(NamedTuple):
     def comparisons(self) -> SampleComparisons:
         """Return what the samples of all ranges show."""
         timeline, pipelines = timeline_of(SPANS.empty(), self.folder), _pipelines(self.folder)
-        return compare_ranges(timeline, pipelines, self.attached(), attach(self.unusual))
+        return compare_ranges(timeline, pipelines, self.attached(), self.sampling, attach(self.unusual))
 
     def causes(self) -> CauseSums:
         """Return the sums that culprits need."""

@@ -273,7 +273,7 @@ def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> AnalyzedRun:
         analyzed.append(each)
         shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)  # while workers go on
     detached = detach(unusual, work.folder / "unusual")
-    return AnalyzedRun(work.folder, tuple(analyzed), reference, of_sample.counted, detached)
+    return AnalyzedRun(work.folder, tuple(analyzed), reference, of_sample.counted, detached, chosen.sampling)
 
 
 def _results(

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.ranges.reference import Reference
     from stagescope.analysis.report import Report
+    from stagescope.analysis.statistics.action_samples import Sampling
     from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
     from stagescope.analysis.statistics.step_trend import OutlierWindows
     from stagescope.model import Timeline
@@ -63,8 +64,8 @@ if TYPE_CHECKING:
 OF_ACTIONS = ("table", "needs", "partners", "reductions", "inside")
 """Results of Actions that the reference answers for the run."""
 NOTHING_BETWEEN = (pl.DataFrame(), ActivityUnions(pl.DataFrame()))
-NO_SAMPLES = StepSamples(pl.DataFrame(), pl.DataFrame(), 1, 0, 0)
-NO_LINKS = StepLinks(pl.DataFrame(), pl.DataFrame(), pl.DataFrame())
+NO_SAMPLES = StepSamples(pl.DataFrame(), 0, 0)
+NO_LINKS = StepLinks(pl.DataFrame(), pl.DataFrame())
 NO_ROW = {"row": pl.lit(None, pl.UInt32)}
 NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
 """Rows of spans, and numbers of actions, are those of a range, and mean nothing in the whole run."""
@@ -119,12 +120,19 @@ def with_culprits(report: Report, causes: Callable[[], CauseSums]) -> Report:
 
 
 def compare_ranges(
-    timeline: Timeline, pipelines: pl.DataFrame, ranges: Sequence[RangeAnalysis], unusual: OutlierWindows
+    timeline: Timeline,
+    pipelines: pl.DataFrame,
+    ranges: Sequence[RangeAnalysis],
+    sampling: Sampling | None,
+    unusual: OutlierWindows,
 ) -> SampleComparisons:
-    """Return what the samples of all ranges show; `timeline` has the ranks and clocks, `unusual` is of choose_steps."""
+    """Return what the samples of all ranges show; `timeline` has the ranks and clocks.
+
+    `sampling` and `unusual` are of choose_steps.
+    """
     parts = [each.results for each in ranges]
     messages = pl.concat([each.messages for each in parts])
-    samples = RunSamples([each.samples for each in parts], [each.links for each in parts], messages)
+    samples = RunSamples([each.samples for each in parts], [each.links for each in parts], messages, sampling)
     return compare_samples(timeline, pipelines, samples, unusual)
 
 

@@ -15,7 +15,7 @@ from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.iteration.boundaries import join_recorded
 from stagescope.analysis.sampled_pipelines import with_collectives
 from stagescope.analysis.statistics.step_trend import OutlierWindows, find_outlier_windows
-from stagescope.analysis.step_results import ChosenSteps
+from stagescope.analysis.step_results import ChosenSteps, choose_divided_sampling
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.windows import Windows
 from stagescope.model.large_tables import chosen_rows
@@ -95,7 +95,8 @@ def choose_steps(known: Intermediates) -> tuple[ChosenSteps, OutlierWindows]:
     is_counted = pl.col("step").is_in(list(counted))
     windows = windows_of_bubbles(chosen_rows(rows, is_counted) for rows in known.windows.parts)
     unusual = find_outlier_windows(windows_alike(windows, known.microbatch_counts))
-    return ChosenSteps(counted, tuple(unusual.windows["step"].unique().sort())), unusual
+    sampling = choose_divided_sampling(counted, known.microbatch_counts)
+    return ChosenSteps(counted, tuple(unusual.windows["step"].unique().sort()), sampling), unusual
 
 
 def _united(stages: pl.DataFrame) -> pl.DataFrame:

@@ -21,6 +21,7 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.large_tables import kept_if_few
 from stagescope.model.lazy import TableParts
 from stagescope.model.row_numbers import number_rows
+from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,14 +102,11 @@ class ActionSamples:
 class StepSamples(NamedTuple):
     """Samples of the actions of some steps, which those of other steps can be added to.
 
-    `table` is that of ActionSamples with the column `step` instead of `sample`: a row is a sample if there are enough
-    steps. `actions` are what the samples were made of if there may be too few; otherwise it is empty. `microbatches`
-    is one more than the largest number of a micro-batch, and the other numbers count actions that are left out.
+    `table` is that of ActionSamples; unless steps are divided, with the column `step` instead of `sample`: each step is
+    a sample. The other numbers count actions that are left out.
     """
 
     table: pl.DataFrame
-    actions: pl.DataFrame
-    microbatches: int
     unplaced: int
     lengthless: int
 
@@ -118,53 +116,46 @@ def sample_actions(spans: pl.DataFrame) -> ActionSamples:
 
     Only actions on the compute lane with a step, a stage and a positive duration count.
     """
-    return join_samples([sample_steps(spans)])
+    actions = spans.lazy().filter(pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE))
+    counts = actions.group_by("step").agg(pl.col("microbatch").drop_nulls().n_unique()).collect()
+    sampling = choose_sampling(counts["step"], int(counts["microbatch"].max() or 0))  # type: ignore[arg-type]
+    return join_samples([sample_steps(spans, sampling)], sampling)
 
 
-def sample_steps(spans: pl.DataFrame, *, has_few_steps: bool = True) -> StepSamples:
-    """Return the samples of the actions in `spans`, step by step.
-
-    `has_few_steps` states that the run may have fewer steps than samples are needed, so that steps are divided.
-    """
+def sample_steps(spans: pl.DataFrame, sampling: Sampling | None = None) -> StepSamples:
+    """Return the samples of the actions in `spans`, step by step; `sampling` is that of the run if it has few steps."""
     actions = time_actions(spans)
     placed = pl.col("step").is_not_null() & pl.col("stage").is_not_null()
     positive = pl.col("duration_ns") > 0
-    facts = actions.select(
-        unplaced=(~placed).sum(),
-        lengthless=(placed & ~positive).sum(),
-        microbatches=(pl.col("microbatch").max() + 1).fill_null(1),
-    ).row(0, named=True)
-    actions = actions.filter(placed & positive)
-    has_few_steps &= actions["step"].n_unique() < FEWEST_SAMPLES
-    return StepSamples(
-        _samples(actions.with_columns(sample="step")).rename({"sample": "step"}),
-        actions if has_few_steps else actions.clear(),
-        **facts,
+    left_out = actions.select(unplaced=(~placed).sum(), lengthless=(placed & ~positive).sum()).row(
+        0, named=True
     )
+    actions = actions.filter(placed & positive)
+    if sampling is not None and sampling.parts > 1:
+        return StepSamples(_samples(actions.with_columns(sample=sampling.expression())), **left_out)
+    by_step = _samples(actions.with_columns(sample="step")).rename({"sample": "step"})
+    return StepSamples(by_step, **left_out)
 
 
 def unite_samples(parts: Sequence[StepSamples]) -> StepSamples:
     """Return the samples of some steps, given those of some pipelines each."""
     return StepSamples(
         pl.concat([part.table for part in parts]),
-        pl.concat([part.actions for part in parts]),
-        max(part.microbatches for part in parts),
         sum(part.unplaced for part in parts),
         sum(part.lengthless for part in parts),
     )
 
 
-def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
-    """Return the samples of all steps of a run, given those of its parts, which may be read when they are used."""
-    microbatches = max(part.microbatches for part in parts)
-    sampling = choose_sampling(pl.concat([part.table["step"].unique() for part in parts]), microbatches)
-    samples: Iterable[pl.DataFrame]
-    if sampling.parts > 1:
-        actions = pl.concat([part.actions for part in parts])
-        samples = [_samples(actions.with_columns(sample=sampling.expression())).select(SAMPLE_COLUMNS)]
-    else:
-        # Sorting them takes long, and comparisons of ranks look at them a dozen times.
-        samples = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
+def join_samples(parts: Sequence[StepSamples], sampling: Sampling | None = None) -> ActionSamples:
+    """Return the samples of all steps of a run, given those of its parts, which may be read when they are used.
+
+    `sampling` is that with which they were made.
+    """
+    if sampling is None or sampling.parts == 1:
+        steps = pl.concat([part.table["step"].unique() for part in parts])
+        sampling = Sampling(tuple(steps.unique().sort()), 1, 1)
+    # Sorting them takes long, and comparisons of ranks look at them a dozen times.
+    samples = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
     diagnostics = (
         *_excluded(sum(part.unplaced for part in parts), "have no step or stage", "actions.unplaced"),
         *_excluded(sum(part.lengthless for part in parts), "have no duration", "actions.zero_length"),
@@ -174,8 +165,8 @@ def join_samples(parts: Sequence[StepSamples]) -> ActionSamples:
 
 def _of_part(sampling: Sampling, part: StepSamples) -> pl.DataFrame:
     """Return the samples of some steps, sorted."""
-    samples = part.table.with_columns(sample=sampling.expression())
-    return samples.select(SAMPLE_COLUMNS).sort(*CLASS, "sample")
+    rows = part.table if sampling.parts > 1 else part.table.with_columns(sample=sampling.expression())
+    return rows.select(SAMPLE_COLUMNS).sort(*CLASS, "sample")
 
 
 def _samples(actions: pl.DataFrame) -> pl.DataFrame:

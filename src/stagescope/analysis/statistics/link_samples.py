@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.analysis.statistics.action_samples import FEWEST_SAMPLES
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.large_tables import chosen_rows, kept_if_few, united_rows
 from stagescope.model.lazy import TableParts
@@ -53,47 +52,38 @@ class LinkSamples:
 class StepLinks(NamedTuple):
     """Samples of the transfer times of some steps, which those of other steps can be added to.
 
-    `table` is that of LinkSamples with the column `step` instead of `sample`: a row is a sample if there are enough
-    steps. `messages` are those that the samples were made of if there may be too few steps; otherwise it is empty.
-    `counts` has step (null: none) and messages, with those that are left out.
+    `table` is that of LinkSamples; unless steps are divided, with the column `step` instead of `sample`: each step is a
+    sample. `counts` has step (null: none) and messages, with those that are left out.
     """
 
     table: pl.DataFrame
-    messages: pl.DataFrame
     counts: pl.DataFrame
 
 
 def sample_links(timeline: Timeline, messages: pl.DataFrame, sampling: Sampling) -> LinkSamples:
     """Return the samples of the matched `messages` (from match_messages) of a timeline."""
-    return join_links(timeline, [sample_step_links(messages)], sampling)
+    return join_links(timeline, [sample_step_links(messages, sampling)], sampling)
 
 
-def sample_step_links(messages: pl.DataFrame, *, has_few_steps: bool = True) -> StepLinks:
-    """Return the samples of matched messages, step by step; `has_few_steps` is that of sample_steps."""
+def sample_step_links(messages: pl.DataFrame, sampling: Sampling | None = None) -> StepLinks:
+    """Return the samples of matched messages, step by step; `sampling` is that of the run if it has few steps."""
     waited = messages.filter(pl.col("recv_start_ns") <= pl.col("send_start_ns"), pl.col("step").is_not_null())
-    has_few_steps &= waited["step"].n_unique() < FEWEST_SAMPLES
-    return StepLinks(
-        _samples(waited.with_columns(sample="step")).rename({"sample": "step"}),
-        waited if has_few_steps else waited.clear(),
-        messages.group_by("step").agg(messages=pl.len()),
-    )
+    if sampling is not None and sampling.parts > 1:
+        samples = _samples(waited.filter(_is_sampled(sampling)).with_columns(sample=sampling.expression()))
+    else:
+        samples = _samples(waited.with_columns(sample="step")).rename({"sample": "step"})
+    return StepLinks(samples, messages.group_by("step").agg(messages=pl.len()))
 
 
 def unite_links(parts: Sequence[StepLinks]) -> StepLinks:
     """Return the samples of some steps, given those of some pipelines each."""
     counts = pl.concat([part.counts for part in parts]).group_by("step").agg(pl.sum("messages"))
-    table, messages = (pl.concat([getattr(part, name) for part in parts]) for name in ("table", "messages"))
-    return StepLinks(table, messages, counts)
+    return StepLinks(pl.concat([part.table for part in parts]), counts)
 
 
 def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Sampling) -> LinkSamples:
     """Return the samples of the links of a run, given those of its parts and how it is divided into samples."""
-    rows: Iterable[pl.DataFrame]
-    if sampling.parts > 1:
-        messages = pl.concat([part.messages for part in parts]).filter(_is_sampled(sampling))
-        rows = [_samples(messages.with_columns(sample=sampling.expression())).select(LINK_COLUMNS)]
-    else:
-        rows = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
+    rows = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
     links = _facts(united_rows(rows, LINK).sort(LINK, nulls_last=True), timeline)
     count = sum(int(part.counts["messages"].sum()) for part in parts)
     used = sum(int(each["messages"].sum()) for each in rows)
@@ -106,6 +96,8 @@ def _is_sampled(sampling: Sampling) -> pl.Expr:
 
 def _of_part(sampling: Sampling, part: StepLinks) -> pl.DataFrame:
     """Return the samples of some steps."""
+    if sampling.parts > 1:
+        return part.table.select(LINK_COLUMNS)
     rows = chosen_rows(part.table, _is_sampled(sampling))
     return rows.with_columns(sample=sampling.expression()).select(LINK_COLUMNS)
 

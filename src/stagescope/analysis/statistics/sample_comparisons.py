@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stagescope.analysis.statistics.action_samples import StepSamples
+    from stagescope.analysis.statistics.action_samples import Sampling, StepSamples
     from stagescope.analysis.statistics.link_samples import StepLinks
     from stagescope.analysis.statistics.step_trend import OutlierWindows, StepTrends
     from stagescope.analysis.statistics.stragglers import ComparedSubjects
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 
 
 class RunSamples(NamedTuple):
-    """The samples of each range of steps, which may be read when they are used, and the messages of unusual steps."""
+    """The samples of each range of steps, which may be read when they are used, and the messages of unusual steps.
+
+    `sampling` is how few steps are divided into samples; None: each step is one.
+    """
 
     actions: Sequence[StepSamples]
     links: Sequence[StepLinks]
     messages: pl.DataFrame
+    sampling: Sampling | None
 
 
 class SampleComparisons(NamedTuple):
@@ -40,7 +44,7 @@ def compare_samples(
     timeline: Timeline, pipelines: pl.DataFrame, measured: RunSamples, unusual: OutlierWindows
 ) -> SampleComparisons:
     """Return what the samples show; `timeline` has the ranks and clocks, `unusual` is from find_outlier_windows."""
-    samples = join_samples(measured.actions)
+    samples = join_samples(measured.actions, measured.sampling)
     links = join_links(timeline, measured.links, samples.sampling)
     return SampleComparisons(
         measure_subjects(timeline.ranks, pipelines, (samples, links)),
