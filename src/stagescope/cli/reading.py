@@ -144,9 +144,15 @@ def read_paths(
 
     On a terminal, a bar shows the progress of many or large files. `run` is how the warning names one of several runs.
     """
+    return read_cached(*cached_paths(paths, facts or {}, align=align), align=align, run=run)
+
+
+def read_cached(
+    paths: Sequence[str | os.PathLike[str]], facts: RunFacts, *, align: bool = True, run: str | None = None
+) -> Timeline:
+    """Return what `read_paths` does, of what `cached_paths` returned: what it read directly is not tried again."""
     from stagescope import api
 
-    paths, facts = cached_paths(paths, facts or {}, align=align)
     with ExitStack() as shown:
         timeline = api.read(*paths, **facts, align=align, on_progress=FileBar(shown, paths).show)
     warn_partial(timeline, run)

@@ -21,7 +21,7 @@ from stagescope.cli.reading import (
     align_option,
     cached_paths,
     exit_code,
-    read_paths,
+    read_cached,
     reading_options,
     skip_steps_option,
     warn_partial,
@@ -120,7 +120,8 @@ def command(
             show = TaskBar(shown, "analyzing the run").show
             report = api.report_of_stored_run(*source, on_progress=show, **facts)
     if report is None:
-        report = api.analyze(read_paths(source, facts, align=align), layers=asked.layers, skip_steps=skipped)
+        timeline = read_cached(source, facts, align=align)
+        report = api.analyze(timeline, layers=asked.layers, skip_steps=skipped)
     else:
         warn_partial(report.timeline)
     _write(report, asked)
