@@ -12,10 +12,11 @@ import pytest
 
 import stagescope as ss
 from places import DATA
-from stagescope.api import run_cache
+from stagescope.api import run_cache, run_views
 from stagescope.api.run_cache import Input, Shown, cached_input
 from stagescope.cli import main
 from stagescope.storage import cache_directory
+from stagescope.viewer.tiles import stored as stored_tiles
 from stagescope.vocabulary.errors import InputError, OutputError
 
 RECORDINGS = DATA / "recordings" / "v1"
@@ -270,6 +271,19 @@ def test_the_page_is_made_from_the_run_in_the_cache(cache, recordings):
     assert view.meta["span_count"] == 378
     assert "storing" in notices[0]
     assert runs(cache)
+
+
+def test_the_page_of_a_large_run_is_made_a_file_at_a_time(cache, recordings, monkeypatch):
+    whole = ss.api.view_run(recordings)
+    monkeypatch.setattr(stored_tiles, "LARGE", 0)
+    monkeypatch.setattr(run_views, "read", None)
+    large = ss.api.view_run(recordings, on_notice=str, limits={"query": "100"})
+    assert runs(cache)
+    assert large.meta["span_count"] == whole.meta["span_count"]
+    assert large.meta["title"] == whole.meta["title"]
+    assert large.sections["verdict"].data == whole.sections["verdict"].data
+    (note,) = [row for row in large.meta["diagnostics"] if row["code"] == "viewer.layers_omitted"]
+    assert f"stagescope open {recordings} --steps" in note["message"]
 
 
 def test_the_cache_is_listed_and_cleared(cache, recordings, capsys):

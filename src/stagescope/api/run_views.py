@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +35,6 @@ from stagescope.vocabulary.errors import OutputError, UsageError
 from stagescope.vocabulary.limits import checked_limits, limits_in_force
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Unpack
@@ -117,16 +117,29 @@ class RunFiles:
     def large_run(self) -> tuple[LargeRun, AnalysisLayers] | None:
         """A stored run that is shown a file at a time, analyzed if need be. Raises InputError if it is damaged."""
         is_plain = self.options == ReadOptions() and self.align
-        return find_large_run(self.inputs) if is_plain else None
+        found = find_large_run(self.read_inputs) if is_plain else None
+        if found is None or self.source.paths is self.paths:
+            return found
+        return found[0]._replace(name=" ".join(str(os.fspath(path)) for path in self.paths)), found[1]
+
+    @cached_property
+    def source(self) -> Input:
+        """What is read: the paths, or instead of large files the run in the cache."""
+        if self.calls.on_notice is None:
+            return Input(self.paths, self.facts)
+        shown = Shown(self.calls.on_notice, self.calls.on_progress)
+        return cached_input(self.paths, self.facts, shown, align=self.align)
+
+    @cached_property
+    def read_inputs(self) -> Inputs:
+        """The files that are read, by reader."""
+        return self.inputs if self.source.paths is self.paths else inputs_of(self.source.paths)
 
     @cached_property
     def timeline(self) -> Timeline:
         """The run, read as `read` does."""
-        source = Input(self.paths, self.facts)
-        if self.calls.on_notice is not None:
-            shown = Shown(self.calls.on_notice, self.calls.on_progress)
-            source = cached_input(self.paths, self.facts, shown, align=self.align)
-        return read(*source.paths, align=self.align, on_progress=self.calls.on_progress, **source.facts)
+        on_progress = self.calls.on_progress
+        return read(*self.source.paths, align=self.align, on_progress=on_progress, **self.source.facts)
 
 
 def view_run(
@@ -231,10 +244,11 @@ def _fill(folder: Path, run: RunFiles, name: str | None = None) -> None:
         return
     if run.large_run is not None:
         large_run, extras = run.large_run
-        save_large_run(large_run._replace(name=name), folder, extras, run.calls.on_tiles)
+        shown_name = name or large_run.name  # the directory, unless it is another one that is shown
+        save_large_run(large_run._replace(name=shown_name), folder, extras, run.calls.on_tiles)
         return
     extras = gather_extras(run.timeline)
-    results = results_of_ranges(run.inputs) if is_plain and run.align else None
+    results = results_of_ranges(run.read_inputs) if is_plain and run.align else None
     if results is not None:
         extras = replace(extras, steps=results.steps, objects={**extras.objects, **results.objects})
     save_timeline(run.timeline, folder, extras, run.calls.on_tiles)
