@@ -9,8 +9,8 @@ from pathlib import Path
 from stagescope.model.stored_run import CHECKSUM_BYTES
 
 STORING = (
-    "api/run_clocks.py", "api/run_division.py", "api/run_parts.py", "api/storing_parts.py", "clocks",
-    "exporters/stored_run", "ingest", "model", "record/format.py", "schedules", "vocabulary",
+    "api/aligned_copies.py", "api/run_clocks.py", "api/run_division.py", "api/run_parts.py", "api/storing_parts.py",
+    "clocks", "exporters/stored_run", "ingest", "model", "record/format.py", "schedules", "vocabulary",
 )  # fmt: skip
 """Parts whose code determines what is stored."""
 

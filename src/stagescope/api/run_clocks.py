@@ -11,29 +11,31 @@ import numpy as np
 
 from stagescope.api.detached_tables import attach
 from stagescope.clocks import solve_clocks, timestamps_of
-from stagescope.exporters.stored_run.waiting_rows import waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import polars as pl
 
     from stagescope.clocks import ClocksOfRun, Observed, SolvedClocks
     from stagescope.clocks.evidence import Ints
-    from stagescope.exporters.stored_run.waiting_rows import WaitingRows
+    from stagescope.model import Timeline
+
+
+class ShownRows(NamedTuple):
+    """What reads the rows of a part of a run, and the clocks of its ranks."""
+
+    read: Callable[[], Timeline]
+    numbered: pl.DataFrame
 
 
 class Unsolved(NamedTuple):
-    """What all parts show about the clocks of a run; `rows` and `numbered` are those of each part.
-
-    `observed` has its tables in files.
-    """
+    """What all parts show about the clocks of a run, and their rows. `observed` has its tables in files."""
 
     clocks: ClocksOfRun
     observed: tuple[Observed, ...]
     extents: tuple[pl.DataFrame, ...]
-    rows: tuple[WaitingRows, ...]
-    numbered: tuple[pl.DataFrame, ...]
+    rows: tuple[ShownRows, ...]
     name: str = "the clocks of all machines"
 
 
@@ -42,10 +44,10 @@ def solve_run(item: Unsolved) -> SolvedClocks:
 
     def timestamps_of_clocks(clocks: Sequence[int]) -> Mapping[int, Ints]:
         found: dict[int, list[Ints]] = {clock: [np.empty(0, np.int64)] for clock in clocks}
-        for rows, numbered in zip(item.rows, item.numbered, strict=True):
-            own = sorted(set(clocks).intersection(numbered["clock"]))
+        for part in item.rows:
+            own = sorted(set(clocks).intersection(part.numbered["clock"]))
             if own:
-                for clock, own_ns in timestamps_of(waiting([rows]), numbered, own).items():
+                for clock, own_ns in timestamps_of(part.read(), part.numbered, own).items():
                     found[clock].append(own_ns)
         return {clock: np.unique(np.concatenate(own)) for clock, own in found.items()}
 

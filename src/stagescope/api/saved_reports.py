@@ -100,8 +100,9 @@ def save_report(
     (range_reports.py), by `workers` processes, by default one for each processor, or by a `cluster`; see `store` for
     both, and for `on_notice`. `on_progress` is called with the number of their tasks that are done, and of all.
 
-    A run that was stored without alignment is analyzed at once. If that needs more memory than this machine has, as
-    many steps from its middle are analyzed as fit, and a warning in the diagnostics of the report states that.
+    A smaller one is analyzed at once, and so is one that was stored without alignment; `cached_input` returns a copy of
+    that with aligned clocks. If the analysis needs more memory than this machine has, as many steps from the middle of
+    the run are analyzed as fit, and a warning in the diagnostics of the report states that.
 
     Raises InputError if the run cannot be read, or if not even one step fits into memory; OutputError if another
     process is writing the run, or if the report cannot be written; CommandError if the libraries of the extra ``store``

@@ -43,9 +43,7 @@ def open_stored_run(directory: Path, facts: Mapping[str, Any], *, align: bool) -
     and for `align=False` if it was stored with aligned clocks; InputError if the run cannot be read.
     """
     timeline, manifest = read_stored_run(directory, wanted_steps(facts.get("steps")))
-    other = [
-        name for name, value in stated(facts).items() if manifest.facts.get(name) != value and name != "steps"
-    ]
+    other = other_facts(manifest, facts)
     if other:
         raise UsageError.fact_of_stored_run(directory, other[0])
     if not manifest.aligned:
@@ -53,6 +51,13 @@ def open_stored_run(directory: Path, facts: Mapping[str, Any], *, align: bool) -
     if not align:
         raise UsageError.stored_aligned(directory)
     return replace(timeline, alignment=alignment_of(directory, manifest))
+
+
+def other_facts(manifest: Manifest, facts: Mapping[str, Any]) -> list[str]:
+    """Return the names of the facts that a caller stated with which the run was not stored, besides `steps`."""
+    return [
+        name for name, value in stated(facts).items() if name != "steps" and manifest.facts.get(name) != value
+    ]
 
 
 def alignment_of(directory: Path, manifest: Manifest) -> ClockReport | None:

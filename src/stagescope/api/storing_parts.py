@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -17,7 +18,7 @@ import polars as pl
 
 from stagescope.api.fetched_paths import with_addresses
 from stagescope.api.observed_parts import counts_of_pipelines, observe_run, pipelines_of
-from stagescope.api.run_clocks import Unsolved, solve_run
+from stagescope.api.run_clocks import ShownRows, Unsolved, solve_run
 from stagescope.api.run_division import (
     DividedRun,
     divide_run,
@@ -37,6 +38,7 @@ from stagescope.exporters.stored_run.partitions import (
     whole_tables,
     with_step_range,
 )
+from stagescope.exporters.stored_run.waiting_rows import waiting
 from stagescope.ingest.memory_need import require_memory_for
 from stagescope.ingest.merge import WALL_CLOCK_CODE
 from stagescope.ingest.recording.shown_spans import Shown
@@ -97,8 +99,8 @@ class StoreOptions:
 
 
 @dataclass
-class _Progress:
-    """Reports the three passes over the files as one."""
+class FileProgress:
+    """Reports several passes over the files as one."""
 
     files: int
     report: Callable[[int, int], object] | None
@@ -147,7 +149,7 @@ def survey_run(
 
     Raises InputError as read_recordings does.
     """
-    progress = _Progress(len(paths), how.on_progress)
+    progress = FileProgress(len(paths), how.on_progress)
     progress.add(0.0)
     files = list(batches(paths, FILES_AT_ONCE, options.steps))
     surveys, sources = [], []
@@ -185,7 +187,7 @@ def store_parts(
     run = divide_run(surveyed, inputs.diagnostics, options, how.spans_of_part)
     if surveyed.has_known_steps:
         _require_memory(run.parts, how)
-    progress = _Progress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
+    progress = FileProgress(inputs.file_count, how.on_progress, SHARES[0], int(inputs.file_count * SHARES[0]))
     with begin() as store:
         place = store.directory.absolute()
         settled = surveyed
@@ -213,7 +215,7 @@ def _require_memory(parts: Sequence[RunPart], how: StoreOptions) -> None:
 
 
 def _observed(
-    run: DividedRun, place: Path, steps: StepRange | None, call: tuple[_Progress, StoreOptions]
+    run: DividedRun, place: Path, steps: StepRange | None, call: tuple[FileProgress, StoreOptions]
 ) -> ObservedRun:
     """Return what the parts of a run show, or slices of these, with their rows in files below `place`."""
     progress, how = call
@@ -226,7 +228,7 @@ def _observed(
 
 
 def _stored(
-    store: Store, manifest: Manifest, observed: ObservedRun, call: tuple[_Progress, StoreOptions]
+    store: Store, manifest: Manifest, observed: ObservedRun, call: tuple[FileProgress, StoreOptions]
 ) -> Stored:
     progress, how = call
     run, tables, observations = observed
@@ -270,8 +272,10 @@ def _solved(run: DividedRun, observations: Sequence[Observation], how: StoreOpti
         run.clocks._replace(timeline=run.tables),
         tuple(each.observed for each in observations),
         tuple(each.extents for each in observations),
-        tuple(each.rows for each in observations),
-        tuple(part.numbered for part in run.parts),
+        tuple(
+            ShownRows(partial(waiting, [each.rows]), part.numbered)
+            for each, part in zip(observations, run.parts, strict=True)
+        ),
     )
     with for_large_items(how.executor, how.on_notice) as executor:
         [solved] = executor.map(solve_run, [item])

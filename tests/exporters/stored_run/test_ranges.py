@@ -32,6 +32,7 @@ from stagescope.api import (
     store,
     view_run,
 )
+from stagescope.api.aligned_copies import store_aligned
 from stagescope.cli import main
 from stagescope.execution import executor_for
 from stagescope.execution.executor import InThisProcess
@@ -534,3 +535,19 @@ def test_large_tables_of_causes_are_read_a_few_times(stored, monkeypatch):
     assert "culprits" in tables
     assert read[tuple(IDLE_LEDGER.order)] <= 4  # twenty times before
     assert read[tuple(ORIGINS.order)] <= 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_report_of_a_run_that_was_stored_without_alignment_is_that_of_an_analysis_at_once(
+    count, recordings, tmp_path
+):
+    unaligned = write_stored_run(
+        read(recordings, align=False),
+        tmp_path,
+        Manifest(FORMAT, VERSION, "planted", (), {}, aligned=False),
+        WriteOptions(most_spans=300),
+    )
+    whole = build_explained_report(read(unaligned.path))
+    copy = store_aligned(unaligned.path, out=tmp_path / "copy", workers=1)
+    with report_in_ranges(copy.path, count) as divided:
+        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
