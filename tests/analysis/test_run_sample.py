@@ -15,6 +15,7 @@ from stagescope.analysis import build_explained_report, run_sample, sampled_pipe
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.run_sample import find_sample
 from stagescope.analysis.saved import facts_json, saved_tables
+from truth.cases import PLANTED
 from truth.causes import Place, late_rank, reducing_inside, slow_link, slow_optimizer, slow_rank
 from truth.engine import simulate
 from truth.plan import MS, Costs, make_plan
@@ -107,7 +108,28 @@ def test_steps_that_are_not_large_are_sampled_with_all_pipelines(sample_of, monk
     sample = find_sample(intermediates_of(timeline))
     assert len(pipelines_of(sample)) == SHAPE.pipelines
     assert sample.others is None
-    assert sample.usual is None
+    assert sample.usual.durations is not None  # learned from more steps than the sample has
+    monkeypatch.setattr(sampled_steps, "LEARNED_STEPS", 1)
+    monkeypatch.setattr(run_sample, "SPANS_OF_GROUP", timeline.spans.height)
+    assert find_sample(intermediates_of(timeline)).usual is None
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_unequal_data_of_pipelines_are_no_stragglers_where_the_sample_is_one_step(
+    is_large, sample_of, monkeypatch
+):
+    (case,) = (each for build in PLANTED if "unequal length, 4" in (each := build(3)).name)
+    timeline = timeline_of(case.run)
+    whole = build_explained_report(timeline)
+    sample_of(timeline, part=1.0)
+    if not is_large:
+        monkeypatch.setattr(sampled_pipelines, "LARGE_STEP", timeline.spans.height)
+    report = build_explained_report(timeline)
+    assert REFERENCE in {each.code for each in report.diagnostics}
+    shares = [dict(each.losses.select("part", "fraction").iter_rows()) for each in (report, whole)]
+    sampled, true = ({name: share[name] or 0 for name in ("straggler", "data_imbalance")} for share in shares)
+    assert true["data_imbalance"] > 0.2
+    assert sampled == pytest.approx(true, abs=0.015)
 
 
 def test_ranks_outside_of_the_sample_have_no_prediction_of_their_own(sample_of):

@@ -1,15 +1,15 @@
 """The results of the sample of a run, and what is usual in a run whose steps are large.
 
-The sample of such a run has some of its pipelines (sampled_pipelines.py). What is usual is learned from the sampled
-steps of all pipelines, one group after the other, and given to the sample: it has the slowest pipelines, which do not
-show it.
+The sample of such a run has some of its pipelines (sampled_pipelines.py). What is usual is learned from some steps of
+all pipelines, one group after the other, and given to the sample: it has the slowest pipelines, which do not show it,
+and may have a single step, which does not show how much data a pipeline usually has.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -22,7 +22,7 @@ from stagescope.analysis.sampled_pipelines import (
     has_large_steps,
     with_collectives,
 )
-from stagescope.analysis.sampled_steps import SampleSteps, sample_of, steps_of
+from stagescope.analysis.sampled_steps import SampleSteps, choose_learned, in_steps, sample_of, steps_of
 from stagescope.analysis.step_results import usual_durations
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.usual_values import UsualValues, join_usual
@@ -42,13 +42,6 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
 
 
-class _Groups(NamedTuple):
-    """How a run with large steps is divided: groups of its pipelines, and those of its sample, None for all."""
-
-    every: Sequence[Collection[int]]
-    sampled: Collection[int] | None
-
-
 def find_sample(known: Intermediates) -> Intermediates | None:
     """Return the results of the sample of a run; None if that is the whole run.
 
@@ -56,29 +49,24 @@ def find_sample(known: Intermediates) -> Intermediates | None:
     """
     if known.timeline.spans.height <= sampled_steps.MOST_SPANS:
         return None
-    every = steps_of(known.timeline)
+    every, chosen = steps_of(known.timeline), sample_of(known.timeline)
     is_large = has_large_steps(len(every), known.timeline.spans.height)
-    found = sample_of(known.timeline)
-    if found is None and not is_large:
+    if chosen is None and not is_large:
         return None
-    timeline, chosen = found or (known.timeline, _whole(every))
-    around = is_in_steps(steps_around(chosen.steps))
-    windows = Windows(known.windows.pipelines, known.windows.bubbles.filter(around), [])
-    sample = replace(known, timeline=timeline, windows=windows, span_rows=None, steps=chosen.steps)
-    sample = sample.with_results(
-        recorded=known.recorded.filter(around), missing=known.missing, sample_ratio=chosen.ratio
-    )
-    if not is_large:
-        return sample
-    groups = _divide(known, sample, len(every))
-    if groups.sampled is None and len(groups.every) == 1:
-        return None if found is None else sample
-    without_spans = _with_timeline(sample, timeline.with_spans(timeline.spans.clear()))
+    own = chosen or _whole(every)
+    learned = choose_learned(every, own)
+    sample = _with_timeline(_without_spans(known, own), in_steps(known.timeline, own.steps))
+    counts = _count_spans(known)
+    sampled = _choose_pipelines(sample, counts) if is_large else None
+    groups = group_pipelines(counts, SPANS_OF_GROUP * learned.ratio)
+    if sampled is None and len(groups) == 1 and learned.steps == sample.steps:
+        return None if chosen is None else sample
+    if sampled is not None:
+        sample = of_pipelines(sample, sampled, _outlines(sample.timeline))
     # Nobody has left out steps yet: what is usual does not depend on that.
     counted = measure_totals(known).counted
-    learn = partial(learn_groups, known.timeline, without_spans, groups.every, counted)
-    if groups.sampled is not None:
-        sample = of_pipelines(sample, groups.sampled, _outlines(timeline))
+    shell = _without_spans(known, learned)
+    learn = partial(learn_groups, known.timeline, learned.steps, shell, groups, counted)
     return with_later(sample, {"usual": cache(learn)})
 
 
@@ -87,28 +75,35 @@ def _whole(steps: Sequence[int]) -> SampleSteps:
     return SampleSteps(StepRanges((StepRange(steps[0], steps[-1] + 1),)), 1.0)
 
 
+def _without_spans(known: Intermediates, chosen: SampleSteps) -> Intermediates:
+    """Return what is known of some steps of a run without their spans."""
+    timeline, around = known.timeline, is_in_steps(steps_around(chosen.steps))
+    windows = Windows(known.windows.pipelines, known.windows.bubbles.filter(around), [])
+    empty = timeline.with_spans(timeline.spans.clear())
+    shell = replace(known, timeline=empty, windows=windows, span_rows=None, steps=chosen.steps)
+    recorded = known.recorded.filter(around)
+    return shell.with_results(recorded=recorded, missing=known.missing, sample_ratio=chosen.ratio)
+
+
 def _with_timeline(known: Intermediates, timeline: Timeline, windows: Windows | None = None) -> Intermediates:
     """Return what is known of a sample, with other spans, and windows, but without what follows from these."""
     kept = {name: getattr(known, name) for name in ("recorded", "missing", "sample_ratio")}
     return replace(known, timeline=timeline, windows=windows or known.windows).with_results(**kept)
 
 
-def _divide(known: Intermediates, sample: Intermediates, steps: int) -> _Groups:
-    spans, pipelines = known.timeline.spans, known.windows.pipelines
+def _count_spans(known: Intermediates) -> pl.DataFrame:
+    """Return pipeline and spans: how many each pipeline has in the run."""
     counts = (
-        spans.group_by("rank")
-        .agg(spans=pl.len())
-        .join(pipelines, on="rank")
-        .group_by("pipeline")
-        .agg(pl.sum("spans"))
-        .sort("pipeline")
+        known.timeline.spans.group_by("rank").agg(spans=pl.len()).join(known.windows.pipelines, on="rank")
     )
-    most = sampled_steps.SAMPLE_SPANS * sample.sample_ratio
-    windows = with_collectives(
-        sample.windows.bubbles.filter(is_in_steps(sample.steps)), sample.timeline.spans
-    )
-    sampled = choose_pipelines(windows, counts, most)
-    return _Groups(group_pipelines(counts, SPANS_OF_GROUP * steps), sampled)
+    return counts.group_by("pipeline").agg(pl.sum("spans")).sort("pipeline")
+
+
+def _choose_pipelines(sample: Intermediates, counts: pl.DataFrame) -> Collection[int] | None:
+    """Return the pipelines of a sample that has those of all; None: these."""
+    bubbles = sample.windows.bubbles.filter(is_in_steps(sample.steps))
+    windows = with_collectives(bubbles, sample.timeline.spans)
+    return choose_pipelines(windows, counts, sampled_steps.SAMPLE_SPANS * sample.sample_ratio)
 
 
 def of_pipelines(known: Intermediates, chosen: Collection[int], outlines: pl.DataFrame) -> Intermediates:
@@ -128,19 +123,22 @@ def _outlines(timeline: Timeline) -> pl.DataFrame:
 
 
 def learn_groups(
-    timeline: Timeline, sample: Intermediates, groups: Sequence[Collection[int]], counted: Collection[int]
+    timeline: Timeline,
+    steps: StepRanges,
+    known: Intermediates,
+    groups: Sequence[Collection[int]],
+    counted: Collection[int],
 ) -> UsualValues:
     """Return what is usual in a run, learned from groups of its pipelines, one after the other.
 
-    `timeline` has the spans of the run, `sample` the other results of the sampled steps, and `counted` are the steps
-    in the totals.
+    `timeline` has the spans of the run, `known` are the other results of the `steps` to learn from, and `counted` are
+    the steps in the totals.
     """
-    found = sample_of(timeline)
-    sample = _with_timeline(sample, timeline if found is None else found[0])
-    outlines = _outlines(sample.timeline)
+    known = _with_timeline(known, in_steps(timeline, steps))
+    outlines = _outlines(known.timeline)
     parts = []
     for group in groups:
-        parts.append(_learn(of_pipelines(sample, group, outlines), counted))
+        parts.append(_learn(of_pipelines(known, group, outlines), counted))
         return_memory()
     return join_usual(parts)
 

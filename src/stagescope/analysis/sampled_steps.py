@@ -32,6 +32,9 @@ FEWEST_STEPS = 6
 """A sample of as many steps is divided into blocks, evenly over the run: what happened once is in one of them."""
 LEAST_GAP = 4
 """Steps between two blocks, which are never both next to a step."""
+LEARNED_STEPS = 5
+"""From so many steps is learned what is usual, if the run has them: how much data a pipeline usually has, from which
+slow ranks are told apart, is the median over steps."""
 AROUND = 3
 """Steps before and after a block among which those next to it are."""
 
@@ -56,6 +59,30 @@ def choose_sample(steps: Sequence[int], span_count: int) -> SampleSteps | None:
     blocks, length = BLOCKS, fitting // BLOCKS
     if fitting < FEWEST_STEPS or len(steps) // BLOCKS - length < LEAST_GAP:
         blocks, length = 1, fitting
+    return _blocks(steps, blocks, length)
+
+
+def choose_learned(steps: Sequence[int], sample: SampleSteps) -> SampleSteps:
+    """Return the steps from which is learned what is usual: those of the sample, unless these are too few.
+
+    `steps` are those of the run, which are sorted.
+
+    >>> learned = choose_learned(range(100), SampleSteps(StepRanges((StepRange(50, 51),)), 100.0))
+    >>> str(learned.steps), learned.ratio
+    ('10:11, 30:31, 50:51, 70:71, 90:91', 20.0)
+    >>> str(choose_learned(range(8), SampleSteps(StepRanges((StepRange(4, 5),)), 8.0)).steps)
+    '2:7'
+    """
+    length = min(LEARNED_STEPS, len(steps))
+    if sum(step in each for each in sample.steps.ranges for step in steps) >= length:
+        return sample
+    # Where single steps would be next to each other, they are in one block.
+    blocks, size = (LEARNED_STEPS, 1) if len(steps) // LEARNED_STEPS > LEAST_GAP else (1, length)
+    return _blocks(steps, blocks, size)
+
+
+def _blocks(steps: Sequence[int], blocks: int, length: int) -> SampleSteps:
+    """Return so many blocks of consecutive steps, evenly over all."""
     middles = [len(steps) * (2 * number + 1) // (2 * blocks) for number in range(blocks)]
     ranges = [
         StepRange(steps[first], steps[first + length - 1] + 1)
@@ -98,17 +125,17 @@ def _of_ranks(timeline: Timeline) -> pl.DataFrame:
     return timeline.steps if timeline.steps.height else implied_steps(timeline.spans)
 
 
-def sample_of(timeline: Timeline) -> tuple[Timeline, SampleSteps] | None:
-    """Return the spans of the sample of a run with those next to it, and its steps; None if it is the whole run."""
-    if timeline.spans.height <= MOST_SPANS:
-        return None
+def sample_of(timeline: Timeline) -> SampleSteps | None:
+    """Return the sample of a run; None if it is the whole run."""
+    return choose_sample(steps_of(timeline), timeline.spans.height)
+
+
+def in_steps(timeline: Timeline, steps: StepRanges) -> Timeline:
+    """Return a run with the spans of some steps, and those next to them."""
     of_ranks = _of_ranks(timeline)
-    chosen = choose_sample(of_ranks["step"].unique().sort().to_list(), timeline.spans.height)
-    if chosen is None:
-        return None
     parts: list[pl.DataFrame] = []
-    for needed in needed_spans(of_ranks, chosen.steps.ranges):
+    for needed in needed_spans(of_ranks, steps.ranges):
         first, last = needed.steps.start - AROUND, needed.steps.stop + AROUND
         near = pl.col("step").is_null() | pl.col("step").is_between(first, last, closed="left")
         parts += divide_steps(timeline.spans.filter(near), [needed], lambda: of_ranks)
-    return timeline.with_spans(in_order(pl.concat(parts), SPANS)), chosen
+    return timeline.with_spans(in_order(pl.concat(parts), SPANS))

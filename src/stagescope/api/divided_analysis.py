@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.step_results import ChosenSteps
     from stagescope.api.detached_tables import DetachedObject
     from stagescope.api.range_tasks import SampleOfSteps
+    from stagescope.api.sampled_ranges import Samples
     from stagescope.vocabulary.steps import StepRange
 
     Runs = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
@@ -35,16 +36,20 @@ if TYPE_CHECKING:
 
 
 class DividedPipelines(NamedTuple):
-    """The groups of the pipelines of a run, the ranks without a pipeline, and the pipelines of the sample."""
+    """The groups of the pipelines of a run, the ranks without a pipeline, and the pipelines of the sample.
+
+    What is usual is learned from the groups in `learning`.
+    """
 
     groups: tuple[PipelineGroup, ...]
     without: PipelineGroup | None
+    learning: tuple[PipelineGroup, ...]
     sampled: PipelineGroup
 
     @property
-    def is_whole(self) -> bool:
-        """Whether there is nothing to divide."""
-        return len(self.groups) == 1 and set(self.sampled.ranks) >= set(self.groups[0].ranks)
+    def is_sampled_as_whole(self) -> bool:
+        """Whether the sample has all pipelines, and they are one group."""
+        return len(self.learning) == 1 and set(self.sampled.ranks) >= set(self.learning[0].ranks)
 
     @property
     def every(self) -> tuple[PipelineGroup, ...]:
@@ -53,21 +58,17 @@ class DividedPipelines(NamedTuple):
 
 
 def divide_pipelines(
-    counts: pl.DataFrame, pipelines: pl.DataFrame, of_sample: SampleOfSteps, steps: int
+    counts: pl.DataFrame, pipelines: pl.DataFrame, samples: Samples, steps: int, *, is_large: bool
 ) -> DividedPipelines:
-    """Return how the pipelines of a run with so many steps are divided.
+    """Return how the pipelines of a run with so many steps, which are large or not, are divided.
 
     `counts` has unit, rank and len, the number of spans of the rank in the files of the unit; `pipelines` is from
     find_pipelines.
     """
     placed = counts.join(pipelines, on="rank", how="left")
-    of_pipelines = (
-        placed.drop_nulls("pipeline").group_by("pipeline").agg(spans=pl.sum("len")).sort("pipeline")
-    )
-    steps_of_sample, ratio = of_sample.sample
-    windows = windows_of(of_sample.directory / FOLDER, of_sample.windows, steps_of_sample)
-    chosen = choose_pipelines(windows, of_pipelines, sampled_steps.SAMPLE_SPANS * ratio)
-    every = group_pipelines(of_pipelines, SPANS_OF_GROUP * steps)
+    rows = placed.drop_nulls("pipeline")
+    of_pipelines = rows.group_by("pipeline").agg(spans=pl.sum("len")).sort("pipeline")
+    chosen = _choose(samples.own, of_pipelines) if is_large else None
 
     def group(number: int, which: pl.Expr) -> PipelineGroup:
         rows = placed.filter(which)
@@ -77,22 +78,35 @@ def divide_pipelines(
     def of(members: Collection[int]) -> pl.Expr:
         return pl.col("pipeline").is_in(list(members))
 
-    without = group(len(every), pl.col("pipeline").is_null())
+    def groups(times: float) -> tuple[PipelineGroup, ...]:
+        every = group_pipelines(of_pipelines, SPANS_OF_GROUP * times)
+        return tuple(group(number, of(members)) for number, members in enumerate(every))
+
+    measured = groups(steps)
+    without = group(len(measured), pl.col("pipeline").is_null())
     return DividedPipelines(
-        tuple(group(number, of(members)) for number, members in enumerate(every)),
+        measured,
         without if without.ranks else None,
+        groups(samples.learned.sample.ratio),
         group(0, pl.lit(value=True) if chosen is None else of(chosen)),
     )
 
 
+def _choose(item: SampleOfSteps, counts: pl.DataFrame) -> tuple[int, ...] | None:
+    """Return the pipelines of the sample; None for all."""
+    steps, ratio = item.sample
+    windows = windows_of(item.directory / FOLDER, item.windows, steps)
+    return choose_pipelines(windows, counts, sampled_steps.SAMPLE_SPANS * ratio)
+
+
 def count_tasks(divided: DividedPipelines, ranges: int) -> int:
     """Return how many tasks `analyze_groups` has."""
-    return len(divided.groups) + 1 + ranges * (2 * len(divided.every) + 1)
+    return len(divided.learning) + 1 + ranges * (2 * len(divided.every) + 1)
 
 
 def analyze_groups(
     divided: DividedPipelines,
-    of_sample: SampleOfSteps,
+    samples: Samples,
     chosen: ChosenSteps,
     ranges: Iterable[tuple[int, StepRange]],
     run: Runs,
@@ -101,10 +115,10 @@ def analyze_groups(
 
     The spans of a range are removed when nothing needs them. Raises OSError.
     """
-    directory, folder = of_sample.directory, of_sample.directory / FOLDER
-    usual = _learn(divided, of_sample, run)
+    directory, folder = samples.own.directory, samples.own.directory / FOLDER
+    usual = learn_in_groups(divided.learning, samples.learned, run)
     # What is to be done beside the next groups, so that no worker waits.
-    beside: SampleOfPipelines | DividedRange = SampleOfPipelines(of_sample, divided.sampled, usual)
+    beside: SampleOfPipelines | DividedRange = SampleOfPipelines(samples.own, divided.sampled, usual)
     for number, steps in ranges:
         groups = [GroupOfRange(directory, number, steps, each, chosen, usual) for each in divided.every]
         first, *costs = run(analyze_divided, [beside, *groups])
@@ -119,8 +133,8 @@ def analyze_groups(
     yield from run(analyze_divided, [beside])
 
 
-def _learn(divided: DividedPipelines, of_sample: SampleOfSteps, run: Runs) -> DetachedObject:
-    """Return what is usual in the run, in a file."""
-    groups = [GroupOfSample(of_sample, each) for each in divided.groups]
-    learned = [read_object(each) for each in run(learn_group, groups)]
-    return write_object(join_usual(learned), of_sample.directory / FOLDER / "usual.pickle")
+def learn_in_groups(groups: Sequence[PipelineGroup], of_steps: SampleOfSteps, run: Runs) -> DetachedObject:
+    """Return what is usual in the run, in a file, learned from groups of its pipelines. Raises OSError."""
+    items = [GroupOfSample(of_steps, each) for each in groups]
+    learned = [read_object(each) for each in run(learn_group, items)]
+    return write_object(join_usual(learned), of_steps.directory / FOLDER / "usual.pickle")

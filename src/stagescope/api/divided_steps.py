@@ -7,14 +7,13 @@ what depends on the ledgers of all pipelines.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import polars as pl
 
 from stagescope.analysis.idle.action_costs import measure_action_costs, with_peers
-from stagescope.analysis.other_pipelines import OtherPipelines, spans_of
-from stagescope.analysis.ranges import LEARNED, Reference, join_pipelines, measure_pipelines, results_of
+from stagescope.analysis.other_pipelines import OtherPipelines
+from stagescope.analysis.ranges import Reference, join_pipelines, measure_pipelines
 from stagescope.analysis.step_results import usual_durations
 from stagescope.analysis.windows import Windows
 from stagescope.api.detached_tables import attach, detach, read_object, read_table, write_object, write_table
@@ -26,6 +25,7 @@ from stagescope.api.range_files import (
     windows_around,
     windows_of,
 )
+from stagescope.api.range_tasks import SampleOfSteps, write_reference
 from stagescope.model.step_ranges import steps_around
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from stagescope.analysis.ranges import MeasuredPipelines, RangeAnalysis
     from stagescope.analysis.step_results import ChosenSteps
     from stagescope.api.detached_tables import DetachedObject
-    from stagescope.api.range_tasks import SampleOfSteps
     from stagescope.vocabulary.steps import StepRange, StepRanges
 
 
@@ -128,16 +127,8 @@ def analyze_divided(item: DividedTask) -> Reference | DetachedObject | MeasuredP
 
 
 def _answer(item: SampleOfPipelines) -> Reference:
-    folder = item.of.directory / FOLDER
     known = _of_sample(item.of, item.group).with_results(usual=read_object(item.usual))
-    results = {name: getattr(known, name) for name in LEARNED} | results_of(known, item.of.counted)
-    spans, pipelines, others = known.own_spans, known.windows.pipelines, spans_of(known.others)
-    del known
-    answers = write_object(results, folder / "answers.pickle")
-    del results
-    reference = Reference(*item.of.sample, spans, partial(read_object, answers), pipelines, others)
-    found: Reference = detach(reference, folder / "reference")
-    return found
+    return write_reference(item.of.directory / FOLDER, known, item.of)
 
 
 def _classify(item: GroupOfRange) -> DetachedObject:

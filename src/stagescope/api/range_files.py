@@ -90,6 +90,7 @@ def write_spans_of_range(
     make_directory(place)
     write_table(rows, _of_unit(place, unit))
     if is_outlined:
+        rows = in_order_together([rows], SPANS)  # with all columns
         for name, which in ((OUTLINES, outline), (INNER, inner_collectives)):
             make_directory(place / name)
             write_table(which(rows), _of_unit(place / name, unit))

@@ -25,7 +25,6 @@ from stagescope.analysis.ranges import (
     with_culprits,
 )
 from stagescope.analysis.sampled_pipelines import has_large_steps
-from stagescope.analysis.sampled_steps import SampleSteps, choose_sample
 from stagescope.analysis.statistics.transfer_totals import add_transfers
 from stagescope.api.detached_tables import (
     attach,
@@ -35,7 +34,12 @@ from stagescope.api.detached_tables import (
     read_table,
     write_table,
 )
-from stagescope.api.divided_analysis import analyze_groups, count_tasks, divide_pipelines
+from stagescope.api.divided_analysis import (
+    analyze_groups,
+    count_tasks,
+    divide_pipelines,
+    learn_in_groups,
+)
 from stagescope.api.joined_tables import AnalyzedRun, JoinedTables, joined_by_workers
 from stagescope.api.range_files import (
     FOLDER,
@@ -45,22 +49,22 @@ from stagescope.api.range_files import (
     write_shared_tables,
 )
 from stagescope.api.range_tasks import (
+    Learned,
     LearnedSample,
     PipelinesWithoutSteps,
     RangeOfSteps,
-    SampleOfSteps,
     Unit,
     analyze_task,
     learn,
     survey_unit,
 )
+from stagescope.api.sampled_ranges import SampledSteps, choose_sampled_steps, samples_of
 from stagescope.ingest.stored_run import read_part
 from stagescope.model.step_division import needed_spans
-from stagescope.model.step_ranges import steps_around
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import COUNTERS, SPANS
 from stagescope.model.validate import in_order
-from stagescope.vocabulary.steps import StepRange, StepRanges
+from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +74,9 @@ if TYPE_CHECKING:
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference
     from stagescope.analysis.step_results import ChosenSteps
+    from stagescope.api.divided_analysis import DividedPipelines
     from stagescope.api.range_tasks import SurveyedUnit
+    from stagescope.api.sampled_ranges import Samples
     from stagescope.execution import Executor
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
@@ -83,8 +89,6 @@ SPANS_OF_RANGE = 1_000_000
 """Spans that are analyzed at once, with the steps next to them, unless a single step has more."""
 SPANS_OF_UNIT = 1_000_000
 """Spans of pipelines that are surveyed at once, unless a single file has more."""
-NO_STEPS = StepRange(0, 1)
-"""The sample of a run without steps, in which it has no spans."""
 
 
 class ReportOfRanges(NamedTuple):
@@ -167,11 +171,14 @@ class _Work(NamedTuple):
         """Whether steps are so large that they are analyzed in groups of pipelines."""
         return has_large_steps(self.of_ranks["step"].n_unique(), self.manifest.span_count)
 
-    def units(self, sample: SampleSteps) -> list[Unit]:
-        """Return the files of spans, with what is needed of them for the ranges and for the sample."""
-        ranges = (*self.ranges, *sample.steps.ranges) if self.has_steps else ()
+    def units(self, sampled: SampledSteps) -> list[Unit]:
+        """Return the files of spans, with what is needed of them for the ranges and for the sampled steps."""
+        ranges = (*self.ranges, *sampled.own.steps.ranges) if self.has_steps else ()
+        begin = 0 if self.is_divided else len(ranges)
+        if sampled.learns_apart:
+            ranges = (*ranges, *sampled.learned.steps.ranges)
         units = _units(self.directory, self.manifest, tuple(needed_spans(self.of_ranks, ranges)))
-        return [each._replace(is_outlined=self.is_divided) for each in units]
+        return [each._replace(outlined=range(begin, len(ranges))) for each in units]
 
     def run(self, function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Result]:
         """Run a function on items, and report the progress."""
@@ -179,7 +186,7 @@ class _Work(NamedTuple):
 
 
 class _SurveyedRun(NamedTuple):
-    """What is known of all pipelines, their files, the sample of the run, what is wrong, and the `unaligned` ranks.
+    """What is known of all pipelines, their files, the sampled steps, what is wrong, and the `unaligned` ranks.
 
     `transfers` are those between unaligned ranks, which are in nothing else. `counts` has unit, rank and len: how many
     spans the others have in which unit.
@@ -187,7 +194,7 @@ class _SurveyedRun(NamedTuple):
 
     known: Intermediates
     units: Sequence[Unit]
-    sample: SampleSteps
+    sampled: SampledSteps
     damage: list[Diagnostic]
     unaligned: list[int]
     transfers: pl.DataFrame
@@ -228,22 +235,22 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
     If the machines of some are not on one clock, all files are read once more, without the ranks of these pipelines.
     """
     span_count = work.manifest.span_count
-    sample = _choose_sample(work.of_ranks, steps, span_count)
-    units = work.units(sample)
+    sampled = choose_sampled_steps(work.of_ranks, steps, span_count)
+    units = work.units(sampled)
     work.progress.expect(len(units) + len(work.ranges) + 2)
     found: list[SurveyedUnit] = list(work.run(survey_unit, units))
     unaligned = find_unaligned_ranks(work.shared, _pipelines_of(found))
     if unaligned:
         for number in range(len(units[0].needed)):
             shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)
-        sample = _choose_sample(work.of_ranks, steps, span_count - _count_spans(found, unaligned))
-        units = [each._replace(dropped=tuple(unaligned)) for each in work.units(sample)]
+        sampled = choose_sampled_steps(work.of_ranks, steps, span_count - _count_spans(found, unaligned))
+        units = [each._replace(dropped=tuple(unaligned)) for each in work.units(sampled)]
         work.progress.expect(len(units))
         found = list(work.run(survey_unit, units))
     return _SurveyedRun(
         _join_units(work, found, unaligned),
         units,
-        sample,
+        sampled,
         [note for each in found for note in each.damage],
         unaligned,
         add_transfers([attach(each.transfers) for each in found]),
@@ -256,45 +263,50 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
 
 def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> AnalyzedRun:
     """Return what was measured of all ranges, and what the sample answers."""
-    directory, ranges, sample = work.directory, work.ranges, surveyed.sample
     chosen, unusual = choose_steps(surveyed.known)
-    of_sample = SampleOfSteps(
-        directory,
-        sample,
-        range(len(ranges), len(ranges) + len(sample.steps.ranges)),
-        _ranges_with(ranges, sample),
-        surveyed.known.missing,
-        tuple(chosen.counted),
-    )
-    results = _results(work, surveyed, of_sample, chosen)
+    known = (surveyed.known.missing, tuple(chosen.counted))
+    samples = samples_of(work.directory, work.ranges, surveyed.sampled, known)
+    results = _results(work, surveyed, samples, chosen)
     reference: Reference = next(results)
     analyzed: list[RangeAnalysis] = []
     for number, each in enumerate(results):
         analyzed.append(each)
         shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)  # while workers go on
     detached = detach(unusual, work.folder / "unusual")
-    return AnalyzedRun(work.folder, tuple(analyzed), reference, of_sample.counted, detached, chosen.sampling)
+    return AnalyzedRun(
+        work.folder, tuple(analyzed), reference, samples.own.counted, detached, chosen.sampling
+    )
 
 
-def _results(
-    work: _Work, surveyed: _SurveyedRun, of_sample: SampleOfSteps, chosen: ChosenSteps
-) -> Iterator[Any]:
+def _results(work: _Work, surveyed: _SurveyedRun, samples: Samples, chosen: ChosenSteps) -> Iterator[Any]:
     """Yield what the sample answers, and then what was measured of each of the ranges."""
-    if work.is_divided:
-        steps = work.of_ranks["step"].n_unique()
-        divided = divide_pipelines(surveyed.counts, surveyed.known.windows.pipelines, of_sample, steps)
-        if not divided.is_whole:
-            work.progress.expect(count_tasks(divided, len(work.ranges)) - len(work.ranges) - 2)
-            yield from analyze_groups(divided, of_sample, chosen, enumerate(work.ranges), work.run)
-            return
-    (learned,) = work.run(learn, [of_sample])
+    divided = _divided(work, surveyed, samples)
+    if divided is not None and work.is_divided:
+        work.progress.expect(count_tasks(divided, len(work.ranges)) - len(work.ranges) - 2)
+        yield from analyze_groups(divided, samples, chosen, enumerate(work.ranges), work.run)
+        return
+    if divided is None:
+        (learned,) = work.run(learn, [samples.own])
+    else:
+        work.progress.expect(len(divided.learning) - 1)
+        learned = Learned(learn_in_groups(divided.learning, samples.learned, work.run))
     # What the sample answers takes longest: no worker waits for it at the end.
     parts: list[RangeOfSteps] | list[PipelinesWithoutSteps]
     if work.has_steps:
         parts = [RangeOfSteps(work.directory, *each, chosen, learned) for each in enumerate(work.ranges)]
     else:
         parts = [PipelinesWithoutSteps(unit, chosen) for unit in surveyed.units]
-    yield from work.run(analyze_task, [LearnedSample(of_sample, learned), *parts])
+    yield from work.run(analyze_task, [LearnedSample(samples.own, learned), *parts])
+
+
+def _divided(work: _Work, surveyed: _SurveyedRun, samples: Samples) -> DividedPipelines | None:
+    """Return how the pipelines of a run are divided; None if what is usual is learned from its whole sample."""
+    learns_apart = surveyed.sampled.learns_apart
+    if not (work.is_divided or learns_apart):
+        return None
+    steps, pipelines = work.of_ranks["step"].n_unique(), surveyed.known.windows.pipelines
+    divided = divide_pipelines(surveyed.counts, pipelines, samples, steps, is_large=work.is_divided)
+    return divided if learns_apart or not divided.is_sampled_as_whole else None
 
 
 def _pipelines_of(units: Sequence[SurveyedUnit]) -> pl.DataFrame:
@@ -347,23 +359,6 @@ def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...])
         groups[-1].append(part)
         rows += part.rows
     return [Unit(directory, number, tuple(group), needed) for number, group in enumerate(groups)]
-
-
-def _choose_sample(of_ranks: pl.DataFrame, steps: Sequence[int], span_count: int) -> SampleSteps:
-    """Return the sample of a run, with all its steps if that is the whole run."""
-    sample = choose_sample(of_ranks["step"].unique().sort().to_list(), span_count)
-    whole = StepRange(steps[0], steps[-1] + 1) if steps else NO_STEPS
-    return sample or SampleSteps(StepRanges((whole,)), 1.0)
-
-
-def _ranges_with(ranges: Sequence[StepRange], sample: SampleSteps) -> tuple[int, ...]:
-    """Return the numbers of the ranges with steps of the sample, and steps next to these."""
-    around = steps_around(sample.steps).ranges
-    return tuple(
-        number
-        for number, own in enumerate(ranges)
-        if any(own.start < each.stop and each.start < own.stop for each in around)
-    )
 
 
 def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:

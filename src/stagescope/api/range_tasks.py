@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.intermediates import Intermediates
+from stagescope.analysis.other_pipelines import spans_of
 from stagescope.analysis.ranges import LEARNED, Reference, analyze_range, results_of, survey_pipelines
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.analysis.step_results import usual_durations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 class Unit(NamedTuple):
     """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into.
 
-    Spans of `dropped` ranks are left out. `is_outlined`: the steps are large, and are analyzed in groups of pipelines.
+    Spans of `dropped` ranks are left out. The ranges `outlined`, by number, are looked at in groups of pipelines.
     """
 
     directory: Path
@@ -60,7 +61,7 @@ class Unit(NamedTuple):
     parts: tuple[Part, ...]
     needed: tuple[NeededSpans, ...]
     dropped: tuple[int, ...] = ()
-    is_outlined: bool = False
+    outlined: range = range(0)
 
     @property
     def name(self) -> str:
@@ -84,11 +85,12 @@ class Learned(NamedTuple):
     """What is usual in the run, and the results of the sample from which that was learned, all in files.
 
     `costs` are apart: they are part of the ledger of the sample, with which the other results are loaded at the end.
+    Without `results`, that was learned from other steps.
     """
 
     usual: DetachedObject
-    results: DetachedObject
-    costs: DetachedObject
+    results: DetachedObject | None = None
+    costs: DetachedObject | None = None
 
 
 class RangeOfSteps(NamedTuple):
@@ -201,12 +203,11 @@ def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
     Columns without any value are left out: dividing, writing and reading them takes half of the time.
     """
     most = max(spans.height, 1)  # a file without rows has all columns
-    kept = spans.columns if unit.is_outlined else ["step"]
-    valued = [each for each in spans.columns if each in kept or spans[each].null_count() < most]
+    valued = [each for each in spans.columns if each == "step" or spans[each].null_count() < most]
     divided = divide_steps(spans.select(valued), unit.needed, lambda: read_table(folder / "steps.arrow"))
     for number, rows in enumerate(divided):
         if rows.height:
-            write_spans_of_range(rows, folder, number, unit.number, is_outlined=unit.is_outlined)
+            write_spans_of_range(rows, folder, number, unit.number, is_outlined=number in unit.outlined)
 
 
 def learn(item: SampleOfSteps) -> Learned:
@@ -230,19 +231,31 @@ def analyze_task(item: LearnedSample | RangeOfSteps | PipelinesWithoutSteps) -> 
 
 
 def _answer(item: SampleOfSteps, of_sample: Learned) -> Reference:
-    folder, (usual, learned, costs) = item.directory / FOLDER, of_sample
-    known = _sample(item)
-    spans, pipelines = known.own_spans, known.windows.pipelines
-    results = {**read_object(learned), "costs": read_object(costs)}
-    known = known.with_results(usual=read_object(usual), **results)
-    answers = write_object(results_of(known, item.counted), folder / "answers.pickle")
-    reference = Reference(*item.sample, spans, partial(_read_both, learned, answers), pipelines)
-    found: Reference = detach(reference, folder / "reference")
+    folder = item.directory / FOLDER
+    known = _sample(item).with_results(usual=read_object(of_sample.usual))
+    if of_sample.results is not None and of_sample.costs is not None:
+        known = known.with_results(**read_object(of_sample.results), costs=read_object(of_sample.costs))
+    return write_reference(folder, known, item, of_sample.results)
+
+
+def write_reference(
+    folder: Path, known: Intermediates, item: SampleOfSteps, learned: DetachedObject | None = None
+) -> Reference:
+    """Return what the sample answers, in files; `learned` has those of the results that it was learned from."""
+    spans, pipelines, others = known.own_spans, known.windows.pipelines, spans_of(known.others)
+    results = results_of(known, item.counted)
+    if learned is None:
+        results |= {name: getattr(known, name) for name in LEARNED}
+    del known
+    files = [write_object(results, folder / "answers.pickle")]
+    del results
+    read = partial(_read_all, files if learned is None else [*files, learned])
+    found: Reference = detach(Reference(*item.sample, spans, read, pipelines, others), folder / "reference")
     return found
 
 
-def _read_both(learned: DetachedObject, answers: DetachedObject) -> dict[str, object]:
-    return {**read_object(learned), **read_object(answers)}
+def _read_all(files: Sequence[DetachedObject]) -> dict[str, object]:
+    return {name: found for file in files for name, found in read_object(file).items()}
 
 
 def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:

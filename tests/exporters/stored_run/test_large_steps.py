@@ -47,8 +47,8 @@ def divided(monkeypatch):
     """Let steps count as large, with groups of few pipelines, and return the divisions that were made."""
     found = []
 
-    def divide(*args):
-        found.append(divided_analysis.divide_pipelines(*args))
+    def divide(*args, **options):
+        found.append(divided_analysis.divide_pipelines(*args, **options))
         return found[-1]
 
     monkeypatch.setattr(sampled_pipelines, "LARGE_STEP", 10)
