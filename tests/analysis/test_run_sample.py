@@ -74,7 +74,7 @@ def test_a_slow_rank_is_found_with_what_its_fix_gains(sample_of):
     assert measured[0].to_list() == pytest.approx(measured[1].to_list())
     assert report.explanation.ideal.schedule == whole.explanation.ideal.schedule == "1f1b"
     (note,) = (each.message for each in report.diagnostics if each.code == REFERENCE)
-    assert note.endswith("steps 3:4, 4 of 8 pipelines")
+    assert note.endswith("4 of 8 pipelines, the slowest and others, in steps 3:4")
 
 
 def test_nothing_is_claimed_of_a_run_in_which_nothing_is_wrong(sample_of):

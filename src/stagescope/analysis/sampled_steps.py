@@ -101,14 +101,14 @@ def sample_diagnostics(
     sampled, every = pipelines
     if sampled < every:
         text = (
-            "what is usual for transfers, launches and micro-batches was learned from a sample of the steps. Some of "
-            "their pipelines, the slowest and others, show the schedule, the distributions of action times and the "
-            f"predictions: steps {steps}, {sampled} of {every} pipelines"
+            "what is usual for transfers, launches and micro-batches was learned from some steps of the run; the "
+            "schedule, the distributions of action times and the predictions are those of "
+            f"{sampled} of {every} pipelines, the slowest and others, in steps {steps}"
         )
     elif ratio > 1:
         text = (
-            "what is usual for transfers, launches and micro-batches was learned from a sample of the run, which also "
-            f"shows the schedule, the distributions of action times and the predictions: steps {steps}"
+            "what is usual for transfers, launches and micro-batches was learned from some steps of the run; the "
+            f"schedule, the distributions of action times and the predictions are those of steps {steps}"
         )
     else:
         return []

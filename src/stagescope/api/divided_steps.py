@@ -7,7 +7,7 @@ what depends on the ledgers of all pipelines.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -114,10 +114,9 @@ def learn_group(item: GroupOfSample) -> DetachedObject:
     return write_object(usual, item.of.directory / FOLDER / f"usual-{item.group.number}.pickle")
 
 
-DividedTask: TypeAlias = "SampleOfPipelines | GroupOfRange | DividedRange"
-
-
-def analyze_divided(item: DividedTask) -> Reference | DetachedObject | MeasuredPipelines | RangeAnalysis:
+def analyze_divided(
+    item: SampleOfPipelines | GroupOfRange | DividedRange,
+) -> Reference | DetachedObject | MeasuredPipelines | RangeAnalysis:
     """Return what the sample answers, the costs or the results of a group, or those of a range; tables are in files."""
     if isinstance(item, SampleOfPipelines):
         return _answer(item)
