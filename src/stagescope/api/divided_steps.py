@@ -26,7 +26,9 @@ from stagescope.api.range_files import (
     windows_of,
 )
 from stagescope.api.range_tasks import SampleOfSteps, write_reference
+from stagescope.model.collectives import KINDS
 from stagescope.model.step_ranges import steps_around
+from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,13 @@ if TYPE_CHECKING:
     from stagescope.analysis.step_results import ChosenSteps
     from stagescope.api.detached_tables import DetachedObject
     from stagescope.vocabulary.steps import StepRange, StepRanges
+
+
+EVERYTHING = pl.lit(value=True)
+MET = pl.col("kind").is_in(KINDS)
+"""Spans of other pipelines on which the actions of a group depend: reductions and other collectives."""
+COMPARED = pl.col("kind").is_in([*KINDS, *ACTION_KINDS])
+"""Those on which what is measured of a group depends: which ranks reduce together shows in their first actions."""
 
 
 class PipelineGroup(NamedTuple):
@@ -109,7 +118,7 @@ class DividedRange(NamedTuple):
 
 def learn_group(item: GroupOfSample) -> DetachedObject:
     """Return what is usual for a group of pipelines, in a file."""
-    known = _of_sample(item.of, item.group)
+    known = _of_sample(item.of, item.group, MET)
     usual = known.learned._replace(durations=usual_durations(known, item.of.counted))
     return write_object(usual, item.of.directory / FOLDER / f"usual-{item.group.number}.pickle")
 
@@ -133,7 +142,7 @@ def _answer(item: SampleOfPipelines) -> Reference:
 def _classify(item: GroupOfRange) -> DetachedObject:
     """Return the actions, the basis and the costs of a group, and write the classes of its actions for other groups."""
     folder = item.directory / FOLDER
-    known = _of_range(item)
+    known = _of_range(item, MET)
     usual = known.usual and known.usual.causes
     costs = measure_action_costs(known.actions, known.basis, known.timeline.spans, usual)
     write_table(costs.classes.table, _classes_of(folder, item.number, item.group.number))
@@ -147,7 +156,7 @@ def _measure(item: GroupOfRange, costs: DetachedObject) -> MeasuredPipelines:
     found = read_object(costs)
     files = folder.glob(_classes_of(folder, item.number, "*").name)
     found["costs"] = with_peers(found["costs"], pl.concat(read_table(file) for file in sorted(files)))
-    known = _of_range(item).with_results(**found)
+    known = _of_range(item, COMPARED).with_results(**found)
     del found
     measured: MeasuredPipelines = detach(
         measure_pipelines(known, item.chosen), folder / f"measured-{item.number}-{item.group.number}"
@@ -169,32 +178,37 @@ def _join(item: DividedRange) -> RangeAnalysis:
     return joined
 
 
-def _of_sample(item: SampleOfSteps, group: PipelineGroup) -> Intermediates:
+class _Steps(NamedTuple):
+    """Steps whose spans are where those of some ranges are, with the windows of all pipelines in and next to them."""
+
+    folder: Path
+    numbers: Sequence[int]
+    steps: StepRange | StepRanges
+    windows: pl.DataFrame
+
+
+def _of_sample(item: SampleOfSteps, group: PipelineGroup, needed: pl.Expr = EVERYTHING) -> Intermediates:
     folder, (steps, ratio) = item.directory / FOLDER, item.sample
     windows = windows_of(folder, item.windows, steps_around(steps))
-    known = _of_group(folder, item.numbers, steps, group, windows)
+    known = _of_group(_Steps(folder, item.numbers, steps, windows), group, needed)
     return known.with_results(missing=item.missing, sample_ratio=ratio)
 
 
-def _of_range(item: GroupOfRange) -> Intermediates:
+def _of_range(item: GroupOfRange, needed: pl.Expr) -> Intermediates:
     folder = item.directory / FOLDER
     windows = windows_around(folder, item.number, item.steps)
-    known = _of_group(folder, [item.number], item.steps, item.group, windows)
+    known = _of_group(_Steps(folder, [item.number], item.steps, windows), item.group, needed)
     return known.with_results(usual=read_object(item.usual))
 
 
-def _of_group(
-    folder: Path,
-    numbers: Sequence[int],
-    steps: StepRange | StepRanges,
-    group: PipelineGroup,
-    windows: pl.DataFrame,
-) -> Intermediates:
-    """Return the intermediate results of a group of pipelines in some ranges of steps; `windows` are those of all."""
+def _of_group(chosen: _Steps, group: PipelineGroup, needed: pl.Expr) -> Intermediates:
+    """Return the intermediate results of a group of pipelines in some steps; `needed` is what it needs of others."""
+    folder, numbers, steps, windows = chosen
     every = Windows(read_table(folder / "pipelines.arrow"), windows, [])
     own = pl.col("rank").is_in(group.ranks)
     spans = spans_of_range(folder, numbers, group.units, own)
-    others = outlines_of_range(folder, numbers, ~own, shared_with=spans)
+    others = outlines_of_range(folder, numbers, ~own & needed, shared_with=spans)
     alone = Windows(every.pipelines.filter(own), windows.filter(own), [])
     known = intermediates_of(folder, spans, alone, steps)
-    return known if others.is_empty() else known.with_results(others=OtherPipelines(others, every))
+    is_whole = others.is_empty() and alone.pipelines.height == every.pipelines.height
+    return known if is_whole else known.with_results(others=OtherPipelines(others, every))

@@ -11,6 +11,7 @@ import pytest
 from planted_runs import Shape, random_times, run
 from stagescope.analysis import build_explained_report, run_sample, sampled_pipelines, sampled_steps
 from stagescope.api import divided_analysis, range_reports, read
+from stagescope.execution import executor_for
 from stagescope.model.tables import SPANS
 from stagescope.model.timeline import Timeline
 from stagescope.model.validate import in_order
@@ -31,7 +32,7 @@ from .test_ranges import (
 
 SHAPE = Shape(pipelines=8, stages=3, microbatches=6, steps=7, noise=0.01)
 SLOW_RANK = 7
-PLAN = TruthShape("1f1b", replicas=5, steps=7)
+PLAN = TruthShape("1f1b", replicas=4, steps=4)
 
 
 def planted():
@@ -80,6 +81,15 @@ def test_pipelines_that_others_wait_for_inside_of_steps_are_sampled(divided, tmp
         assert_equal_reports(report, tables_of(whole), facts_of(whole))
     assert 2 * PLAN.ranks in divided[0].sampled.ranks
     assert len(divided[0].sampled.ranks) < 8 * PLAN.ranks
+
+
+def test_groups_are_measured_by_workers(divided, tmp_path):
+    place = store_run(planted(), tmp_path)
+    with report_in_ranges(place, 3) as here:
+        tables, facts = tables_of(here), facts_of(here)
+    with executor_for(workers=2) as executor, report_in_ranges(place, 3, executor) as there:
+        assert_equal_reports(there, tables, facts)
+    assert divided[0] == divided[1]
 
 
 @pytest.mark.usefixtures("divided")
@@ -133,7 +143,7 @@ def with_other_ranks(timeline):
 def test_ranks_meet_those_of_other_groups(change, divided, tmp_path):
     place = store_run(change(timeline_of(simulate(make_plan(PLAN, Costs(noise=0.05), 3)))), tmp_path)
     whole = build_explained_report(read(place))
-    with report_in_ranges(place, 5) as report:
+    with report_in_ranges(place, 2) as report:
         assert_equal_reports(report, tables_of(whole), facts_of(whole))
     assert len(divided[0].groups) > 2
     assert set(whole.collectives["ranks"]) <= {PLAN.replicas, PLAN.replicas * PLAN.ranks + 1}
