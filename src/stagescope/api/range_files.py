@@ -93,7 +93,9 @@ def write_spans_of_range(
         rows = in_order_together([rows], SPANS)  # with all columns
         for name, which in ((OUTLINES, outline), (INNER, inner_collectives)):
             make_directory(place / name)
-            write_table(which(rows), _of_unit(place / name, unit))
+            found = which(rows)
+            if found.height:  # most runs have no collectives inside of actions
+                write_table(found, _of_unit(place / name, unit))
 
 
 def remove_spans_of_range(folder: Path, number: int) -> None:
