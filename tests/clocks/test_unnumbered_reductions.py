@@ -11,7 +11,7 @@ import pytest
 from planted_runs import Shape, random_times, run
 from recorded_runs import write_recordings
 from stagescope.api import read
-from stagescope.clocks import observe, reductions
+from stagescope.clocks import observations, observe, reductions
 from stagescope.clocks.alignment import align_clocks
 from stagescope.clocks.observations import gather_observations
 
@@ -82,3 +82,23 @@ def test_of_many_machines_each_is_compared_with_those_next_to_it(most_long, reac
     # Every pair within reach is compared by short delays, or else by all of its delays.
     assert pl.concat([short.filter(distance <= reach), long]).select(pairs).n_unique() == 2 * reach * count
     assert long.height == steps * long.select(pairs).n_unique()
+
+
+def test_of_many_reductions_those_of_some_steps_are_looked_at(monkeypatch):
+    count, steps = 12, 16
+    monkeypatch.setattr(observations, "MOST_REDUCTIONS", 1)
+    monkeypatch.setattr(observations, "LEAST_OF_PAIR", 4)
+    monkeypatch.setattr(reductions, "MOST_TOGETHER", 1)
+    truth = run(replace(random_times(Shape(count, 1, 2, steps, noise=0.05), 2), reduces=True))
+    names = [f"clock {number}" for number in range(count)]
+    bare = {name: pl.lit(None, pl.Int32) for name in ("tp", "cp")}
+    timeline = replace(truth, ranks=truth.ranks.with_columns(**bare, clock=pl.Series(names)))
+    numbers = {"rank": range(count), "clock": range(count)}
+    clocks = pl.DataFrame(numbers, schema={"rank": pl.Int32, "clock": pl.Int32})
+    table = gather_observations([observe(timeline, clocks)], truth.diagnostics, clocks).table
+    assert table.filter(kind="reduction")["step"].unique().to_list() == [0, 4, 8, 12]
+    shift = pl.col("rank").cast(pl.Int64) * 1_000_000
+    wrong = timeline.with_spans(timeline.spans.with_columns(pl.col("start_ns", "end_ns") + shift))
+    found = align_clocks(wrong)
+    ahead_ns = found.timeline.spans["start_ns"].to_numpy() - truth.spans["start_ns"].to_numpy()
+    assert np.abs(ahead_ns - int(np.median(ahead_ns))).max() < 100_000

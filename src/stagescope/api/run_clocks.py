@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stagescope.api.detached_tables import attach
+from stagescope.api.detached_tables import attach_later
 from stagescope.clocks import solve_clocks, timestamps_of
 
 if TYPE_CHECKING:
@@ -51,5 +51,5 @@ def solve_run(item: Unsolved) -> SolvedClocks:
                     found[clock].append(own_ns)
         return {clock: np.unique(np.concatenate(own)) for clock, own in found.items()}
 
-    observed = [attach(each) for each in item.observed]
+    observed = [attach_later(each) for each in item.observed]  # one table of all parts after the other
     return solve_clocks(item.clocks, observed, item.extents, timestamps_of_clocks)

@@ -22,13 +22,13 @@ from stagescope.clocks.collectives import (
 from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observation_table import OBSERVATION_SCHEMA, ROWS
 from stagescope.clocks.reductions import counted_reductions, observed_reductions, reductions_of
-from stagescope.clocks.thinning import most_of_pair, thinned
+from stagescope.clocks.thinning import LEAST_OF_PAIR, most_of_pair, thinned
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableSequence
+    from collections.abc import Iterable, MutableSequence, Sequence
 
     from stagescope.model import Timeline
 
@@ -38,6 +38,8 @@ WAITED_NS = 5_000
 OF_TRANSFERS = (
     *ROWS, "kind", "peer", "step", "stage", "microbatch", "bytes", "wait_start_ns", "wait_end_ns",
 )  # fmt: skip
+MOST_REDUCTIONS = 2_000_000
+"""More rows of reductions are not looked at, if some hundred steps remain: they take a kilobyte each."""
 MOST_TOGETHER = 2_000_000
 """More messages of some ranks are thinned while others are still looked at."""
 
@@ -172,7 +174,7 @@ def gather_observations(
         "one", "other"
     )
     calls = pl.concat(part.calls for part in parts).sort(ROWS, maintain_order=True)
-    reductions = pl.concat(part.reductions for part in parts)
+    reductions = _some_reductions(parts)
     parts.clear()
     collectives = match_calls(calls, diagnostics, clocks)
     del calls
@@ -182,17 +184,30 @@ def gather_observations(
     numbered, exits_of_numbered = collective_observations(collectives, host_timed, messaging)
     numbered = numbered.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())
     reductions = reductions.sort(ROWS, maintain_order=True)
-    unnumbered, exits = observed_reductions(reductions, clocks)
+    most = most_of_pair(clocks["clock"].n_unique())
+    unnumbered, exits = observed_reductions(reductions, clocks, most)
     del reductions
     together = pl.concat([numbered, unnumbered])
     del numbered, unnumbered
-    every = pl.concat([messages, actions, thinned(together, most_of_pair(clocks["clock"].n_unique()))])
+    every = pl.concat([messages, actions, thinned(together, most)])
     del messages, actions, together
     return Gathered(
         every.sort("source", "target", "sent_ns", "received_ns", maintain_order=True),
         collectives,
         pl.concat([exits, exits_of_numbered]),
     )
+
+
+def _some_reductions(parts: Sequence[Observed]) -> pl.DataFrame:
+    """Return the rows of reductions without a number: of many, those of every n-th step.
+
+    A pair of clocks has an observation per step at most, and needs no more than a few hundred of them.
+    """
+    rows = sum(part.reductions.height for part in parts)
+    steps = pl.concat([part.reductions["step"].unique() for part in parts]).unique().sort()
+    every = max(1, min(rows // MOST_REDUCTIONS, len(steps) // LEAST_OF_PAIR))
+    is_chosen = pl.col("step").is_in(steps.gather_every(every).implode(), nulls_equal=True)
+    return pl.concat([part.reductions.filter(is_chosen) if every > 1 else part.reductions for part in parts])
 
 
 def _across_clocks(spans: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import polars as pl
 from stagescope.clocks.collectives import LATE_NS
 from stagescope.clocks.exits import EXITS_SCHEMA, MEMBER_EXITS, with_exits
 from stagescope.clocks.observation_table import OBSERVATION_SCHEMA, ROWS
+from stagescope.clocks.thinning import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,9 @@ REDUCED = ("step", "stage", "tp", "cp")
 MOST_REDUCERS = 16
 """In a reduction without a number, up to this many clocks are compared pair by pair; of more, each clock with the eight
 next to it on either side. All pairs of a large reduction would be quadratic."""
+
+MOST_TOGETHER = 2_000_000
+"""More observations of some stages are thinned while others are still looked at."""
 
 STARS = 16
 """About as many calls of a stage compare all its replicas with the last one to enter, if they are more than that."""
@@ -50,24 +54,26 @@ def counted_reductions(placed: pl.DataFrame) -> pl.DataFrame:
     return ordered.with_columns(**{name: count.over(*REDUCED, "rank") for name, count in counts.items()})
 
 
-def observed_reductions(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def observed_reductions(
+    spans: pl.DataFrame, clocks: pl.DataFrame, most: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the observations of gradient reductions without a number, and how far apart their ranks leave.
 
     The last rank to enter one came before the first rank to leave it: one observation per pair of clocks. The members
     of a reduction are the replicas of one stage and tensor coordinate. Reductions that the members did not run equally
-    often in a step are omitted, because it is unknown which belong together.
+    often in a step are omitted, because it is unknown which belong together. Of many observations, about `most` of each
+    pair of clocks are kept.
     """
     group = REDUCED[1:]
     names = spans.select(REDUCED).unique().sort(REDUCED).unique(group, keep="first", maintain_order=True)
-    found = [
-        _reductions_of_group(
-            spans.join(own, on=group, how="semi", nulls_equal=True, maintain_order="left"), clocks
-        )
-        for own in names.iter_slices(1)
-    ]
-    nothing = pl.DataFrame(schema=OBSERVATION_SCHEMA), pl.DataFrame(schema=EXITS_SCHEMA)
-    observed, exits = (pl.concat(tables) for tables in zip(nothing, *found, strict=True))
-    return observed, exits
+    observed, exits = [pl.DataFrame(schema=OBSERVATION_SCHEMA)], [pl.DataFrame(schema=EXITS_SCHEMA)]
+    for own in names.iter_slices(1):
+        of_group = spans.join(own, on=group, how="semi", nulls_equal=True, maintain_order="left")
+        for found, added in zip((observed, exits), _reductions_of_group(of_group, clocks), strict=True):
+            found.append(added)
+        if sum(each.height for each in observed) > MOST_TOGETHER:
+            observed = [thinned(pl.concat(observed), most)]
+    return pl.concat(observed), pl.concat(exits)
 
 
 def _reductions_of_group(spans: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
