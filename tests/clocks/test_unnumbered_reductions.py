@@ -87,7 +87,7 @@ def test_of_many_machines_each_is_compared_with_those_next_to_it(most_long, reac
 def test_of_many_reductions_those_of_some_steps_are_looked_at(monkeypatch):
     count, steps = 12, 16
     monkeypatch.setattr(observations, "MOST_REDUCTIONS", 1)
-    monkeypatch.setattr(observations, "LEAST_OF_PAIR", 4)
+    monkeypatch.setattr(observations, "FEWEST_STEPS", 4)
     monkeypatch.setattr(reductions, "MOST_TOGETHER", 1)
     truth = run(replace(random_times(Shape(count, 1, 2, steps, noise=0.05), 2), reduces=True))
     names = [f"clock {number}" for number in range(count)]

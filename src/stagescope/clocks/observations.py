@@ -22,7 +22,7 @@ from stagescope.clocks.collectives import (
 from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observation_table import OBSERVATION_SCHEMA, ROWS
 from stagescope.clocks.reductions import counted_reductions, observed_reductions, reductions_of
-from stagescope.clocks.thinning import LEAST_OF_PAIR, most_of_pair, thinned
+from stagescope.clocks.thinning import most_of_pair, thinned
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
@@ -38,8 +38,8 @@ WAITED_NS = 5_000
 OF_TRANSFERS = (
     *ROWS, "kind", "peer", "step", "stage", "microbatch", "bytes", "wait_start_ns", "wait_end_ns",
 )  # fmt: skip
-MOST_REDUCTIONS = 2_000_000
-"""More rows of reductions are not looked at, if some hundred steps remain: they take a kilobyte each."""
+MOST_REDUCTIONS, FEWEST_STEPS = 2_000_000, 128
+"""More rows of reductions are not looked at, if those of as many steps remain: they take half a kilobyte each."""
 MOST_TOGETHER = 2_000_000
 """More messages of some ranks are thinned while others are still looked at."""
 
@@ -205,7 +205,7 @@ def _some_reductions(parts: Sequence[Observed]) -> pl.DataFrame:
     """
     rows = sum(part.reductions.height for part in parts)
     steps = pl.concat([part.reductions["step"].unique() for part in parts]).unique().sort()
-    every = max(1, min(rows // MOST_REDUCTIONS, len(steps) // LEAST_OF_PAIR))
+    every = max(1, min(rows // MOST_REDUCTIONS, len(steps) // FEWEST_STEPS))
     is_chosen = pl.col("step").is_in(steps.gather_every(every).implode(), nulls_equal=True)
     return pl.concat([part.reductions.filter(is_chosen) if every > 1 else part.reductions for part in parts])
 
