@@ -33,6 +33,7 @@ from stagescope.ingest.stored_run import read_manifest
 from stagescope.model import COUNTERS, SPANS, TABLES
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.model.validate import conform
+from stagescope.storage.cache_directory import keep_nothing
 from stagescope.viewer.analysis_data import saved_report_extras
 from stagescope.viewer.tiles import stored as stored_tiles
 from stagescope.vocabulary.errors import InputError, OutputError
@@ -181,6 +182,7 @@ def test_copying_goes_on_where_it_was_interrupted(recordings, monkeypatch, tmp_p
 def unaligned(recordings, tmp_path, monkeypatch):
     """Return a run without alignment that counts as large, as every run does, and that cannot be written to."""
     monkeypatch.setenv("STAGESCOPE_CACHE", str(tmp_path / "cache"))
+    keep_nothing(is_wanted=False)  # a command of an earlier test may have wanted that
     monkeypatch.setattr(aligned_copies, "core_count", lambda: 1)
     monkeypatch.setattr(saved_reports, "STORING_BYTES", 0)
     monkeypatch.setattr(range_reports, "SPANS_OF_RANGE", 1_000)
@@ -205,7 +207,7 @@ def copies(tmp_path):
 def test_the_report_is_saved_beside_the_copy(unaligned, tmp_path):
     before = contents(unaligned)
     source, notices = through(unaligned)
-    assert list(source.paths) == copies(tmp_path)
+    assert list(source.paths) == copies(tmp_path), notices
     assert len(notices) == 1
     assert save_report(*source.paths, workers=1).is_new
     assert load_report(*through(unaligned)[0].paths) is not None
