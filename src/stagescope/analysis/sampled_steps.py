@@ -1,8 +1,8 @@
-"""The sample of a large run: the steps that show what is usual, and that answer what is asked about single actions.
+"""The sample of a large run: the steps that answer what is asked about single actions, and show what is usual.
 
-What is usual on a link, for a launch or for a micro-batch needs many actions, and not all of them. The sample of a run
-depends on its steps and on the number of its spans alone, so that an analysis at once and one in ranges of steps learn
-the same.
+What is usual on a link, for a launch or for a micro-batch needs many actions, and not all of them. How much data a
+pipeline usually has needs several steps: from these it is learned if the sample has fewer. Both depend on the steps of
+a run and on the number of its spans alone, so that an analysis at once and one in ranges of steps learn the same.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A stored run has a file per pipeline, and what an analysis compares is in one step: all pipelines. So each file is read
 once, by pipelines. What these show without causes is kept, and their spans are divided by steps into files. From those
 of a sample of the steps is learned what is usual in the run. Then a range of steps at a time is analyzed, with the
-steps next to it. Which ranges there are depends on the run alone, and the results do not depend on them. Workers, of
-this machine or of a cluster, do all that, and leave tables in files; one process joins them.
+steps next to it; of large steps, a group of pipelines at a time (divided_analysis.py). Which ranges and groups there
+are depends on the run alone, and the results do not depend on them. Workers, of this machine or of a cluster, do all
+that, and leave tables in files; one process joins them.
 """
 
 from __future__ import annotations
