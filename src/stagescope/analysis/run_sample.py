@@ -63,7 +63,7 @@ def find_sample(known: Intermediates) -> Intermediates | None:
         return None if chosen is None else sample
     if sampled is not None:
         sample = of_pipelines(sample, sampled, _outlines(sample.timeline))
-    # Nobody has left out steps yet: what is usual does not depend on that.
+    # No steps have been left out yet: what is usual does not depend on that.
     counted = measure_totals(known).counted
     shell = _without_spans(known, learned)
     learn = partial(learn_groups, known.timeline, learned.steps, shell, groups, counted)

@@ -33,8 +33,8 @@ FEWEST_STEPS = 6
 LEAST_GAP = 4
 """Steps between two blocks, which are never both next to a step."""
 LEARNED_STEPS = 5
-"""From so many steps is learned what is usual, if the run has them: how much data a pipeline usually has, from which
-slow ranks are told apart, is the median over steps."""
+"""From so many steps is learned what is usual, if the run has them: how much data a pipeline usually has, without
+which long micro-batches look like slow ranks, is the median over steps."""
 AROUND = 3
 """Steps before and after a block among which those next to it are."""
 

@@ -1,4 +1,4 @@
-"""What predictions need of pipelines that the sample of a run does not have: windows stand for their actions."""
+"""What predictions need of pipelines that the sample of a run does not have: windows instead of actions."""
 
 from __future__ import annotations
 
