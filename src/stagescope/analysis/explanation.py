@@ -132,12 +132,13 @@ def explain(
         chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list(), sampling)
         joined = join_one(measure_steps(intermediates, chosen_steps), intermediates, chosen_steps, unusual)
     results = joined.of_steps
+    shown = results.pipelines
     lost = _measure_lost_time(intermediates, steps, results)
     compared = joined.compare()
     del joined
     least_ns = least_cost_ns(lost.lost_time)
     stragglers = claim_subjects(compared.subjects, DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
-    waits = (step_windows, results.reduction_waits)
+    waits = (step_windows, shown.reduction_waits)
     replicas = compare_replicas(timeline, waits, pipelines, stragglers.rank_error, least_ns)
     del step_windows, waits
     # The costs of single actions need their spans.
@@ -146,8 +147,8 @@ def explain(
         **lost._asdict(),
         ledger=ledger,
         late_ranks=_late_ranks(intermediates, steps, lost.lost_time),
-        outliers=results.outliers,
-        outlier_pattern=_pattern(results.outliers, intermediates, steps),
+        outliers=shown.waits.outliers,
+        outlier_pattern=_pattern(shown.waits.outliers, intermediates, steps),
         unrecorded=intermediates.unrecorded,
         ideal=intermediates.ideal,
         stage_costs=measure_stage_costs(counted),
@@ -159,9 +160,9 @@ def explain(
         lengths_note=lengths_sentence_part(
             sample.actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
         ),
-        waits_inside=results.waits_inside,
-        other_work=results.other_work,
-        pauses=results.pauses,
+        waits_inside=shown.waits.waits_inside,
+        other_work=shown.other_work,
+        pauses=results.outside.pauses,
     )
     with_tables = _with_tables(explained, intermediates, results, chosen)
     return _with_improvements(with_tables, intermediates, steps, layers)
@@ -222,7 +223,11 @@ def _measure_lost_time(
         losses,
         None if intermediates.actions.is_contradictory else unite_lost_steps(lost_time, size),
         find_outside_culprits(
-            totals.bounds, outside, results.activity, intermediates.between_steps.parts, results.own_work
+            totals.bounds,
+            outside,
+            results.outside.activity,
+            intermediates.between_steps.parts,
+            results.outside.own_work,
         ),
         size,
     )
@@ -236,7 +241,7 @@ def _with_tables(
     names = ("steps", "ranks", "origins")
     of_ledger = {name: _chosen(ledger, name, chosen) for name in names}
     of_steps = {name: _chosen(intermediates, name, chosen) for name in ("iterations", "critical_path")}
-    phases, overlap = results.phases, results.overlap
+    phases, overlap = results.pipelines.phases, results.pipelines.waits.overlap
     return with_later(
         with_known(explained, ledger=with_later(ledger, of_ledger)),
         of_steps | {"phases": lambda: phases, "overlap": lambda: overlap},

@@ -68,14 +68,24 @@ def choose_divided_sampling(counted: Collection[int], microbatches: pl.DataFrame
     return sampling if sampling.parts > 1 else None
 
 
-class StepResults(NamedTuple):
-    """Results of some steps in the totals.
+class WaitResults(NamedTuple):
+    """What is found with the actions, their replays or the ledger.
+
+    `overlap` is the table OVERLAP, `outliers` the table OUTLIER_ACTIONS. `waits_inside` are the ranks that wait for
+    collectives inside of actions.
+    """
+
+    overlap: pl.DataFrame
+    outliers: pl.DataFrame
+    waits_inside: tuple[int, ...]
+
+
+class PipelineResults(NamedTuple):
+    """What pipelines show without the ledgers of others.
 
     `samples` and `links` are samples of actions and messages, `messages` those of unusual steps, from match_messages;
-    `reduction_waits` is from find_reduction_waits, `phases` is the table STEP_PHASES, `overlap` the table OVERLAP,
-    `other_work` from find_other_work, `own_work` from measure_own_work, `activity` from measure_outside_activity,
-    `pauses` are those of an IterationLedger, and `outliers` is the table OUTLIER_ACTIONS. `waits_inside` are the ranks
-    that wait for collectives inside of actions.
+    `reduction_waits` is from find_reduction_waits, `phases` is the table STEP_PHASES, `other_work` from
+    find_other_work.
     """
 
     samples: StepSamples
@@ -83,13 +93,27 @@ class StepResults(NamedTuple):
     messages: pl.DataFrame
     reduction_waits: pl.DataFrame
     phases: pl.DataFrame
-    overlap: pl.DataFrame
     other_work: pl.DataFrame
+    waits: WaitResults
+
+
+class OutsideResults(NamedTuple):
+    """What is outside of windows, which depends on when all pipelines of an iteration end.
+
+    `own_work` is from measure_own_work, `activity` from measure_outside_activity, `pauses` are those of an
+    IterationLedger.
+    """
+
     own_work: pl.DataFrame
     activity: OutsideActivity
     pauses: pl.DataFrame
-    outliers: pl.DataFrame
-    waits_inside: tuple[int, ...]
+
+
+class StepResults(NamedTuple):
+    """Results of some steps in the totals."""
+
+    pipelines: PipelineResults
+    outside: OutsideResults
 
 
 class JoinedResults(NamedTuple):
@@ -106,77 +130,53 @@ def join_one(
     results: StepResults, known: Intermediates, chosen: ChosenSteps, unusual: OutlierWindows
 ) -> JoinedResults:
     """Return the results of a run in one range of steps; `unusual` are the unusual ones of `known`."""
-    samples, links = results.samples, results.links
-    of_steps = results._replace(
+    shown = results.pipelines
+    samples, links, messages = shown.samples, shown.links, shown.messages
+    without = shown._replace(
         samples=samples._replace(table=samples.table.clear()),
         links=links._replace(table=links.table.clear()),
-        messages=results.messages.clear(),
+        messages=messages.clear(),
     )
-    measured = RunSamples([samples], [links], results.messages, chosen.sampling)
+    measured = RunSamples([samples], [links], messages, chosen.sampling)
     return JoinedResults(
-        of_steps, partial(compare_samples, known.timeline, known.windows.pipelines, measured, unusual)
+        results._replace(pipelines=without),
+        partial(compare_samples, known.timeline, known.windows.pipelines, measured, unusual),
     )
 
 
 def measure_steps(known: Intermediates, chosen: ChosenSteps) -> StepResults:
     """Return the results of the steps in the totals among those of `known`. Never raises."""
     of_pipelines = measure_spans(known, chosen, measure_waits(known, chosen))
-    return StepResults(**of_pipelines._asdict(), **measure_outside(known, chosen)._asdict())
-
-
-class WaitResults(NamedTuple):
-    """Those of StepResults that are found with the actions, their replays or the ledger."""
-
-    overlap: pl.DataFrame
-    outliers: pl.DataFrame
-    waits_inside: tuple[int, ...]
-
-
-class PipelineResults(NamedTuple):
-    """Those of StepResults that a pipeline shows without the ledger of others."""
-
-    samples: StepSamples
-    links: StepLinks
-    messages: pl.DataFrame
-    reduction_waits: pl.DataFrame
-    phases: pl.DataFrame
-    overlap: pl.DataFrame
-    other_work: pl.DataFrame
-    outliers: pl.DataFrame
-    waits_inside: tuple[int, ...]
-
-
-class OutsideResults(NamedTuple):
-    """Those of StepResults that depend on when the pipelines of an iteration end: what is outside of windows."""
-
-    own_work: pl.DataFrame
-    activity: OutsideActivity
-    pauses: pl.DataFrame
+    return StepResults(of_pipelines, measure_outside(known, chosen))
 
 
 def join_results(parts: Sequence[PipelineResults]) -> PipelineResults:
-    """Return PipelineResults of all pipelines of some steps, given those of some each."""
+    """Return the results of all pipelines of some steps, given those of some each."""
     if len(parts) == 1:
         return parts[0]
-    tables = {
-        name: pl.concat([getattr(each, name) for each in parts])
-        for name in ("messages", "reduction_waits", "phases", "overlap", "outliers")
-    }
     return PipelineResults(
         samples=unite_samples([each.samples for each in parts]),
         links=unite_links([each.links for each in parts]),
-        messages=tables["messages"],
-        reduction_waits=tables["reduction_waits"],
-        phases=tables["phases"].sort(STEP_PHASES.order, maintain_order=True),
-        overlap=tables["overlap"].sort(OVERLAP.order, maintain_order=True),
+        messages=pl.concat(each.messages for each in parts),
+        reduction_waits=pl.concat(each.reduction_waits for each in parts),
+        phases=pl.concat(each.phases for each in parts).sort(STEP_PHASES.order, maintain_order=True),
         other_work=sum_other_work(pl.concat(each.other_work for each in parts)),
-        outliers=tables["outliers"].sort("excess_ns", descending=True, maintain_order=True),
+        waits=join_waits([each.waits for each in parts], pl.concat(each.waits.overlap for each in parts)),
+    )
+
+
+def join_waits(parts: Sequence[WaitResults], overlap: pl.DataFrame) -> WaitResults:
+    """Return what is found with the actions of several pipelines or steps, whose `overlap` is given in any order."""
+    outliers = pl.concat([each.outliers for each in parts])
+    return WaitResults(
+        overlap=overlap.sort(OVERLAP.order, maintain_order=True),
+        outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
         waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
     )
 
 
 def measure_waits(known: Intermediates, chosen: ChosenSteps) -> WaitResults:
-    """Return the first part of PipelineResults, after which the actions of `known` and their replays are not used."""
+    """Return WaitResults, after which the actions of `known` and their replays are not used."""
     spans, bubbles = known.timeline.spans, known.windows.bubbles
     return WaitResults(
         overlap=measure_overlap(spans, bubbles, known.busy, known.actions).filter(_is_counted(known, chosen)),
@@ -186,7 +186,7 @@ def measure_waits(known: Intermediates, chosen: ChosenSteps) -> WaitResults:
 
 
 def measure_spans(known: Intermediates, chosen: ChosenSteps, waits: WaitResults) -> PipelineResults:
-    """Return PipelineResults of the steps in the totals, given the first part."""
+    """Return what pipelines show of the steps in the totals, given the result of measure_waits."""
     timeline, is_counted = known.timeline, _is_counted(known, chosen)
     # Transfers are only needed as matched messages. Dropping their spans saves large copies.
     counted = timeline.spans.filter(is_counted & ~pl.col("kind").is_in(TRANSFERS))
@@ -198,7 +198,7 @@ def measure_spans(known: Intermediates, chosen: ChosenSteps, waits: WaitResults)
         reduction_waits=_reduction_waits(known, chosen, counted),
         phases=cut_phases(counted, known.windows.bubbles.filter(is_counted), known.busy),
         other_work=find_other_work(counted, known.busy),
-        **waits._asdict(),
+        waits=waits,
     )
 
 
@@ -213,7 +213,7 @@ def _reduction_waits(known: Intermediates, chosen: ChosenSteps, counted: pl.Data
 
 
 def measure_outside(known: Intermediates, chosen: ChosenSteps) -> OutsideResults:
-    """Return OutsideResults of the steps in the totals."""
+    """Return what is outside of the windows of the steps in the totals."""
     is_counted = _is_counted(known, chosen)
     windows, unions = known.windows.bubbles.filter(is_counted), known.between_steps.unions
     return OutsideResults(

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from planted_runs import Shape, random_times, run
-from stagescope.analysis import build_explained_report, run_sample, sampled_pipelines, sampled_steps
-from stagescope.api import divided_analysis, range_reports, read
+from stagescope.analysis import run_sample, sampled_pipelines, sampled_steps
+from stagescope.api import divided_analysis, range_reports
 from stagescope.execution import executor_for
 from stagescope.model.tables import SPANS
 from stagescope.model.timeline import Timeline
@@ -19,15 +19,16 @@ from truth.causes import Place, reducing_inside, slow_rank
 from truth.engine import simulate
 from truth.plan import MS, Costs, make_plan
 from truth.plan import Shape as TruthShape
+from truth.spans import timeline_of
 
 from .test_ranges import (
     CASES,
+    assert_as_at_once,
     assert_equal_reports,
     facts_of,
     report_in_ranges,
     store_run,
     tables_of,
-    timeline_of,
 )
 
 SHAPE = Shape(pipelines=8, stages=3, microbatches=6, steps=7, noise=0.01)
@@ -64,9 +65,7 @@ def divided(monkeypatch):
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_the_report_does_not_depend_on_groups(count, divided, tmp_path):
     place = store_run(planted(), tmp_path)
-    whole = build_explained_report(read(place))
-    with report_in_ranges(place, count) as report:
-        assert_equal_reports(report, tables_of(whole), facts_of(whole))
+    assert_as_at_once(place, count)
     (made,) = divided
 
     assert len(made.groups) > 2
@@ -76,9 +75,7 @@ def test_the_report_does_not_depend_on_groups(count, divided, tmp_path):
 def test_pipelines_that_others_wait_for_inside_of_steps_are_sampled(divided, tmp_path):
     plan = reducing_inside(make_plan(PLAN._replace(replicas=8), Costs(noise=0.01, reduce=10 * MS), 3), 2 * MS)
     place = store_run(timeline_of(simulate(slow_rank(plan, Place(1, 2), 1.2))), tmp_path)
-    whole = build_explained_report(read(place))
-    with report_in_ranges(place, 3) as report:
-        assert_equal_reports(report, tables_of(whole), facts_of(whole))
+    assert_as_at_once(place, 3)
     assert 2 * PLAN.ranks in divided[0].sampled.ranks
     assert len(divided[0].sampled.ranks) < 8 * PLAN.ranks
 
@@ -96,9 +93,7 @@ def test_groups_are_measured_by_workers(divided, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_every_planted_cause_is_found_in_groups(name, tmp_path):
     place = store_run(timeline_of(CASES[name](2).run), tmp_path)
-    whole = build_explained_report(read(place))
-    with report_in_ranges(place, 5) as report:
-        assert_equal_reports(report, tables_of(whole), facts_of(whole))
+    assert_as_at_once(place, 5)
 
 
 def with_gathers(timeline):
@@ -142,8 +137,6 @@ def with_other_ranks(timeline):
 @pytest.mark.parametrize("change", [with_gathers, with_other_ranks])
 def test_ranks_meet_those_of_other_groups(change, divided, tmp_path):
     place = store_run(change(timeline_of(simulate(make_plan(PLAN, Costs(noise=0.05), 3)))), tmp_path)
-    whole = build_explained_report(read(place))
-    with report_in_ranges(place, 2) as report:
-        assert_equal_reports(report, tables_of(whole), facts_of(whole))
+    whole = assert_as_at_once(place, 2)
     assert len(divided[0].groups) > 2
     assert set(whole.collectives["ranks"]) <= {PLAN.replicas, PLAN.replicas * PLAN.ranks + 1}

@@ -142,6 +142,14 @@ def assert_equal_reports(divided, tables, facts):
     assert_equal_facts(facts_of(divided), facts)
 
 
+def assert_as_at_once(place, count):
+    """Compare the report of a stored run in so many ranges with that of an analysis at once, which is returned."""
+    whole = build_explained_report(read(place))
+    with report_in_ranges(place, count) as divided:
+        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+    return whole
+
+
 def assert_equal_facts(found, expected):
     """Compare facts; numbers that are not whole are sums in another order."""
     if isinstance(expected, dict):
@@ -187,9 +195,7 @@ def test_the_report_does_not_depend_on_ranges(stored, count, is_sampled):
 @pytest.mark.parametrize("name", CASES)
 def test_every_planted_cause_is_found_in_ranges(name, tmp_path):
     place = store_run(timeline_of(CASES[name](2).run), tmp_path)
-    whole = build_explained_report(read(place))
-    with report_in_ranges(place, 5) as divided:
-        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+    assert_as_at_once(place, 5)
 
 
 @pytest.mark.parametrize("shifted_ms", [2, 300])
@@ -205,9 +211,7 @@ def test_clocks_that_are_off_and_lost_spans_change_nothing(schedule, shifted_ms,
     times = [name for name in spans.columns if name.endswith("_ns")]
     shifted = spans.with_columns(pl.col(name) + pl.col("off") for name in times).drop("off")
     place = store_run(timeline.with_spans(shifted), tmp_path)
-    whole = build_explained_report(read(place))
-    with report_in_ranges(place, 4) as divided:
-        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+    assert_as_at_once(place, 4)
 
 
 @pytest.mark.parametrize("how", [{"workers": 2}, {"cluster": "local:2"}], ids=["processes", "Dask"])
@@ -514,9 +518,7 @@ def test_runs_of_few_steps_are_divided(steps, tmp_path):
     shape = TruthShape("zb-v", replicas=3, steps=steps, chunks=2)
     plan = slow_rank(make_plan(shape, Costs(noise=0.02), seed=3), Place(1, 1), 1.2)
     place = store_run(timeline_of(simulate(plan)), tmp_path)
-    whole = build_explained_report(read(place))
-    with report_in_ranges(place, steps) as divided:
-        assert_equal_reports(divided, tables_of(whole), facts_of(whole))
+    whole = assert_as_at_once(place, steps)
     assert steps == 1 or "rank.slow" in set(whole.findings["code"])
 
 

@@ -37,7 +37,13 @@ from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
 from stagescope.analysis.statistics.sample_comparisons import RunSamples, compare_samples
 from stagescope.analysis.statistics.transfer_totals import add_transfers
-from stagescope.analysis.step_results import JoinedResults, StepResults
+from stagescope.analysis.step_results import (
+    JoinedResults,
+    OutsideResults,
+    PipelineResults,
+    StepResults,
+    join_waits,
+)
 from stagescope.analysis.unrecorded import (
     empty_columns,
     join_recorded_causes,
@@ -72,7 +78,7 @@ NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
 JUDGED = (LARGE, SMALL, UNCERTAIN)
 """Codes of diagnostics of a range that are judged for all steps together."""
 SCANNED = ("tables", "phases", "overlap")
-"""Fields of RangeAnalysis and StepResults whose tables are read when they are used."""
+"""Fields of RangeAnalysis and its results whose tables are read when they are used."""
 KEPT = ("iteration_steps",)
 """Tables of OF_RUN with few rows."""
 WHOLE = ("losses", "orders")
@@ -130,7 +136,7 @@ def compare_ranges(
 
     `sampling` and `unusual` are of choose_steps.
     """
-    parts = [each.results for each in ranges]
+    parts = [each.results.pipelines for each in ranges]
     messages = pl.concat([each.messages for each in parts])
     samples = RunSamples([each.samples for each in parts], [each.links for each in parts], messages, sampling)
     return compare_samples(timeline, pipelines, samples, unusual)
@@ -158,15 +164,15 @@ def _is_in(steps: Collection[int]) -> pl.Expr:
 
 
 def _long_tables(ranges: Sequence[RangeAnalysis]) -> dict[str, LongTable]:
-    """Return the tables of all ranges, by their names in RangeAnalysis and StepResults."""
+    """Return the tables of all ranges, by their names in RangeAnalysis and its results."""
     orders = OF_RUN | {f"ledger_{name}": order for name, order in OF_LEDGER.items()}
     long = {
         name: LongTable([partial(_table, each, name) for each in ranges], order)
         for name, order in orders.items()
     }
     long["critical_path"] = long["critical_path"].changed(lambda rows: rows.with_columns(**NO_PLACES))
-    long["phases"] = LongTable([partial(_result, each, "phases") for each in ranges], STEP_PHASES.order)
-    overlap = LongTable([partial(_result, each, "overlap") for each in ranges], OVERLAP.order)
+    long["phases"] = LongTable([partial(_phases, each) for each in ranges], STEP_PHASES.order)
+    overlap = LongTable([partial(_overlap, each) for each in ranges], OVERLAP.order)
     return long | {"overlap": _with_known_zeros(overlap)}
 
 
@@ -174,9 +180,12 @@ def _table(each: RangeAnalysis, name: str) -> pl.LazyFrame:
     return each.tables[name].lazy()
 
 
-def _result(each: RangeAnalysis, name: str) -> pl.LazyFrame:
-    rows: pl.DataFrame = getattr(each.results, name)
-    return rows.lazy()
+def _phases(each: RangeAnalysis) -> pl.LazyFrame:
+    return each.results.pipelines.phases.lazy()
+
+
+def _overlap(each: RangeAnalysis) -> pl.LazyFrame:
+    return each.results.pipelines.waits.overlap.lazy()
 
 
 def _pieces(
@@ -282,21 +291,25 @@ def _field(of: Callable[[], object], name: str) -> object:
 
 def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
     """Return the results of all ranges, without phases and overlap: explanations take these from files."""
-    parts = [each.results for each in ranges]
-    outliers = pl.concat([each.outliers for each in parts]).with_columns(**NO_ROW)
-    return StepResults(
+    parts = [each.results.pipelines for each in ranges]
+    outside = [each.results.outside for each in ranges]
+    waits = join_waits([each.waits for each in parts], OVERLAP.empty())
+    pipelines = PipelineResults(
         samples=NO_SAMPLES,
         links=NO_LINKS,
         messages=pl.DataFrame(),
         reduction_waits=pl.concat([each.reduction_waits for each in parts]),
         phases=STEP_PHASES.empty(),
-        overlap=OVERLAP.empty(),
         other_work=reduced((each.other_work for each in parts), sum_other_work),
-        own_work=reduced((each.own_work for each in parts), sum_own_work),
-        activity=add_outside_activity(each.activity for each in parts),
-        pauses=pl.concat([each.pauses for each in parts]),
-        outliers=outliers.sort("excess_ns", descending=True, maintain_order=True),
-        waits_inside=tuple(sorted({rank for each in parts for rank in each.waits_inside})),
+        waits=waits._replace(outliers=waits.outliers.with_columns(**NO_ROW)),
+    )
+    return StepResults(
+        pipelines,
+        OutsideResults(
+            own_work=reduced((each.own_work for each in outside), sum_own_work),
+            activity=add_outside_activity(each.activity for each in outside),
+            pauses=pl.concat([each.pauses for each in outside]),
+        ),
     )
 
 

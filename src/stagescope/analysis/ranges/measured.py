@@ -146,7 +146,7 @@ def join_pipelines(
         recorded=join_recorded_causes(each.recorded for each in parts),
         of_actions=tuple(note for each in parts for note in each.of_actions),
         of_ledger=tuple(note for each in parts for note in each.of_ledger),
-        results=StepResults(**results._asdict(), **outside._asdict()),
+        results=StepResults(results, outside),
     )
 
 
