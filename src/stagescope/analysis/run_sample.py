@@ -100,14 +100,14 @@ def _count_spans(known: Intermediates) -> pl.DataFrame:
 
 
 def _choose_pipelines(sample: Intermediates, counts: pl.DataFrame) -> Collection[int] | None:
-    """Return the pipelines of a sample that has those of all; None: these."""
+    """Return the pipelines that a sample of all pipelines is reduced to; None: it is not."""
     bubbles = sample.windows.bubbles.filter(is_in_steps(sample.steps))
     windows = with_collectives(bubbles, sample.timeline.spans)
     return choose_pipelines(windows, counts, sampled_steps.SAMPLE_SPANS * sample.sample_ratio)
 
 
 def of_pipelines(known: Intermediates, chosen: Collection[int], outlines: pl.DataFrame) -> Intermediates:
-    """Return the results of some pipelines, to which the others are known by the outlines of all ranks."""
+    """Return the results of some pipelines; of the others, only the outlines are known."""
     windows = known.windows
     is_chosen = pl.col("pipeline").is_in(list(chosen))
     own = Windows(windows.pipelines.filter(is_chosen), windows.bubbles.filter(is_chosen), [])

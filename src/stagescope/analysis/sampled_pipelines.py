@@ -1,4 +1,4 @@
-"""Groups of the pipelines of a run whose steps are large, and those of its pipelines that its sample has.
+"""Divides the pipelines of a run with large steps into groups, and chooses those in its sample.
 
 A single step of 10,000 ranks can have more spans than one process may hold. Then what is usual is learned from groups
 of pipelines, one after the other (usual_values.py), and what is asked about single actions is answered by some of the
@@ -58,7 +58,7 @@ def group_pipelines(counts: pl.DataFrame, most: float) -> list[tuple[int, ...]]:
 def choose_pipelines(windows: pl.DataFrame, counts: pl.DataFrame, most: float) -> tuple[int, ...] | None:
     """Return the pipelines of the sample of a run with large steps, sorted; None if these are all.
 
-    They have at most `most` spans together, unless so few do that none could be compared with others. A third of that
+    They have at most `most` spans together, unless too few pipelines would remain to be compared. A third of that
     is of those with the longest mean windows: the slowest pipelines decide how long an iteration takes, and what a fix
     gains counts only until another one is last. The others are evenly over the rest. `windows` are rows of step_bubbles
     in the sampled steps; `counts` is as in group_pipelines. If they have collective_ns (`with_collectives`), pipelines

@@ -96,7 +96,7 @@ def sample_diagnostics(
 ) -> list[Diagnostic]:
     """Return what a sample of these steps is used for; empty if it is the whole run.
 
-    `pipelines` is how many pipelines it has, and of how many.
+    `pipelines` is the number of its pipelines, and of those of the run.
     """
     sampled, every = pipelines
     if sampled < every:

@@ -176,7 +176,7 @@ def join_waits(parts: Sequence[WaitResults], overlap: pl.DataFrame) -> WaitResul
 
 
 def measure_waits(known: Intermediates, chosen: ChosenSteps) -> WaitResults:
-    """Return WaitResults, after which the actions of `known` and their replays are not used."""
+    """Return what is found with the actions of `known` and their replays, which nothing needs afterwards."""
     spans, bubbles = known.timeline.spans, known.windows.bubbles
     return WaitResults(
         overlap=measure_overlap(spans, bubbles, known.busy, known.actions).filter(_is_counted(known, chosen)),

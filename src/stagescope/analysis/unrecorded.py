@@ -58,7 +58,7 @@ def join_recorded_causes(parts: Iterable[RecordedCauses]) -> RecordedCauses:
 
 
 def unrecorded_columns(timeline: Timeline, recorded: RecordedCauses) -> frozenset[str]:
-    """Return the columns of causes of which the run recorded nothing; `timeline` has its small tables."""
+    """Return the columns of causes of which the run recorded nothing; `timeline` needs its small tables only."""
     if is_simulated(timeline) or not recorded.has_actions:
         return frozenset()
     missing = {column for column, name in ACTIVITY_COLUMNS.items() if name not in recorded.activities}

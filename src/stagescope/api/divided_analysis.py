@@ -125,7 +125,7 @@ def analyze_groups(
         yield first
         classified = [each._replace(costs=own) for each, own in zip(groups, costs, strict=True)]
         measured = tuple(run(analyze_divided, classified))
-        # Not before: a worker that is killed has its task done by another one.
+        # Not earlier: if a worker is killed, another one does its task again.
         remove_spans_of_range(folder, number)
         for each in costs:
             each.path.unlink()

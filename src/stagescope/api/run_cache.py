@@ -179,7 +179,7 @@ def _files_to_align(directory: Path, facts: RunFacts) -> _Files | None:
 def _may_be_large(paths: Paths, *, align: bool) -> bool:
     """Return whether the files below some paths may be large; what is on an object store is known after fetching it.
 
-    Of a stored run that is to be aligned, which files_below has no other file of, the manifest states it.
+    The manifest of a stored run that is to be aligned shows it: files_below finds no other file of such a run.
     """
     total = 0
     for path in map(Path, paths):

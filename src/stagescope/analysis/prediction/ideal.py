@@ -234,6 +234,6 @@ def _is_overtaken(is_first: NDArray[np.bool_], ideal_place: pl.Series) -> NDArra
 
 
 def declared_schedule(ranks: pl.DataFrame) -> str | None:
-    """Return the schedule that all ranks declared that declared one; None without one, or if there are several."""
+    """Return the schedule that ranks declared; None if none did, or if they declared several."""
     declared = ranks["schedule"].drop_nulls().unique()
     return str(declared[0]) if len(declared) == 1 else None

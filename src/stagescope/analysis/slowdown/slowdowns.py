@@ -73,8 +73,8 @@ def measure_slowdowns(
 ) -> pl.DataFrame:
     """Return the table SLOWDOWNS of some steps. `pipelines` is from find_pipelines.
 
-    If these are some of the run, `every` is the pipeline of each of its ranks: replicas have their numbers in the run,
-    and so many percent of its workers are the slowest.
+    For some pipelines of a run, `every` is the pipeline of each rank of the run: replicas keep the numbers that they
+    have there, and the slowest workers are a share of all of them.
 
     It is empty without actions, and if replaying a single step once per replica would take minutes.
     """
