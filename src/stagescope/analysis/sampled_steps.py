@@ -13,7 +13,7 @@ import polars as pl
 
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.implied import implied_steps
-from stagescope.model.step_division import divide_steps, needed_spans
+from stagescope.model.step_division import divide_steps, extents_of_steps, needed_spans
 from stagescope.model.tables import SPANS
 from stagescope.model.validate import in_order
 from stagescope.vocabulary.steps import StepRange, StepRanges
@@ -134,7 +134,7 @@ def in_steps(timeline: Timeline, steps: StepRanges) -> Timeline:
     """Return a run with the spans of some steps, and those next to them."""
     of_ranks = _of_ranks(timeline)
     parts: list[pl.DataFrame] = []
-    for needed in needed_spans(of_ranks, steps.ranges):
+    for needed in needed_spans(extents_of_steps(of_ranks), steps.ranges):
         first, last = needed.steps.start - AROUND, needed.steps.stop + AROUND
         near = pl.col("step").is_null() | pl.col("step").is_between(first, last, closed="left")
         parts += divide_steps(timeline.spans.filter(near), [needed], lambda: of_ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,8 +16,10 @@ from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.stored_run import read_part, read_small_tables
 from stagescope.model import empty_timeline
 from stagescope.model.collectives import KINDS
+from stagescope.model.large_tables import reduced
 from stagescope.model.lazy import InParts, TableParts
 from stagescope.model.outlines import inner_collectives, outline
+from stagescope.model.step_division import extents_of_steps
 from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.model.tables import SPANS, STEPS
 from stagescope.model.validate import in_order_together
@@ -52,10 +54,14 @@ def temporary_folder(directory: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def read_extents_of_steps(directory: Path, manifest: Manifest) -> pl.DataFrame:
+    """Return the result of extents_of_steps for a run, whose table of steps is never in memory as a whole."""
+    parts = (read_part(directory, part) for part in manifest.parts if part.table == STEPS.name)
+    return reduced(chain([STEPS.empty()], parts), extents_of_steps).sort("step")
+
+
 def write_shared_tables(directory: Path, manifest: Manifest, folder: Path) -> Timeline:
-    """Return the small tables of a run, and write those that workers need."""
-    steps = [read_part(directory, part) for part in manifest.parts if part.table == STEPS.name]
-    write_table(pl.concat([STEPS.empty(), *steps]), folder / "steps.arrow")
+    """Return the small tables of a run, and write them for workers."""
     shared = read_small_tables(directory, manifest)
     for name in SMALL:
         write_table(getattr(shared, name), folder / f"{name}.arrow")

@@ -11,6 +11,7 @@ that, and leave tables in files; one process joins them.
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -32,7 +33,6 @@ from stagescope.api.detached_tables import (
     attach_later,
     detach,
     path_of,
-    read_table,
     write_table,
 )
 from stagescope.api.divided_analysis import (
@@ -46,6 +46,7 @@ from stagescope.api.range_files import (
     FOLDER,
     divide_windows,
     place_of_range,
+    read_extents_of_steps,
     temporary_folder,
     write_shared_tables,
 )
@@ -63,7 +64,7 @@ from stagescope.api.sampled_ranges import SampledSteps, choose_sampled_steps, sa
 from stagescope.ingest.stored_run import read_part
 from stagescope.model.step_division import needed_spans
 from stagescope.model.stored_run import NONE
-from stagescope.model.tables import COUNTERS, SPANS
+from stagescope.model.tables import COUNTERS, SPANS, STEPS
 from stagescope.model.validate import in_order
 from stagescope.vocabulary.steps import StepRange
 
@@ -151,14 +152,17 @@ class _Progress:
 
 
 class _Work(NamedTuple):
-    """What all steps of an analysis need: the run, its small tables and ranges, and who computes."""
+    """What all steps of an analysis need: the run, its small tables and ranges, and who computes.
+
+    `extents` is from extents_of_steps.
+    """
 
     directory: Path
     manifest: Manifest
     executor: Executor
     progress: _Progress
     shared: Timeline
-    of_ranks: pl.DataFrame
+    extents: pl.DataFrame
     ranges: tuple[StepRange, ...]
     has_steps: bool
 
@@ -170,7 +174,7 @@ class _Work(NamedTuple):
     @property
     def is_divided(self) -> bool:
         """Whether steps are so large that they are analyzed in groups of pipelines."""
-        return has_large_steps(self.of_ranks["step"].n_unique(), self.manifest.span_count)
+        return has_large_steps(self.extents.height, self.manifest.span_count)
 
     def units(self, sampled: SampledSteps) -> list[Unit]:
         """Return the files of spans, with what is needed of them for the ranges and for the sampled steps."""
@@ -178,7 +182,7 @@ class _Work(NamedTuple):
         begin = 0 if self.is_divided else len(ranges)
         if sampled.learns_apart:
             ranges = (*ranges, *sampled.learned.steps.ranges)
-        units = _units(self.directory, self.manifest, tuple(needed_spans(self.of_ranks, ranges)))
+        units = _units(self.directory, self.manifest, tuple(needed_spans(self.extents, ranges)))
         return [each._replace(outlined=range(begin, len(ranges))) for each in units]
 
     def run(self, function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Result]:
@@ -213,10 +217,10 @@ def _analyze(
     folder = directory / FOLDER
     executor.prepare(survey_unit, -(-manifest.span_count // SPANS_OF_UNIT))
     shared = write_shared_tables(directory, manifest, folder)
-    of_ranks = read_table(folder / "steps.arrow")
-    steps = _steps_of(of_ranks, manifest)
+    extents = read_extents_of_steps(directory, manifest)
+    steps = _steps_of(extents, manifest)
     ranges = divide_into_ranges(steps, manifest.span_count) if steps else _one_each(directory, manifest)
-    of_run = (directory, manifest, executor, _Progress(on_progress), shared, of_ranks)
+    of_run = (directory, manifest, executor, _Progress(on_progress), shared, extents)
     work = _Work(*of_run, ranges, has_steps=bool(steps))
     surveyed = _survey(work, steps)
     run = _analyze_ranges(work, surveyed)
@@ -236,7 +240,8 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
     If the machines of some are not on one clock, all files are read once more, without the ranks of these pipelines.
     """
     span_count = work.manifest.span_count
-    sampled = choose_sampled_steps(work.of_ranks, steps, span_count)
+    listed = work.extents["step"].to_list()
+    sampled = choose_sampled_steps(listed, steps, span_count)
     units = work.units(sampled)
     work.progress.expect(len(units) + len(work.ranges) + 2)
     found: list[SurveyedUnit] = list(work.run(survey_unit, units))
@@ -244,7 +249,7 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
     if unaligned:
         for number in range(len(units[0].needed)):
             shutil.rmtree(place_of_range(work.folder, number), ignore_errors=True)
-        sampled = choose_sampled_steps(work.of_ranks, steps, span_count - _count_spans(found, unaligned))
+        sampled = choose_sampled_steps(listed, steps, span_count - _count_spans(found, unaligned))
         units = [each._replace(dropped=tuple(unaligned)) for each in work.units(sampled)]
         work.progress.expect(len(units))
         found = list(work.run(survey_unit, units))
@@ -305,7 +310,7 @@ def _divided(work: _Work, surveyed: _SurveyedRun, samples: Samples) -> DividedPi
     learns_apart = surveyed.sampled.learns_apart
     if not (work.is_divided or learns_apart):
         return None
-    steps, pipelines = work.of_ranks["step"].n_unique(), surveyed.known.windows.pipelines
+    steps, pipelines = work.extents.height, surveyed.known.windows.pipelines
     divided = divide_pipelines(surveyed.counts, pipelines, samples, steps, is_large=work.is_divided)
     return divided if learns_apart or not divided.is_sampled_as_whole else None
 
@@ -332,14 +337,14 @@ def _join_units(work: _Work, units: Sequence[SurveyedUnit], unaligned: list[int]
     return surveyed
 
 
-def _steps_of(of_ranks: pl.DataFrame, manifest: Manifest) -> list[int]:
+def _steps_of(extents: pl.DataFrame, manifest: Manifest) -> list[int]:
     """Return the steps of a run, sorted: those of the table of steps, and the first and last of each file of spans.
 
     A step that a process did not end has spans, and no row in the table of steps.
     """
     files = [part for part in manifest.parts if part.table == SPANS.name]
     ends = {step for part in files for step in (part.first_step, part.last_step) if step is not None}
-    return sorted(ends.union(of_ranks["step"]))
+    return sorted(ends.union(extents["step"]))
 
 
 def _one_each(directory: Path, manifest: Manifest) -> tuple[StepRange, ...]:
@@ -359,7 +364,20 @@ def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...])
             rows = 0
         groups[-1].append(part)
         rows += part.rows
-    return [Unit(directory, number, tuple(group), needed) for number, group in enumerate(groups)]
+    return [
+        Unit(directory, number, tuple(group), steps, needed)
+        for number, (group, steps) in enumerate(zip(groups, _steps_of_groups(manifest, groups), strict=True))
+    ]
+
+
+def _steps_of_groups(manifest: Manifest, groups: Sequence[Sequence[Part]]) -> Iterator[tuple[Part, ...]]:
+    """Yield the files with the table of steps of the pipelines of each group of files of spans."""
+    steps: defaultdict[int | None, list[Part]] = defaultdict(list)
+    for part in manifest.parts:
+        if part.table == STEPS.name:
+            steps[part.pipeline].append(part)
+    for group in groups:
+        yield tuple(part for pipeline in {each.pipeline: None for each in group} for part in steps[pipeline])
 
 
 def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:

@@ -23,7 +23,7 @@ from stagescope.api.range_files import (
     windows_of,
     write_spans_of_range,
 )
-from stagescope.ingest.stored_run import read_or_note
+from stagescope.ingest.stored_run import read_or_note, read_part
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
@@ -31,7 +31,7 @@ from stagescope.model.messages import match_messages
 from stagescope.model.step_division import divide_steps
 from stagescope.model.step_ranges import steps_around
 from stagescope.model.stored_run import NONE
-from stagescope.model.tables import SPANS
+from stagescope.model.tables import SPANS, STEPS
 from stagescope.model.validate import in_order_together
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
@@ -53,12 +53,14 @@ if TYPE_CHECKING:
 class Unit(NamedTuple):
     """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into.
 
-    Spans of `dropped` ranks are left out. The ranges `outlined`, by number, are looked at in groups of pipelines.
+    `steps` are files with the table of steps of these pipelines. Spans of `dropped` ranks are left out. The ranges
+    `outlined`, by number, are looked at in groups of pipelines.
     """
 
     directory: Path
     number: int
     parts: tuple[Part, ...]
+    steps: tuple[Part, ...]
     needed: tuple[NeededSpans, ...]
     dropped: tuple[int, ...] = ()
     outlined: range = range(0)
@@ -204,10 +206,15 @@ def _divide(spans: pl.DataFrame, unit: Unit, folder: Path) -> None:
     """
     most = max(spans.height, 1)  # a file without rows has all columns
     valued = [each for each in spans.columns if each == "step" or spans[each].null_count() < most]
-    divided = divide_steps(spans.select(valued), unit.needed, lambda: read_table(folder / "steps.arrow"))
+    divided = divide_steps(spans.select(valued), unit.needed, partial(_steps_of, unit))
     for number, rows in enumerate(divided):
         if rows.height:
             write_spans_of_range(rows, folder, number, unit.number, is_outlined=number in unit.outlined)
+
+
+def _steps_of(unit: Unit) -> pl.DataFrame:
+    """Return the table of steps of the pipelines of a unit."""
+    return pl.concat([STEPS.empty(), *(read_part(unit.directory, part) for part in unit.steps)])
 
 
 def learn(item: SampleOfSteps) -> Learned:

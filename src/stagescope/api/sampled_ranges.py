@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import polars as pl
-
     from stagescope.analysis.completeness.missing_ranks import MissingRanks
 
 NO_STEPS = StepRange(0, 1)
@@ -40,15 +38,14 @@ class Samples(NamedTuple):
     learned: SampleOfSteps
 
 
-def choose_sampled_steps(of_ranks: pl.DataFrame, steps: Sequence[int], span_count: int) -> SampledSteps:
+def choose_sampled_steps(listed: Sequence[int], steps: Sequence[int], span_count: int) -> SampledSteps:
     """Return the sampled steps of a run, with all its `steps` if the sample is the whole run.
 
-    `of_ranks` is the table of steps.
+    `listed` are those in the table of steps. Both are sorted.
     """
-    every = of_ranks["step"].unique().sort().to_list()
     whole = StepRange(steps[0], steps[-1] + 1) if steps else NO_STEPS
-    own = choose_sample(every, span_count) or SampleSteps(StepRanges((whole,)), 1.0)
-    return SampledSteps(own, choose_learned(every, own))
+    own = choose_sample(listed, span_count) or SampleSteps(StepRanges((whole,)), 1.0)
+    return SampledSteps(own, choose_learned(listed, own))
 
 
 def samples_of(

@@ -45,12 +45,19 @@ class NeededSpans(NamedTuple):
     until_ns: int
 
 
-def needed_spans(steps: pl.DataFrame, ranges: Sequence[StepRange]) -> list[NeededSpans]:
-    """Return which spans are needed with each of several ranges; `steps` is the table of steps of the run."""
-    begins = steps.group_by("step").agg(pl.min("start_ns"), pl.max("end_ns"))
+def extents_of_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return when each step began on its first rank and ended on its last one: step, start_ns and end_ns.
+
+    `steps` is the table of steps, or has these rows of some of its parts.
+    """
+    return steps.group_by("step").agg(pl.min("start_ns"), pl.max("end_ns"))
+
+
+def needed_spans(extents: pl.DataFrame, ranges: Sequence[StepRange]) -> list[NeededSpans]:
+    """Return which spans are needed with each of several ranges; `extents` are those of all steps of the run."""
     found = []
     for each in ranges:
-        own = begins.filter(is_in_steps(each)).select(pl.min("start_ns"), pl.max("end_ns")).row(0)
+        own = extents.filter(is_in_steps(each)).select(pl.min("start_ns"), pl.max("end_ns")).row(0)
         since_ns, until_ns = (
             bound if bound is not None else none for bound, none in zip(own, NO_BOUNDS, strict=True)
         )
