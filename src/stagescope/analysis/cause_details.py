@@ -301,9 +301,10 @@ def _mean(values: pl.Series) -> float:
 def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: str) -> pl.DataFrame:
     """Return where a cause comes from (rank, kind, stage, is_between, added_ns), summed over victims.
 
-    Outside of windows, kind and stage are null, and `is_between` is as in find_outside_culprits.
+    Outside of windows, kind and stage are null, and `is_between` marks what was before the last collective between
+    two steps.
     """
-    origins, outside = _origins(explanation, pipelines, cause), explanation.outside_culprits
+    origins = _origins(explanation, pipelines, cause)
     sizes = explanation.ledger.members.group_by("pipeline").agg(victims=pl.col("rank").n_unique())
     inside = origins.join(sizes, on="pipeline").select(
         "rank",
@@ -312,10 +313,8 @@ def _with_outside(explanation: Explanation, pipelines: Collection[int], cause: s
         is_between=pl.lit(value=False),
         added_ns=pl.col("added_ns") * pl.col("victims"),
     )
-    beyond = outside.filter(
-        pl.col("cause").cast(pl.String) == cause,
-        pl.col("culprit_pipeline").is_in(list(pipelines)) | pl.col("culprit_rank").is_null(),
-    )
+    is_own = pl.col("culprit_pipeline").is_in(list(pipelines)) | pl.col("culprit_rank").is_null()
+    beyond = explanation.outside_culprits.per_culprit((pl.col("cause").cast(pl.String) == cause) & is_own)
     unknown = {name: pl.lit(None, inside.schema[name]) for name in ("kind", "stage")}
     named = beyond.select("is_between", rank="culprit_rank", **unknown, added_ns="idle_ns")
     return pl.concat([inside, named.select(inside.columns)])

@@ -17,7 +17,11 @@ from stagescope.analysis.idle.shares import share_idle
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.iteration.iteration_totals import sum_iterations
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses, of_last_pipelines
-from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
+from stagescope.analysis.iteration.outside_culprits import (
+    OutsideCulprits,
+    Participants,
+    find_outside_culprits,
+)
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import least_cost_ns, measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.evidence import Evidence
@@ -66,7 +70,7 @@ OF_LAST = ("steps", "losses", "orders")
 class Explanation:
     """The results that explain the time of some steps; every table is declared in the module that computes it.
 
-    `ledger` (idle/ledger.py), `outside_culprits` (rows of CULPRITS), `outliers` (OUTLIER_ACTIONS) and
+    `ledger` (idle/ledger.py), `outside_culprits` (iteration/outside_culprits.py), `outliers` (OUTLIER_ACTIONS) and
     `outlier_pattern`, which they share, `idle` (IDLE_SHARES: the bubble by cause), `iterations` (ITERATIONS), `losses`
     (LOSSES), `lost_time` (what texts show of these, None if nothing was measured or timestamps contradict the order of
     the actions), `ideal` (the schedule that ran),
@@ -81,7 +85,7 @@ class Explanation:
     """
 
     ledger: Ledger
-    outside_culprits: pl.DataFrame
+    outside_culprits: OutsideCulprits
     outliers: pl.DataFrame
     outlier_pattern: OutlierPattern
     idle: pl.DataFrame
@@ -198,7 +202,7 @@ class _LostTime(NamedTuple):
     idle: pl.DataFrame
     losses: pl.DataFrame
     lost_time: LostTime | None
-    outside_culprits: pl.DataFrame
+    outside_culprits: OutsideCulprits
     steps_per_iteration: int
 
 
@@ -223,7 +227,7 @@ def _measure_lost_time(
         losses,
         None if intermediates.actions.is_contradictory else unite_lost_steps(lost_time, size),
         find_outside_culprits(
-            totals.bounds,
+            Participants(totals.ranks, iterations.parts()),
             outside,
             results.outside.activity,
             intermediates.between_steps.parts,

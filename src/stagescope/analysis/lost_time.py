@@ -96,18 +96,15 @@ def measure_lost_time(
     find_unrecorded, `losses` is the table LOSSES of these steps.
     """
     if iterations.reaches_beyond:
-        total, every = iterations.sums_ns, iterations.bounds
+        total = iterations.sums_ns
         causes = _chosen(total, CAUSE_COLUMNS)
-        if (
-            len({each for rows in every for each in rows["pipeline"].unique()}) == 1
-            and losses is not None
-            and losses.height
-        ):
+        is_single = iterations.ranks["pipeline"].n_unique() == 1
+        if is_single and losses is not None and losses.height:
             fractions = dict(losses.select("part", "fraction").iter_rows())
             causes = {
                 name: round(fractions[name.removesuffix("_ns")] * total["iteration_ns"]) for name in causes
             }
-        size = _steps_and_rows(every)
+        size = (iterations.steps, iterations.rows)
         whole = (total["iteration_ns"], total["busy_ns"])
         return LostTime("iteration", ITERATION, *size, *whole, causes, _unknown(causes, unrecorded))
     if idle_shares.is_empty():

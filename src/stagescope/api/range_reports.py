@@ -231,7 +231,7 @@ def _analyze(
     if surveyed.unaligned:
         transfers = add_transfers([report.intermediates.transfers, surveyed.transfers])
         report = replace(report, saved={**report.saved, "transfers": lambda: transfers})
-    return ReportOfRanges(with_culprits(report, joined.causes()), joined)
+    return ReportOfRanges(with_culprits(report, run.attached(), joined.causes()), joined)
 
 
 def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:

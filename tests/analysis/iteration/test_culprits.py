@@ -165,7 +165,7 @@ def test_culprits_of_steps_in_parts_are_those_of_all_steps():
 
 def test_culprits_of_some_victims_at_a_time_are_those_of_all(monkeypatch):
     at_once = report_of("15 ms of data loading before each step").culprits
-    monkeypatch.setattr(culprits, "VICTIMS_AT_ONCE", 3)
+    monkeypatch.setattr(culprits, "ROWS_AT_ONCE", 3)
     assert at_once["victim_rank"].n_unique() > 3
     assert_frame_equal(report_of("15 ms of data loading before each step").culprits, at_once)
 

@@ -16,7 +16,7 @@ from stagescope.analysis.idle.step_windows import windows_of_bubbles
 from stagescope.analysis.iteration.iteration_totals import sum_iterations
 from stagescope.analysis.iteration.last_pipeline import measure_losses, of_last_pipelines
 from stagescope.analysis.iteration.outside_activity import add_outside_activity, measure_outside_activity
-from stagescope.analysis.iteration.outside_culprits import find_outside_culprits
+from stagescope.analysis.iteration.outside_culprits import Participants, find_outside_culprits
 from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import measure_lost_time
 from stagescope.analysis.totals import measure_totals
@@ -113,13 +113,13 @@ def test_lost_time_and_its_culprits(known):
         of_last = [of_last_pipelines(totals.last, parts(getattr(known.ledger, name))) for name in OF_LEDGER]
         losses = measure_losses(totals.last, of_last[0], of_last[1], None, of_last[2])
         culprits = find_outside_culprits(
-            totals.bounds,
+            Participants(totals.ranks, iterations),
             outside_windows(zip(iterations, ranks, strict=True)),
             add_outside_activity(measure_outside_activity(known.timeline.spans, each) for each in iterations),
             known.between_steps.parts,
             pl.DataFrame(schema={"rank": pl.Int32, "own_ns": pl.Int64}),
         )
-        return idle, losses, culprits, measure_lost_time(idle, bubbles, totals, losses=losses)
+        return idle, losses, culprits.rows(), measure_lost_time(idle, bubbles, totals, losses=losses)
 
     *tables, lost_time = measured(divided)
     *whole, at_once = measured(lambda rows: [rows])

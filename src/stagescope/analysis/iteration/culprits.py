@@ -36,14 +36,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.model.large_tables import reduced
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from stagescope.analysis.iteration.outside_culprits import OutsideCulprits
 
 CauseType = pl.Enum([cause.name for cause in CAUSES])
-KEYS = ("cause", "culprit_pipeline", "culprit_rank", "culprit_peer", "victim_rank")
+CULPRIT = ("culprit_pipeline", "culprit_rank", "culprit_peer")
+KEYS = ("cause", *CULPRIT, "victim_rank")
 
 CULPRITS = Table(
     "culprits",
@@ -68,8 +72,8 @@ CULPRITS = Table(
 DOMINANT = 0.5
 """A rank is the culprit of what several ranks contribute to if its part is at least this much."""
 
-VICTIMS_AT_ONCE = 2_000
-"""Ranks whose culprits are named together: each has about a hundred rows."""
+ROWS_AT_ONCE = 500_000
+"""Rows of the table that are made together: it may have one for every rank and every pipeline."""
 
 SHORTEST_NS = 0.5
 """Shorter parts are rounding errors of sums of integers."""
@@ -92,14 +96,13 @@ class _Sums(NamedTuple):
     """Sums over steps, of which those of other steps may be added (_added).
 
     `origins` has added_ps per pipeline, cause, rank and peer, `own` the own work per pipeline and rank, `later` by how
-    much ranks made the last pipeline later than the others (later_ps), per pipeline and rank, `waits` the data-parallel
-    wait of every rank for the last pipeline, and `causes` all causes of every rank.
+    much ranks made the last pipeline later than the others (later_ps), per pipeline and rank, and `causes` all causes
+    of every rank.
     """
 
     origins: pl.DataFrame
     own: pl.DataFrame
     later: pl.DataFrame
-    waits: pl.DataFrame
     causes: pl.DataFrame
 
 
@@ -107,83 +110,150 @@ KEYS_OF = {
     "origins": ("pipeline", "cause", "rank", "peer"),
     "own": ("pipeline", "rank"),
     "later": ("pipeline", "rank"),
-    "waits": ("culprit_pipeline", "victim_rank"),
     "causes": ("pipeline", "rank"),
 }
 """What the sums of _Sums are per; their other columns are added."""
 
 
 class CauseSums(NamedTuple):
-    """What find_culprits needs of all parts: sums over their steps, None without parts, and the number of steps."""
+    """What name_culprits needs of all parts: sums over their steps, None without parts, and the number of steps.
+
+    `last` has the pipeline that ended last in each step: step and culprit_pipeline.
+    """
 
     sums: _Sums | None
     steps: int
+    last: pl.DataFrame
 
 
 def find_culprits(
-    parts: Iterable[CausesOfSteps],
+    parts: Sequence[CausesOfSteps],
     members: pl.DataFrame,
-    outside: pl.DataFrame,
+    outside: OutsideCulprits,
     steps_per_iteration: int = 1,
 ) -> pl.DataFrame:
     """Return the table CULPRITS over the iterations of all parts, which have different steps.
 
-    Each is added to the sums of those before it, so that the tables of a large run are never in memory as a whole.
     `members` are the ranks of each pipeline (pipeline and rank), `outside` is from find_outside_culprits for all
     iterations. The parts of a victim and cause sum to its column of ITERATIONS, as the mean over the iterations.
     """
-    return name_culprits(sum_causes(parts, members), outside, steps_per_iteration)
+    waits = [part.iterations.lazy() for part in parts]
+    return pl.concat(name_culprits(sum_causes(parts, members), waits, outside, steps_per_iteration))
 
 
 def sum_causes(parts: Iterable[CausesOfSteps], members: pl.DataFrame) -> CauseSums:
-    """Return what find_culprits needs of its `parts`."""
+    """Return what name_culprits needs of all `parts`; see find_culprits.
+
+    Each is added to the sums of those before it, so that the tables of a large run are never in memory as a whole.
+    """
     places = members.with_columns(place=pl.col("rank").rank("dense").over("pipeline"))
     sums: _Sums | None = None
-    steps = 0
+    steps, every = 0, [pl.DataFrame(schema={"step": pl.Int32, "culprit_pipeline": pl.Int32})]
     for part in parts:
-        found = _sums_of(part, places)
-        steps += part.iterations["step"].n_unique()
+        last = _last_pipelines(part.iterations)
+        found = _sums_of(part, last, places)
         sums = found if sums is None else _added(sums, found)
-    return CauseSums(sums, steps)
+        steps += part.iterations["step"].n_unique()
+        every.append(last)
+    return CauseSums(sums, steps, pl.concat(every))
 
 
-def name_culprits(causes: CauseSums, outside: pl.DataFrame, steps_per_iteration: int = 1) -> pl.DataFrame:
-    """Return the table of find_culprits, given sums over its parts."""
-    sums, steps = causes
+def name_culprits(
+    causes: CauseSums,
+    iterations: Sequence[pl.LazyFrame],
+    outside: OutsideCulprits,
+    steps_per_iteration: int = 1,
+) -> Iterator[pl.DataFrame]:
+    """Yield the table of find_culprits in pieces, given sums over its parts, and the table ITERATIONS of each part."""
+    yield CULPRITS.empty()
+    sums, steps, last = causes
     if sums is None or not steps:
-        return CULPRITS.empty()
-    parts = []
-    for some, beyond in _by_victims(sums, outside):
-        summed = _named(some, beyond).with_columns((pl.col("idle_ns") * steps_per_iteration / steps).round(3))
-        parts.append(summed.filter(pl.col("idle_ns").abs() >= SHORTEST_NS))
-    return pl.concat(parts).sort(KEYS, nulls_last=True)
+        return
+    run = _Run(sums, last, iterations, outside)
+    for cause in CAUSES:
+        for summed in _of_cause(run, cause.name):
+            mean_ns = (pl.col("idle_ns") * steps_per_iteration / steps).round(3)
+            rows = declared(summed.with_columns(mean_ns, cause=pl.lit(cause.name, CauseType)))
+            yield rows.filter(pl.col("idle_ns").abs() >= SHORTEST_NS).sort(KEYS, nulls_last=True)
 
 
-def _by_victims(sums: _Sums, outside: pl.DataFrame) -> Iterator[tuple[_Sums, pl.DataFrame]]:
-    """Yield what name_culprits needs, some victims at a time.
+class _Run(NamedTuple):
+    """What name_culprits is given."""
 
-    For 10,000 ranks and 12 steps, naming the culprits of all at once takes 0.23 GB, and in parts 0.13 GB.
+    sums: _Sums
+    last: pl.DataFrame
+    iterations: Sequence[pl.LazyFrame]
+    outside: OutsideCulprits
+
+    def of_pipelines(self, first: int, last: int) -> _Run:
+        """Return what has these pipelines as culprits."""
+        own, culprits = (pl.col(name).is_between(first, last) for name in ("pipeline", "culprit_pipeline"))
+        sums = self.sums._replace(origins=self.sums.origins.filter(own), own=self.sums.own.filter(own))
+        return _Run(sums, self.last.filter(culprits), self.iterations, self.outside.only(culprits))
+
+
+def _of_cause(run: _Run, cause: str) -> Iterator[pl.DataFrame]:
+    """Yield the idle time of all victims by its culprits, for one cause, summed over all steps.
+
+    Culprits are some pipelines after the others, and then none: null is last.
     """
-    ranks = [sums.own["rank"], sums.causes["rank"], sums.waits["victim_rank"], outside["victim_rank"]]
-    for number in (pl.concat(ranks) // VICTIMS_AT_ONCE).unique().sort():
-        of_rank, of_victim = (pl.col(name) // VICTIMS_AT_ONCE == number for name in ("rank", "victim_rank"))
-        yield (
-            sums._replace(
-                own=sums.own.filter(of_rank),
-                waits=sums.waits.filter(of_victim),
-                causes=sums.causes.filter(of_rank),
-            ),
-            outside.filter(of_victim),
-        )
+    run = run._replace(outside=run.outside.only(pl.col("cause") == cause))
+    nowhere = _in_idle_ps(run.outside.only(pl.col("culprit_pipeline").is_null()).rows())
+    known = _per_victim([nowhere])
+    for first, last in _divided_pipelines(run, cause):
+        named = _in_idle_ps(_named(run.of_pipelines(first, last), cause))
+        known = _per_victim([known, named])
+        yield _per_culprit(named)
+    yield _per_culprit(pl.concat([nowhere, _without_culprit(run.sums.causes, cause, known)]))
 
 
-def _named(sums: _Sums, outside: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle time of some victims over all steps by its culprits."""
-    inside = [_inside(sums), _by_themselves(sums.own), _unequal_stages(sums), _waits(sums)]
-    named = pl.concat([*map(declared, inside), outside.select(CULPRITS.names)])
-    named = named.with_columns(idle_ps=_in_ps("idle_ns")).drop("idle_ns")
-    every = pl.concat([named, _without_culprit(sums.causes, named)])
-    return every.group_by(KEYS).agg(idle_ns=pl.sum("idle_ps") / PS_PER_NS)
+def _divided_pipelines(run: _Run, cause: str) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last pipeline of each piece of a table of culprits by one cause."""
+    known = run.sums.causes["pipeline"].unique().sort()
+    rows = run.outside.row_count() + run.sums.causes.height
+    if cause == WAIT:
+        rows += run.sums.causes.height * run.last["culprit_pipeline"].n_unique()
+    size = max(1, known.len() * ROWS_AT_ONCE // max(rows, 1))
+    for begin in range(0, known.len(), size):
+        some = known[begin : begin + size]
+        yield some[0], some[-1]
+
+
+def _named(run: _Run, cause: str) -> pl.DataFrame:
+    """Return the idle time of all victims by some culprits, for one cause, with several rows for some of them."""
+    parts = [run.outside.rows()]
+    parts.append(_unequal_stages(run.sums) if cause == UNEQUAL else _inside(run.sums, cause))
+    if cause in run.sums.own.columns:
+        parts.append(_by_themselves(run.sums.own, cause))
+    if cause == WAIT and run.last.height:
+        parts.append(_waits(run))
+    names = (*KEYS[1:], "idle_ns")
+    return pl.concat(
+        part.select(pl.col(name).cast(CULPRITS.schema[name]) for name in names) for part in parts
+    )
+
+
+def _in_idle_ps(named: pl.DataFrame) -> pl.DataFrame:
+    return named.select(*CULPRIT, "victim_rank", idle_ps=_in_ps("idle_ns"))
+
+
+def _per_victim(named: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    every = pl.concat([rows.select("victim_rank", "idle_ps") for rows in named])
+    return every.group_by("victim_rank").agg(pl.sum("idle_ps"))
+
+
+def _per_culprit(named: pl.DataFrame) -> pl.DataFrame:
+    return named.group_by(*CULPRIT, "victim_rank").agg(idle_ns=pl.sum("idle_ps") / PS_PER_NS)
+
+
+def _without_culprit(causes: pl.DataFrame, cause: str, known: pl.DataFrame) -> pl.DataFrame:
+    """Return what culprits leave of a cause for every victim, given the sums of all causes, and what is known."""
+    totals = causes.group_by(victim_rank="rank").agg(total_ns=pl.sum(f"{cause}_ns"))
+    return totals.join(known, on="victim_rank", how="left").select(
+        *(pl.lit(None, CULPRITS.schema[name]).alias(name) for name in CULPRIT),
+        "victim_rank",
+        idle_ps=pl.col("total_ns").cast(pl.Int128) * PS_PER_NS - pl.col("idle_ps").fill_null(0),
+    )
 
 
 def _in_ps(name: str) -> pl.Expr:
@@ -191,18 +261,21 @@ def _in_ps(name: str) -> pl.Expr:
     return (pl.col(name) * PS_PER_NS).round().cast(pl.Int128)
 
 
-def _sums_of(part: CausesOfSteps, places: pl.DataFrame) -> _Sums:
+def _last_pipelines(iterations: pl.DataFrame) -> pl.DataFrame:
+    """Return the pipeline that ends last in each step: step and culprit_pipeline."""
+    last = iterations.filter("is_last").select("step", culprit_pipeline="pipeline")
+    return last.unique("step", keep="first", maintain_order=True)
+
+
+def _sums_of(part: CausesOfSteps, last: pl.DataFrame, places: pl.DataFrame) -> _Sums:
     """Return the sums over the steps of a part; `places` are the members with their place in the pipeline."""
     iterations = part.iterations
     chosen = pl.col("step").is_in(iterations["step"].unique().implode())
     origins = part.origins.filter(chosen)
-    last = iterations.filter("is_last").select("step", culprit_pipeline="pipeline").unique("step")
-    waits = iterations.join(last, on="step").group_by("culprit_pipeline", victim_rank="rank")
     return _Sums(
         _summed_in_ps(origins, KEYS_OF["origins"]),
         _own_work(part.steps.filter(chosen), part.ranks.filter(chosen)),
         _later(last, origins, places),
-        waits.agg(idle_ns=pl.sum(f"{WAIT}_ns")),
         iterations.group_by("pipeline", "rank").agg(pl.col(CAUSE_COLUMNS).sum()),
     )
 
@@ -255,18 +328,12 @@ def _delaying_ranks(later: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _inside(sums: _Sums) -> pl.DataFrame:
-    """Return what origins add to the idle time of every rank of their pipeline, without stage imbalance."""
+def _inside(sums: _Sums, cause: str) -> pl.DataFrame:
+    """Return what origins of a cause other than stage imbalance add to the idle time of all ranks of their pipeline."""
     victims = sums.own.select("pipeline", victim_rank="rank")
-    return (
-        sums.origins.filter(pl.col("cause") != UNEQUAL)
-        .join(victims, on="pipeline")
-        .select(
-            "cause",
-            "victim_rank",
-            idle_ns=pl.col("added_ps") / PS_PER_NS,
-            **_culprit("pipeline", "rank", "peer"),
-        )
+    origins = sums.origins.filter(pl.col("cause") == cause).join(victims, on="pipeline")
+    return origins.select(
+        "victim_rank", idle_ns=pl.col("added_ps") / PS_PER_NS, **_culprit("pipeline", "rank", "peer")
     )
 
 
@@ -279,11 +346,10 @@ def _own_work(steps: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     return both.group_by("pipeline", "rank").agg(parts).collect(engine="streaming")
 
 
-def _by_themselves(own: pl.DataFrame) -> pl.DataFrame:
+def _by_themselves(own: pl.DataFrame, cause: str) -> pl.DataFrame:
     """Return the own work of every rank with the rank as its culprit; only the surplus of stages with more work."""
-    surplus = own.with_columns(pl.col(UNEQUAL).clip(upper_bound=0))
-    parts = surplus.unpivot(index=["pipeline", "rank"], variable_name="cause", value_name="idle_ns")
-    return parts.select("cause", "idle_ns", victim_rank="rank", **_culprit("pipeline", "rank"))
+    idle_ns = pl.col(cause).clip(upper_bound=0) if cause == UNEQUAL else pl.col(cause)
+    return own.select(victim_rank="rank", idle_ns=idle_ns, **_culprit("pipeline", "rank"))
 
 
 def _unequal_stages(sums: _Sums) -> pl.DataFrame:
@@ -301,7 +367,6 @@ def _unequal_stages(sums: _Sums) -> pl.DataFrame:
     )
     return victims.join(shares, on="pipeline").select(
         "victim_rank",
-        cause=pl.lit(UNEQUAL),
         idle_ns=pl.col("waits_ns") * pl.col("share"),
         **_culprit("pipeline", "rank"),
     )
@@ -316,28 +381,19 @@ def _culprit(pipeline: str, rank: str, peer: str | None = None) -> dict[str, pl.
     }
 
 
-def _waits(sums: _Sums) -> pl.DataFrame:
+def _waits(run: _Run) -> pl.DataFrame:
     """Return the data-parallel wait of every rank, caused by the last pipeline, and the rank that delays that one."""
-    named = sums.waits.join(_delaying_ranks(sums.later), on="culprit_pipeline", how="left")
-    return named.with_columns(cause=pl.lit(WAIT), culprit_peer=pl.lit(None))
+    waits = reduced((_waits_of(part, run.last) for part in run.iterations), _sum_of_waits)
+    named = waits.join(_delaying_ranks(run.sums.later), on="culprit_pipeline", how="left")
+    return named.with_columns(culprit_peer=pl.lit(None))
 
 
-def _without_culprit(causes: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-    """Return what the parts that were found leave of every victim and cause, given the sums of all causes."""
-    names = {name: name.removesuffix("_ns") for name in CAUSE_COLUMNS}
-    totals = (
-        causes.group_by(victim_rank="rank")
-        .agg(pl.col(CAUSE_COLUMNS).sum())
-        .rename(names)
-        .unpivot(index="victim_rank", variable_name="cause", value_name="total_ns")
-        .with_columns(pl.col("cause").cast(CauseType))
-    )
-    known = found.group_by("victim_rank", "cause").agg(pl.sum("idle_ps"))
-    return totals.join(known, on=["victim_rank", "cause"], how="left").select(
-        "cause",
-        culprit_pipeline=pl.lit(None, pl.Int32),
-        culprit_rank=pl.lit(None, pl.Int32),
-        culprit_peer=pl.lit(None, pl.Int32),
-        victim_rank="victim_rank",
-        idle_ps=pl.col("total_ns").cast(pl.Int128) * PS_PER_NS - pl.col("idle_ps").fill_null(0),
-    )
+def _waits_of(iterations: pl.LazyFrame, last: pl.DataFrame) -> pl.DataFrame:
+    """Return the data-parallel wait (idle_ns) of every rank (victim_rank) in the steps that some pipelines end."""
+    some = iterations.filter(pl.col("step").is_in(last["step"].implode()))
+    waits = some.select("step", victim_rank="rank", idle_ns=f"{WAIT}_ns")
+    return waits.join(last.lazy(), on="step").drop("step").collect()
+
+
+def _sum_of_waits(waits: pl.DataFrame) -> pl.DataFrame:
+    return waits.group_by("culprit_pipeline", "victim_rank").agg(pl.sum("idle_ns"))

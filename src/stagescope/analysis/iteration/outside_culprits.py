@@ -2,49 +2,96 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
 from stagescope.analysis.iteration.activities import LOADING, OPTIMIZER, OTHER, REDUCTION
-from stagescope.analysis.iteration.culprits import CULPRITS, DOMINANT, KEYS, declared
+from stagescope.analysis.iteration.attendance import find_attendance
+from stagescope.analysis.iteration.culprits import CULPRIT, CULPRITS, DOMINANT, KEYS, declared
 from stagescope.analysis.iteration.outside_activity import AFTER
-from stagescope.model.large_tables import reduced, united_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from stagescope.analysis.iteration.outside_activity import OutsideActivity
 
 
-class _Iterations(NamedTuple):
-    """The `bounds` of IterationTotals, and the ranks in them, with their pipelines: rank and pipeline."""
+class Participants(NamedTuple):
+    """The `ranks` of IterationTotals, and the parts of the table ITERATIONS."""
 
-    bounds: Sequence[pl.DataFrame]
     ranks: pl.DataFrame
+    iterations: Iterable[pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class OutsideCulprits:
+    """Culprits of time outside of the windows, summed over steps.
+
+    `named` has rows of CULPRITS, a few for each victim. `met` has the same columns, but instead of the victim a
+    `group`, whose ranks (group and rank) are in `groups`, and idle_ns is that of each of them: it is what all ranks
+    wait for before the last collective between two steps, so there may be a row for every two ranks.
+    """
+
+    named: pl.DataFrame
+    met: pl.DataFrame
+    groups: pl.DataFrame
+
+    def rows(self) -> pl.DataFrame:
+        """Return all rows of CULPRITS, with what several victims wait for."""
+        shared = self.met.join(self.groups.rename({"rank": "victim_rank"}), on="group")
+        return pl.concat([self.named, shared.select(self.named.columns)])
+
+    def row_count(self) -> int:
+        """Return how many rows `rows` returns."""
+        sizes = self.groups.group_by("group").len()
+        return self.named.height + int(self.met.join(sizes, on="group")["len"].sum())
+
+    def only(self, is_chosen: pl.Expr) -> OutsideCulprits:
+        """Return some causes, or some culprits."""
+        return replace(self, named=self.named.filter(is_chosen), met=self.met.filter(is_chosen))
+
+    def per_culprit(self, is_chosen: pl.Expr) -> pl.DataFrame:
+        """Return the sums over all victims: culprit_rank, is_between (whether it is of `met`), and idle_ns."""
+        sizes = self.groups.group_by("group").len()
+        shared = self.met.filter(is_chosen).join(sizes, on="group")
+        parts = [
+            self.named.filter(is_chosen).select("culprit_rank", "idle_ns", is_between=pl.lit(value=False)),
+            shared.select("culprit_rank", pl.col("idle_ns") * pl.col("len"), is_between=pl.lit(value=True)),
+        ]
+        return (
+            pl.concat(parts)
+            .group_by("culprit_rank", "is_between", maintain_order=True)
+            .agg(pl.sum("idle_ns"))
+        )
+
+
+NO_GROUPS = pl.DataFrame(schema={"group": pl.UInt32, "rank": pl.Int32})
+NOTHING_MET = CULPRITS.empty().drop("victim_rank").with_columns(group=pl.lit(None, pl.UInt32))
+NO_CULPRITS = OutsideCulprits(CULPRITS.empty(), NOTHING_MET, NO_GROUPS)
 
 
 def find_outside_culprits(
-    bounds: Sequence[pl.DataFrame],
+    participants: Participants,
     outside: pl.DataFrame,
     activity: OutsideActivity,
     between: pl.DataFrame,
     own_work: pl.DataFrame,
-) -> pl.DataFrame:
-    """Return rows of CULPRITS for time outside of the windows, summed over steps: of BEYOND, and unattributed.
+) -> OutsideCulprits:
+    """Return the culprits of time outside of the windows, summed over steps: of BEYOND, and unattributed.
 
-    `bounds` are those of IterationTotals. `outside` is from outside_windows, `activity` from measure_outside_activity
-    and `own_work` from measure_own_work, all for the same steps. The column `is_between` marks what was before the last
-    collective between two steps.
+    `outside` is from outside_windows, `activity` from measure_outside_activity and `own_work` from measure_own_work,
+    all for the same steps.
     """
-    iterations = _Iterations(bounds, united_rows(bounds, ["rank", "pipeline"]))
-    if iterations.ranks.is_empty():
-        return CULPRITS.empty().with_columns(is_between=pl.lit(value=False))
-    met = _before_collectives(iterations, between)
-    outside = _without_met(outside, met)
+    ranks = participants.ranks
+    if ranks.is_empty():
+        return NO_CULPRITS
+    met, groups = _before_collectives(participants, between)
+    outside = _without_met(outside, met, groups)
     itself, first = (
         outside.select(victim_rank="rank", culprit_rank="rank"),
-        _first_ranks(iterations, activity),
+        _first_ranks(ranks, activity),
     )
     own, waited = _own_and_waited(outside, own_work)
     parts = [
@@ -54,45 +101,41 @@ def find_outside_culprits(
         _by(waited, OTHER, first),
         _by(outside, "unattributed", first),
     ]
-    found = pl.concat(map(declared, parts)).with_columns(is_between=pl.lit(value=False))
-    known = declared(met).with_columns(is_between=pl.lit(value=True))
-    every = pl.concat([found, known]).filter(pl.col("idle_ns") != 0)
-    return every.sort(*KEYS, "is_between", nulls_last=True)
+    named = pl.concat(map(declared, parts)).filter(pl.col("idle_ns") != 0)
+    return OutsideCulprits(named.sort(KEYS, nulls_last=True), met, groups)
 
 
-def _before_collectives(iterations: _Iterations, between: pl.DataFrame) -> pl.DataFrame:
-    """Return what all ranks waited for until the last collective between two steps, with who came last to it."""
+def _before_collectives(
+    participants: Participants, between: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return what all ranks waited for until the last collective between two steps, with who came last to it.
+
+    The two tables are `met` and `groups` of OutsideCulprits.
+    """
     met = between.filter(pl.col("cause") != REDUCTION)
-    keys = ["cause", "victim_rank", "culprit_rank"]
-    waited = (
-        met.rename({"rank": "culprit_rank", "ns": "idle_ns"}).join(
-            rows.select("step", victim_rank="rank"), on="step"
-        )
-        for rows in iterations.bounds
+    if met.is_empty():
+        return NOTHING_MET, NO_GROUPS
+    ranks = participants.ranks
+    groups, steps = find_attendance(participants.iterations, ranks["rank"], met["step"])
+    sums = (
+        met.join(steps, on="step").group_by("cause", "group", culprit_rank="rank").agg(idle_ns=pl.sum("ns"))
     )
-    return (
-        reduced(waited, lambda rows: rows.group_by(keys).agg(pl.sum("idle_ns")))
-        .join(
-            iterations.ranks.rename({"pipeline": "culprit_pipeline"}),
-            left_on="culprit_rank",
-            right_on="rank",
-            how="left",
-        )
-        .with_columns(culprit_peer=pl.lit(None))
-    )
+    places = ranks.rename({"rank": "culprit_rank", "pipeline": "culprit_pipeline"})
+    placed = sums.join(places, on="culprit_rank", how="left").with_columns(culprit_peer=pl.lit(None))
+    named = placed.select(pl.col(name).cast(dtype) for name, dtype in NOTHING_MET.schema.items())
+    shown = named.filter(pl.col("idle_ns") != 0)
+    return shown.sort("cause", *CULPRIT, "group", nulls_last=True), groups
 
 
-def _without_met(outside: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
+def _without_met(outside: pl.DataFrame, met: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """Return the times outside of windows without those before collectives."""
-    sums = met.group_by("victim_rank", "cause").agg(pl.sum("idle_ns"))
+    sums = met.group_by("group", "cause").agg(pl.sum("idle_ns"))
     for (cause,), part in sums.group_by("cause"):
         if cause in outside.columns:
-            known = outside.select("rank").join(
-                part, left_on="rank", right_on="victim_rank", how="left", maintain_order="left"
-            )
-            outside = outside.with_columns(
-                (pl.col(str(cause)) - known["idle_ns"].fill_null(0)).alias(str(cause))
-            )
+            of_ranks = groups.join(part, on="group").select("rank", "idle_ns")
+            known = outside.select("rank").join(of_ranks, on="rank", how="left", maintain_order="left")
+            met_ns = known["idle_ns"].fill_null(0).cast(outside.schema[str(cause)])
+            outside = outside.with_columns((pl.col(str(cause)) - met_ns).alias(str(cause)))
     return outside
 
 
@@ -140,17 +183,16 @@ def _longer_optimizers(outside: pl.DataFrame, activity: OutsideActivity) -> pl.D
     return outside.with_columns((pl.col(OPTIMIZER) - pl.lit(usual_ns)).clip(lower_bound=0))
 
 
-def _first_ranks(iterations: _Iterations, activity: OutsideActivity) -> pl.DataFrame:
+def _first_ranks(ranks: pl.DataFrame, activity: OutsideActivity) -> pl.DataFrame:
     """Return per rank (victim_rank) the one that begins the steps of its pipeline (culprit_rank).
 
     Empty if nothing was recorded between the steps: then it is unknown who was waited for.
     """
-    pipelines = iterations.ranks
     if not activity.shows_others:
-        return pipelines.clear().select(victim_rank="rank", culprit_rank="rank")
+        return ranks.clear().select(victim_rank="rank", culprit_rank="rank")
     usual = activity.first.sort("steps", "rank", descending=[True, False]).unique("pipeline", keep="first")
     first = usual.select("pipeline", culprit_rank="rank")
-    return pipelines.join(first, on="pipeline").select("culprit_rank", victim_rank="rank")
+    return ranks.join(first, on="pipeline").select("culprit_rank", victim_rank="rank")
 
 
 def _by(outside: pl.DataFrame, cause: str, culprits: pl.DataFrame) -> pl.DataFrame:

@@ -113,16 +113,23 @@ def build_joined_report(
     )
 
 
-def with_culprits(report: Report, causes: Callable[[], CauseSums]) -> Report:
+def with_culprits(report: Report, ranges: Sequence[RangeAnalysis], causes: Callable[[], CauseSums]) -> Report:
     """Return a report with the table CULPRITS; `causes` returns the sums over its ranges, from sum_causes_of."""
 
-    def culprits() -> pl.DataFrame:
+    def pieces() -> Iterator[pl.DataFrame]:
         explanation = report.explanation
         if explanation is None:
-            return CULPRITS.empty()
-        return name_culprits(causes(), explanation.outside_culprits, explanation.steps_per_iteration)
+            yield CULPRITS.empty()
+            return
+        iterations = [_table(each, "iterations") for each in ranges]
+        outside, size = explanation.outside_culprits, explanation.steps_per_iteration
+        yield from name_culprits(causes(), iterations, outside, size)
 
-    return replace(report, saved={**report.saved, "culprits": culprits})
+    return replace(
+        report,
+        saved={**report.saved, "culprits": lambda: pl.concat(pieces())},
+        pieces={**report.pieces, "culprits": pieces},
+    )
 
 
 def compare_ranges(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.analysis.explanation import Explanation
 from stagescope.analysis.idle.ledger import Ledger
 from stagescope.analysis.intermediates import Intermediates, intermediates_of
+from stagescope.analysis.iteration.outside_culprits import OutsideCulprits
 from stagescope.analysis.prediction.ideal import Ideal
 from stagescope.analysis.report import Report
 from stagescope.analysis.saved.facts import bubble_of
@@ -40,13 +41,14 @@ COMPUTED = (
 """Tables that a Report computes on first use. Those with a row per action or collective are computed again."""
 
 EXPLAINED = (
-    "outside_culprits", "late_ranks", "outliers", "idle", "iterations", "losses", "phases", "stage_costs", "stage_work",
+    "late_ranks", "outliers", "idle", "iterations", "losses", "phases", "stage_costs", "stage_work",
     "overlap", "other_work", "pauses", "improvements", "critical_path",
 )  # fmt: skip
 """Tables of an Explanation."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "ledger": ("steps", "ranks", "losses", "origins", "orders"),
+    "outside_culprits": ("named", "met", "groups"),
     "ideal": ("actions", "ranks"),
     "stragglers": ("table", "changing", "stage_work"),
     "trends": ("trends", "outliers"),
@@ -149,13 +151,14 @@ def _restore_explanation(facts: ExplanationFacts, load: Load, intermediates: Int
         "diagnostics": facts.diagnostics,
         "outlier_pattern": OutlierPattern(load("explanation.outlier_pattern"), facts.outlier_pattern),
         "ideal": _restored_ideal(facts, load),
+        "outside_culprits": lazily(OutsideCulprits, {}, _loading("outside_culprits", load)),
     }
     beside: dict[str, dict[str, object]] = {"stragglers": {"rank_error": (error, degrees)}}
     recomputed: dict[str, Callable[[], object]] = {
         name: partial(_of_ledger, intermediates, name) for name in ("classes", "delays")
     }
     for part, kind in KINDS.items():
-        own: dict[str, Callable[[], object]] = {name: partial(load, f"{part}.{name}") for name in PARTS[part]}
+        own: dict[str, Callable[[], object]] = {**_loading(part, load)}
         facts_of_part = {"diagnostics": facts.diagnostics_of[part], **beside.get(part, {})}
         known[part] = lazily(kind, facts_of_part, own | (recomputed if kind is Ledger else {}))
     return lazily(Explanation, known, later)
@@ -167,4 +170,9 @@ def _of_ledger(intermediates: Intermediates, name: str) -> object:
 
 def _restored_ideal(facts: ExplanationFacts, load: Load) -> Ideal:
     known = {field.name: getattr(facts.ideal, field.name) for field in fields(facts.ideal)}
-    return lazily(Ideal, known, {name: partial(load, f"ideal.{name}") for name in PARTS["ideal"]})
+    return lazily(Ideal, known, _loading("ideal", load))
+
+
+def _loading(part: str, load: Load) -> dict[str, Callable[[], pl.DataFrame]]:
+    """Return functions that load the tables of a part by name."""
+    return {name: partial(load, f"{part}.{name}") for name in PARTS[part]}
