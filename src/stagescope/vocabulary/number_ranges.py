@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
 
 MOST_LISTED = 3
@@ -15,13 +15,19 @@ MOST_RANGES = 24
 """Ranges in a message; a message that lists thousands of ranks is not read."""
 
 
-def compact_ranges(numbers: Iterable[int], most: int | None = MOST_RANGES) -> str:
+def compact_ranges(
+    numbers: Iterable[int], most: int | None = MOST_RANGES, names: Sequence[int] | None = None
+) -> str:
     """Return numbers as compact ranges, "none" for no numbers; beyond `most` ranges, how many numbers follow.
+
+    With `names`, numbers are places in it, and what is there is shown.
 
     >>> compact_ranges([0, 1, 2, 3, 7])
     '0-3, 7'
     >>> compact_ranges(range(0, 10_000, 8), most=3)
     '0, 8, 16 and 1,247 more'
+    >>> compact_ranges([1, 2, 4], names=[0, 10, 20, 30, 40])
+    '10-20, 40'
     """
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -30,6 +36,8 @@ def compact_ranges(numbers: Iterable[int], most: int | None = MOST_RANGES) -> st
         else:
             runs.append([number, number])
     listed = runs[:most]
+    if names is not None:
+        listed = [[names[end] for end in run] for run in listed]
     text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in listed) or "none"
     hidden = sum(b - a + 1 for a, b in runs[len(listed) :])
     return f"{text} and {hidden:,} more" if hidden else text

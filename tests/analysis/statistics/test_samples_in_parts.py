@@ -47,7 +47,9 @@ def claimed(*measured):
 def compared(timeline, ranks, divide=lambda table: [table], compare=claimed):
     samples = sample_actions(timeline.spans)
     links = sample_links(timeline, match_messages(timeline.spans), samples.sampling)
-    samples = ActionSamples(divide(samples.table), samples.sampling, samples.diagnostics)
+    parts = divide(samples.table)
+    every = [table.rename({"sample": "step"}) for table in parts]
+    samples = ActionSamples(parts, samples.sampling, samples.diagnostics, every)
     links = LinkSamples(divide(links.table), links.links, links.diagnostics)
     pipelines = find_pipelines(timeline.spans, timeline.ranks)
     return compare(ranks, pipelines, (samples, links))

@@ -20,8 +20,11 @@ from planted_runs import Shape, random_times, run
 from stagescope.analysis import build_explained_report, sampled_pipelines, sampled_steps
 from stagescope.analysis.idle.ledger import IDLE_LEDGER
 from stagescope.analysis.idle.origins import ORIGINS
+from stagescope.analysis.iteration import culprits
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.saved import facts_json, saved_pieces, saved_tables
+from stagescope.analysis.statistics import action_samples
+from stagescope.analysis.statistics.action_samples import sample_actions
 from stagescope.api import (
     export,
     load_report,
@@ -44,6 +47,7 @@ from stagescope.model.stored_run import FORMAT, RESULTS, VERSION, Manifest
 from stagescope.model.tables import COUNTERS, SPANS
 from stagescope.model.validate import conform
 from stagescope.viewer.analysis_data import saved_report_extras
+from stagescope.vocabulary.causes import CAUSES
 from stagescope.vocabulary.kinds import ALL_SENDS
 from truth.cases import PLANTED
 from truth.causes import Place, slow_rank
@@ -191,6 +195,19 @@ def test_the_report_does_not_depend_on_ranges(stored, count, is_sampled):
     assert ("steps.reference" in {each.code for each in whole.diagnostics}) == is_sampled
 
 
+def test_very_long_runs_are_compared_in_some_steps_and_have_culprits_in_pieces(stored, monkeypatch):
+    samples = sample_actions(read(stored).spans).table.height
+    monkeypatch.setattr(action_samples, "MOST_SAMPLES", samples // 2)
+    monkeypatch.setattr(culprits, "ROWS_AT_ONCE", SHAPE.stages * SHAPE.pipelines)
+    whole = assert_as_at_once(stored, 4)
+    assert "samples.skipped" in {each.code for each in whole.diagnostics}
+    assert {"rank.slow", "step.outlier"} <= set(whole.findings["code"])
+    with report_in_ranges(stored, 4) as divided:
+        pieces = list(divided.pieces["culprits"]())
+    assert len(pieces) > len(CAUSES)
+    assert_frame_equal(pl.concat(pieces), whole.culprits)
+
+
 @pytest.mark.usefixtures("is_sampled")
 @pytest.mark.parametrize("name", CASES)
 def test_every_planted_cause_is_found_in_ranges(name, tmp_path):
@@ -225,10 +242,8 @@ def test_results_do_not_depend_on_who_computes_them(stored, how):
         assert files.keys() == there.joined.names
     for name, rows in tables.items():
         assert_frame_equal(found[name], rows)
-    assert files.keys() == {"slowdowns", *here.pieces} - {
-        "iterations",
-        "ledger",
-    }  # which the first process writes
+    of_first_process = {"culprits", "iterations", "ledger"}
+    assert files.keys() == {"slowdowns", *here.pieces} - of_first_process
     for name, rows in files.items():
         assert_frame_equal(rows.drop(each for each in NOT_IN_RANGES if each in rows.columns), tables[name])
 

@@ -18,7 +18,7 @@ from stagescope.analysis.idle.usual_costs import find_usual_costs
 from stagescope.analysis.statistics.group_quantiles import GroupedValues
 from stagescope.analysis.statistics.timed_actions import time_actions
 from stagescope.model.diagnostics import Diagnostic
-from stagescope.model.large_tables import kept_if_few
+from stagescope.model.large_tables import chosen_rows, kept_if_few
 from stagescope.model.lazy import TableParts
 from stagescope.model.row_numbers import number_rows
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
@@ -38,6 +38,9 @@ FEWEST_ACTIONS_PER_SAMPLE = 4
 FAST_QUANTILE = 0.2
 """The fast end of a rank's actions: a slow device is slow there as well, a disturbed one is not."""
 
+MOST_SAMPLES = 20_000_000
+"""Rows of a table of samples that are compared; each takes about 60 bytes."""
+
 CLASS = ["rank", "stage", "kind", "is_pair"]
 SAMPLE_COLUMNS = [*CLASS, "sample", "fast_ns", "spread_ns", "action_count", "total_ns", "usual_ns"]
 
@@ -46,12 +49,14 @@ SAMPLE_COLUMNS = [*CLASS, "sample", "fast_ns", "spread_ns", "action_count", "tot
 class Sampling:
     """How a run is divided into samples: steps, or with fewer than 4 steps, `parts` parts per step.
 
-    `steps` are those with an action. The parts of a step hold 4 or more consecutive micro-batches.
+    `steps` are those with an action. The parts of a step hold 4 or more consecutive micro-batches. If steps and ranks
+    are very many, `skipped` are steps that are no samples.
     """
 
     steps: tuple[int, ...]
     parts: int
     microbatches: int
+    skipped: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -78,16 +83,28 @@ def choose_sampling(steps: pl.Series, microbatches: int) -> Sampling:
     return Sampling(numbers, parts, max(microbatches, 1))
 
 
+def choose_compared(steps: pl.Series, rows: int) -> Sampling:
+    """Return the steps that are samples, given all steps, and the rows that a table of their samples would have.
+
+    Those of a run of days would not fit into memory: of twice MOST_SAMPLES, every second step is a sample.
+    """
+    every = tuple(steps.unique().sort().to_list())
+    compared = every[:: max(1, -(-rows // MOST_SAMPLES))]
+    return Sampling(compared, 1, 1, tuple(sorted(set(every).difference(compared))))
+
+
 @dataclass(frozen=True)
 class ActionSamples:
     """Samples of action durations, and diagnostics for what they leave out.
 
     `parts` have the rows of `table`, one range of samples after the other; they may be iterated more than once.
+    `every` has the rows of all steps, with the column `step` instead of `sample`, also of those that are no samples.
     """
 
     parts: Iterable[pl.DataFrame]
     sampling: Sampling
     diagnostics: tuple[Diagnostic, ...]
+    every: Iterable[pl.DataFrame] = ()
 
     @property
     def table(self) -> pl.DataFrame:
@@ -151,21 +168,33 @@ def join_samples(parts: Sequence[StepSamples], sampling: Sampling | None = None)
 
     `sampling` is that with which they were made.
     """
+    every: Iterable[pl.DataFrame] = ()
     if sampling is None or sampling.parts == 1:
-        steps = pl.concat([part.table["step"].unique() for part in parts])
-        sampling = Sampling(tuple(steps.unique().sort()), 1, 1)
+        of_parts = [(part["step"].unique(), part.height) for part in _tables(parts)]
+        sampling = choose_compared(
+            pl.concat([each for each, _ in of_parts]), sum(rows for _, rows in of_parts)
+        )
+        every = _tables(parts)
     # Sorting them takes long, and comparisons of ranks look at them a dozen times.
     samples = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
     diagnostics = (
+        *_skipped(sampling),
         *_excluded(sum(part.unplaced for part in parts), "have no step or stage", "actions.unplaced"),
         *_excluded(sum(part.lengthless for part in parts), "have no duration", "actions.zero_length"),
     )
-    return ActionSamples(samples, sampling, diagnostics)
+    return ActionSamples(samples, sampling, diagnostics, every)
+
+
+def _tables(parts: Sequence[StepSamples]) -> Iterable[pl.DataFrame]:
+    return TableParts(parts, lambda part: part.table)
 
 
 def _of_part(sampling: Sampling, part: StepSamples) -> pl.DataFrame:
     """Return the samples of some steps, sorted."""
-    rows = part.table if sampling.parts > 1 else part.table.with_columns(sample=sampling.expression())
+    rows = part.table
+    if sampling.parts == 1:
+        compared = chosen_rows(rows, pl.col("step").is_in(list(sampling.steps)))
+        rows = compared.with_columns(sample=sampling.expression())
     return rows.select(SAMPLE_COLUMNS).sort(*CLASS, "sample")
 
 
@@ -189,6 +218,14 @@ def _samples(actions: pl.DataFrame) -> pl.DataFrame:
         total_ns=pl.Series(total_ns),
         usual_ns=pl.Series(usual.mean_ns, dtype=pl.Float64),
     )
+
+
+def _skipped(sampling: Sampling) -> list[Diagnostic]:
+    if not sampling.skipped:
+        return []
+    compared, every = len(sampling.steps), len(sampling.steps) + len(sampling.skipped)
+    message = f"ranks, stages and links were compared in {compared:,} of {every:,} steps, evenly over the run"
+    return [Diagnostic("info", message, count=len(sampling.skipped), code="samples.skipped")]
 
 
 def _excluded(count: int, why: str, code: str) -> list[Diagnostic]:

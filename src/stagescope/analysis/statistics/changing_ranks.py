@@ -29,6 +29,8 @@ from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.number_ranges import compact_ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from stagescope.analysis.statistics.action_samples import Sampling
@@ -193,8 +195,15 @@ def _texts(change: _Change, sampling: Sampling) -> tuple[object, ...]:
     kind = KINDS_OF_CHANGE[0 if change.slow else 1]
     count, steps = None, None
     if change.slow:
-        count, steps = len(change.slow), compact_ranges(sampling.steps[place] for place in change.slow)
+        count, steps = len(change.slow), _steps_text(change.slow, sampling)
     return kind, change.steps, count, steps, float(np.expm1(change.last)), float(np.expm1(change.first))
+
+
+def _steps_text(samples: Sequence[int], sampling: Sampling) -> str:
+    """Return which steps these samples are; a range has no other samples where steps were skipped."""
+    if sampling.skipped:
+        return compact_ranges(samples, names=sampling.steps)
+    return compact_ranges(sampling.steps[place] for place in samples)
 
 
 def _slope_p_values(series: Floats, noise: Noise) -> Floats:

@@ -85,7 +85,8 @@ def join_links(timeline: Timeline, parts: Sequence[StepLinks], sampling: Samplin
     """Return the samples of the links of a run, given those of its parts and how it is divided into samples."""
     rows = kept_if_few(TableParts(parts, partial(_of_part, sampling)))
     links = _facts(united_rows(rows, LINK).sort(LINK, nulls_last=True), timeline)
-    count = sum(int(part.counts["messages"].sum()) for part in parts)
+    is_compared = ~pl.col("step").is_in(list(sampling.skipped)).fill_null(value=False)
+    count = sum(int(part.counts.filter(is_compared)["messages"].sum()) for part in parts)
     used = sum(int(each["messages"].sum()) for each in rows)
     return LinkSamples(rows, links, tuple(_excluded(count - used, links)))
 

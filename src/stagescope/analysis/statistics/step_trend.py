@@ -240,18 +240,16 @@ def _with_causes(outliers: pl.DataFrame, causes: pl.DataFrame) -> pl.DataFrame:
 
 def _slowest_ranks(outliers: pl.DataFrame, pipelines: pl.DataFrame, samples: ActionSamples) -> pl.DataFrame:
     """Return per outlier step the rank whose actions had the largest excess over their usual time."""
-    steps = pl.DataFrame({"step": samples.sampling.steps}, schema={"step": pl.Int32})
-    steps = steps.with_columns(sample=pl.int_range(pl.len(), dtype=pl.Int32))
-    selected = outliers.select("pipeline", "step").join(steps, on="step")
+    selected = outliers.select("pipeline", "step")
     of_class = ["rank", "stage", "kind", "is_pair"]
     usual = pl.concat([each.select(*of_class, "total_ns") for each in samples.parts])
     usual = usual.group_by(of_class).agg(usual_total_ns=pl.median("total_ns"))
     classes = pl.concat(
         [
-            each.join(pipelines, on="rank").join(selected, on=["pipeline", "sample"], maintain_order="left")
-            for each in samples.parts
+            each.join(pipelines, on="rank").join(selected, on=["pipeline", "step"], maintain_order="left")
+            for each in samples.every
         ]
-    ).sort(*of_class, "sample")
+    ).sort(*of_class, "step")
     ranks = (
         classes.join(usual, on=of_class, maintain_order="left")
         .with_columns(cause_ns=pl.col("total_ns") - pl.col("usual_total_ns"))
