@@ -26,6 +26,19 @@ def chosen_rows(frame: pl.DataFrame, is_chosen: pl.Expr) -> pl.DataFrame:
     return frame if mask.all() else frame.filter(mask)
 
 
+def few_rows(frame: pl.DataFrame, is_chosen: pl.Expr) -> pl.DataFrame:
+    """Return a few rows of a table, to keep them longer than the table.
+
+    `filter` alone keeps all memory of a table in chunks, as read from a file: where no row of a chunk is chosen, the
+    result has an empty slice of it.
+
+    >>> frame = pl.concat([pl.DataFrame({"step": [0]}), pl.DataFrame({"step": [1]})], rechunk=False)
+    >>> few_rows(frame, pl.col("step") == 1).n_chunks()
+    1
+    """
+    return frame.filter(is_chosen).rechunk()
+
+
 def sort_in_place(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return rows sorted by keys, those that are alike as they were, column by column, which takes half of the memory.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from stagescope.model.large_tables import united_rows
+from stagescope.model.large_tables import few_rows, united_rows
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
@@ -54,5 +54,5 @@ def _of_part(rows: pl.DataFrame) -> IterationTotals:
     # 10,000 ranks are idle for more nanoseconds within two weeks than 64 bits can count.
     sums = rows.select(pl.col(SUMMED).cast(pl.Int128).sum()).row(0, named=True)
     ranks = rows.select(RANKS).unique()
-    last, reaches_beyond = rows.filter("is_last"), reach_beyond_windows(rows)
+    last, reaches_beyond = few_rows(rows, pl.col("is_last")), reach_beyond_windows(rows)
     return IterationTotals(rows["step"].n_unique(), rows.height, ranks, last, sums, reaches_beyond)

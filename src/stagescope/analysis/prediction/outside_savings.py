@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.iteration.iteration_totals import reach_beyond_windows
-from stagescope.model.large_tables import united_rows
+from stagescope.model.large_tables import few_rows, united_rows
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def measure_iterations(
 
 def _of_part(iterations: pl.DataFrame, ranks: pl.DataFrame) -> _Part:
     keys = ["step", "rank"]
-    last = iterations.filter("is_last").select(*keys, *CAUSE_COLUMNS)
+    last = few_rows(iterations, pl.col("is_last")).select(*keys, *CAUSE_COLUMNS)
     inside = ranks.select(*keys, *CAUSE_COLUMNS).join(last, on=keys, how="semi")
     both = last.join(inside, on=keys, how="left", suffix="_inside", maintain_order="left")
     outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]

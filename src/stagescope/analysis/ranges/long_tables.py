@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     Change = Callable[[pl.DataFrame], pl.DataFrame]
 
-ROWS_AT_ONCE = 1_000_000
-"""Of a piece; those of a pipeline that has more are divided by ranges of steps."""
+ROWS_AT_ONCE = 500_000
+"""Of a piece, which takes up to 2 kB for each; those of a pipeline that has more are divided by ranges of steps."""
 
 
 def _unchanged(rows: pl.DataFrame) -> pl.DataFrame:

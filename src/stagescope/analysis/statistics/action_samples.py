@@ -38,8 +38,8 @@ FEWEST_ACTIONS_PER_SAMPLE = 4
 FAST_QUANTILE = 0.2
 """The fast end of a rank's actions: a slow device is slow there as well, a disturbed one is not."""
 
-MOST_SAMPLES = 20_000_000
-"""Rows of a table of samples that are compared; each takes about 60 bytes."""
+MOST_SAMPLES = 40_000_000
+"""Rows of a table of samples that are compared; each takes about 25 bytes."""
 
 CLASS = ["rank", "stage", "kind", "is_pair"]
 SAMPLE_COLUMNS = [*CLASS, "sample", "fast_ns", "spread_ns", "action_count", "total_ns", "usual_ns"]
