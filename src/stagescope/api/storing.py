@@ -110,7 +110,7 @@ def store(
             count = _worker_count(files) if cluster is None else workers
             executor = ending.enter_context(executor_for(count, cluster, on_notice))
         how = StoreOptions(executor, on_progress, on_notice=on_notice)
-        surveyed, known = _survey(inputs, options, how)
+        surveyed, known = _survey(inputs, options, how, directory)
         sources = with_source_addresses(_sources(files, known, executor))
         wanted = Manifest(FORMAT, VERSION, f"stagescope {__version__}", sources, stated(facts), align)
         wanted = replace(wanted, code=checksum_of_code(STORING))
@@ -136,11 +136,13 @@ def _least_tasks(paths: Sequence[str | os.PathLike[str]]) -> int:
     return 0
 
 
-def _survey(inputs: Inputs, options: ReadOptions, how: StoreOptions) -> tuple[Surveyed | None, list[Source]]:
+def _survey(
+    inputs: Inputs, options: ReadOptions, how: StoreOptions, directory: Path
+) -> tuple[Surveyed | None, list[Source]]:
     """Return what is known of recordings, and the files with their checksums; nothing for other inputs."""
     if set(inputs.files) != {RECORDINGS}:
         return None, []
-    return survey_run(inputs.files[RECORDINGS], options, how)
+    return survey_run(inputs.files[RECORDINGS], options, how, directory.absolute())
 
 
 def _require_memory(surveyed: Surveyed) -> None:

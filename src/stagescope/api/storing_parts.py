@@ -9,8 +9,11 @@ here or on a cluster; with one part, the whole run is in memory.
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -31,7 +34,8 @@ from stagescope.api.settling import settled_run
 from stagescope.clocks import MAX_PPM, ClockReport
 from stagescope.clocks import report_json as clock_json
 from stagescope.execution import for_large_items
-from stagescope.exporters.stored_run.partition_files import unwritten, write_partition
+from stagescope.exporters.new_files import make_directory
+from stagescope.exporters.stored_run.partition_files import UNENCODED, unwritten, write_partition
 from stagescope.exporters.stored_run.partitions import (
     MOST_SPANS,
     ranges_of_counts,
@@ -56,7 +60,7 @@ from stagescope.ingest.recording.survey import (
 )
 from stagescope.model import SPANS
 from stagescope.model.stored_run import PARTITIONED, Source
-from stagescope.vocabulary.errors import InputError
+from stagescope.vocabulary.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,15 +147,32 @@ def surveyed_files(files: Files) -> tuple[Survey, list[Source]]:
 
 
 def survey_run(
-    paths: Sequence[Path], options: ReadOptions, how: StoreOptions
+    paths: Sequence[Path], options: ReadOptions, how: StoreOptions, directory: Path
 ) -> tuple[Surveyed, list[Source]]:
     """Return what is known and decided about the recordings of a run, and the files with their checksums.
 
-    Raises InputError as read_recordings does.
+    Readings of clocks wait in `directory` meanwhile. Raises InputError as read_recordings does, and OutputError.
     """
     progress = FileProgress(len(paths), how.on_progress)
     progress.add(0.0)
-    files = list(batches(paths, FILES_AT_ONCE, options.steps))
+    folder = directory / UNENCODED / f"readings-{token_hex(8)}"
+    try:
+        make_directory(folder)
+        return _surveyed(paths, options, (progress, how), folder)
+    except OSError as reason:
+        raise OutputError.not_stored(directory, reason) from reason
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # not empty, if an earlier call was interrupted
+            folder.parent.rmdir()
+
+
+def _surveyed(
+    paths: Sequence[Path], options: ReadOptions, call: tuple[FileProgress, StoreOptions], folder: Path
+) -> tuple[Surveyed, list[Source]]:
+    progress, how = call
+    every = batches(paths, FILES_AT_ONCE, options.steps)
+    files = [each._replace(readings=folder / str(number)) for number, each in enumerate(every)]
     surveys, sources = [], []
     for each, (found, own) in zip(files, how.executor.map(surveyed_files, files), strict=True):
         surveys.append(found)

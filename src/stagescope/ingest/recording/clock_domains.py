@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stagescope.ingest.recording.readings import count_of_readings, readings_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import ranks_text
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from stagescope.ingest.recording.frames import Contents
     from stagescope.ingest.recording.process import Process
 
 FIRST_NAMESPACE = "time:[4026531834]"
@@ -55,23 +57,31 @@ class _Domain:
 
 def assign_clocks(processes: Sequence[Process]) -> tuple[list[Process], list[Diagnostic]]:
     """Return the recordings with the names of their clocks, and a warning per boot whose anchors contradict."""
-    of_boot: dict[str, list[_Domain]] = {}
+    of_boot: dict[str, list[Process]] = {}
     for process in processes:
-        domains = of_boot.setdefault(_name(process), [])
+        of_boot.setdefault(_name(process), []).append(process)
+    named: list[Process] = []
+    notes: list[Diagnostic] = []
+    for name, of_name in of_boot.items():  # one after the other, so that the anchors of one are in memory
+        domains = _domains(of_name)
+        notes += _contradictions(domains)
+        for number, domain in enumerate(domains, 1):
+            clock = name if number == 1 else f"{name}/{number}"
+            named += [replace(process, clock=clock) for process in domain.processes]
+    return sorted(named, key=lambda process: process.rank), notes
+
+
+def _domains(processes: Iterable[Process]) -> list[_Domain]:
+    """Return which recordings of one boot share a clock."""
+    domains: list[_Domain] = []
+    for process in processes:
         own = _domain(process)
         domain = next((domain for domain in domains if _share_clock(domain, own)), None)
         if domain is None:
             domains.append(own)
         else:
             domain.add(own)
-    named: list[Process] = []
-    notes: list[Diagnostic] = []
-    for name, domains in of_boot.items():
-        notes += _contradictions(domains)
-        for number, domain in enumerate(domains, 1):
-            clock = name if number == 1 else f"{name}/{number}"
-            named += [replace(process, clock=clock) for process in domain.processes]
-    return sorted(named, key=lambda process: process.rank), notes
+    return domains
 
 
 def machine_names(processes: Iterable[Process]) -> dict[tuple[str, str | None], str]:
@@ -103,7 +113,9 @@ def _name(process: Process) -> str:
 
 
 def _domain(process: Process) -> _Domain:
-    anchors = process.contents.anchors  # sorting them by a field takes 20 times as long as sorting the field
+    anchors = readings_of(
+        process.contents, "anchors"
+    )  # sorting them by a field takes 20 times as long as sorting the field
     anchors = anchors[np.lexsort([anchors[name] for name in ("width_ns", "realtime_ns", "monotonic_ns")])]
     at_ns = anchors["monotonic_ns"].astype(np.int64)
     return _Domain([process], at_ns, anchors["realtime_ns"] - at_ns, anchors["width_ns"].astype(np.int64))
@@ -183,13 +195,16 @@ def rows_of_clocks(processes: Sequence[Process], machines: dict[str, str | None]
     Within one clock the error is that of the devices' clocks, 0 if all times are host times.
     """
     rows = []
-    of_clock: dict[str, list[npt.NDArray[np.void]]] = {}
+    of_clock: dict[str, list[Contents]] = {}
     for process in processes:
-        of_clock.setdefault(process.clock, []).append(process.contents.anchors)
+        of_clock.setdefault(process.clock, []).append(process.contents)
     is_alone = len(of_clock) == 1
-    error_ns = max(int(p.contents.device_anchors["error_ns"].max(initial=0)) for p in processes)
-    for clock, of_processes in of_clock.items():
-        anchors = np.concatenate(of_processes)
+    error_ns = 0
+    if is_alone:
+        errors = (readings_of(process.contents, "device_anchors")["error_ns"] for process in processes)
+        error_ns = max(int(own.max(initial=0)) for own in errors)
+    for clock, own in of_clock.items():
+        anchors = np.concatenate([contents.anchors for contents in own])
         # The reading between the closest two readings has the smallest error.
         best = anchors[anchors["width_ns"].argmin()] if len(anchors) else None
         rows.append(
@@ -199,7 +214,7 @@ def rows_of_clocks(processes: Sequence[Process], machines: dict[str, str | None]
                 "offset_ns": int(best["realtime_ns"] - best["monotonic_ns"]) if best is not None else 0,
                 "error_lo_ns": -error_ns if is_alone else None,
                 "error_hi_ns": error_ns if is_alone else None,
-                "observation_count": len(anchors),
+                "observation_count": sum(count_of_readings(contents, "anchors") for contents in own),
                 "method": "one clock" if is_alone else "wall clock",
             }
         )

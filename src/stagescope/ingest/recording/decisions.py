@@ -52,7 +52,9 @@ class Decisions:
     def of(self, processes: Sequence[Process]) -> Decisions:
         """Return the decisions for some of the recordings, with their ranks alone."""
         ranks = self.ranks.filter(pl.col("rank").is_in([process.rank for process in processes]))
-        return replace(self, processes=tuple(processes), ranks=ranks, before=(), after=())
+        clocks = {process.clock for process in processes}
+        slews = {clock: slew for clock, slew in self.slews.items() if clock in clocks}
+        return replace(self, processes=tuple(processes), slews=slews, ranks=ranks, before=(), after=())
 
 
 def decide(

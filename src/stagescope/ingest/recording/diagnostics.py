@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stagescope.ingest.recording.coverage import MAX_NAMED, coverage_of
 from stagescope.ingest.recording.facts import count_nameless, numbers_of
+from stagescope.ingest.recording.readings import count_of_readings, readings_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.record import format as fmt
 from stagescope.vocabulary.durations import duration_text
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Iterator
 
+    import numpy.typing as npt
+
     from stagescope.ingest.recording.facts import Facts
     from stagescope.ingest.recording.frames import Contents
+
+    Ints = npt.NDArray[np.int64]
 
 OTHER_RECORDS = {
     "counters": "values of counters",
@@ -152,18 +158,46 @@ def _launch_times(contents: Contents, facts: Facts, source: str, rank: int) -> I
         yield Diagnostic("warning", text, source, rank, count=facts.on_compute, code="device.host_times")
 
 
+VALUES_TOGETHER = 1_000_000
+"""More values wait for the count of those that are distinct."""
+
+
 def device_notes(recordings: Iterable[Contents]) -> Iterator[Diagnostic]:
     """Yield the precision of device times on the clocks of their hosts: one line for all ranks."""
-    timed = [contents for contents in recordings if len(contents.device_anchors) > 1]
+    timed = [contents for contents in recordings if count_of_readings(contents, "device_anchors") > 1]
     if not timed:
         return
-    errors_us = np.concatenate([contents.device_anchors["error_ns"][1:] for contents in timed]) / 1e3
+    errors_ns, counts = _distinct(readings_of(each, "device_anchors")["error_ns"][1:] for each in timed)
+    largest_us, median_us = errors_ns[-1] / 1e3, _median(errors_ns / 1e3, counts)
     models = sorted({str(contents.header.get("device_model") or "a device") for contents in timed})
     text = (
         f"actions were timed on {', '.join(models)} and converted to the host's clock with an error of at most "
-        f"{errors_us.max():.1f} us (median {np.median(errors_us):.1f} us)"
+        f"{largest_us:.1f} us (median {median_us:.1f} us)"
     )
     yield Diagnostic("info", text, count=len(timed), code="device.clock_error")
+
+
+def _distinct(arrays: Iterable[Ints]) -> tuple[Ints, Ints]:
+    """Return the distinct values of some arrays, sorted, and how often each occurs; few are in memory at once."""
+    values, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    waiting: list[Ints] = []
+    for own in chain(arrays, [None]):
+        if own is not None:
+            waiting.append(own)
+        if waiting and (own is None or sum(map(len, waiting)) > VALUES_TOGETHER):
+            every = np.concatenate([values, *waiting])
+            weights = np.concatenate([counts, np.ones(len(every) - len(values), np.int64)])
+            values, place = np.unique(every, return_inverse=True)
+            counts = np.bincount(place, weights).astype(np.int64)
+            waiting = []
+    return values, counts
+
+
+def _median(values: npt.NDArray[np.float64], counts: Ints) -> float:
+    """Return the median of sorted values that occur so often."""
+    last = counts.cumsum()
+    middle = [(int(last[-1]) - 1) // 2, int(last[-1]) // 2]
+    return float(values[np.searchsorted(last, middle, side="right")].mean())
 
 
 def run_notes(run_count: int) -> Iterator[Diagnostic]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from stagescope.ingest.recording.readings import ReadingsInFile
+
 ANCHOR_DTYPE = np.dtype(list(fmt.ANCHOR_FIELDS))
 DEVICE_ANCHOR_DTYPE = np.dtype(list(fmt.DEVICE_ANCHOR_FIELDS))
 RAW_ANCHOR_DTYPE = np.dtype(list(fmt.RAW_ANCHOR_FIELDS))
@@ -55,8 +57,8 @@ class Contents:
     `header` is checked; `wrong_facts` describes what was removed from it. `state` is the last STATE frame, as it was
     written, with the last answer to a request and the stacks. `unchosen_spans` and `unchosen_steps` are those that were
     not asked for (chosen_steps.py). `long` has the spans of a long recording, which stay in its files; `spans` is empty
-    then. `repeated_frames`, `contradictory_frames` and
-    `missing_records` (negative: surplus) are explained in frame_order.py.
+    then. `readings` are those of clocks that wait in a file; `anchors` has a few of them then (readings.py).
+    `repeated_frames`, `contradictory_frames` and `missing_records` (negative: surplus) are explained in frame_order.py.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Contents:
     device_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, DEVICE_ANCHOR_DTYPE))
     raw_anchors: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, RAW_ANCHOR_DTYPE))
     counters: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, COUNTER_DTYPE))
+    readings: ReadingsInFile | None = None
     frames: int = 0
     lost_frames: int = 0
     repeated_frames: int = 0

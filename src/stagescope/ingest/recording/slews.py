@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stagescope.ingest.recording.readings import readings_of
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.record import format as fmt
 from stagescope.vocabulary.durations import duration_text
@@ -85,7 +86,7 @@ def find_slews(processes: Sequence[Process]) -> tuple[dict[str, Slew], list[Diag
         if not extents:
             continue
         extent_ns = min(first for first, _ in extents), max(last for _, last in extents)
-        slew = slew_of(np.concatenate([process.contents.raw_anchors for process in own]), extent_ns)
+        slew = slew_of(np.concatenate([readings_of(each.contents, "raw_anchors") for each in own]), extent_ns)
         if slew is not None:
             slews[clock] = slew
     return slews, list(_notes(processes, slews))

@@ -26,6 +26,7 @@ from stagescope.ingest.recording.reader import (
     require_known,
     timeline_of_decisions,
 )
+from stagescope.ingest.recording.readings import WaitingReadings, with_few_readings
 from stagescope.ingest.recording.segments import Part, identity_of, stem_of
 from stagescope.ingest.recording.shown_spans import (
     GROUPS,
@@ -63,7 +64,7 @@ class Files(NamedTuple):
     """Files that are read together, those of them that are copies of others, and what of them is shown.
 
     `amendments` are what was found about the spans of a recording since it was surveyed, and `steps` those that are
-    read, None for all.
+    read, None for all. Readings of clocks wait in the file `readings` while the run is surveyed, None for memory.
     """
 
     paths: tuple[Path, ...]
@@ -71,6 +72,7 @@ class Files(NamedTuple):
     shown: Shown = Shown()
     amendments: Amendments | None = None
     steps: StepRange | None = None
+    readings: Path | None = None
 
     @property
     def name(self) -> str:
@@ -148,7 +150,12 @@ def batches(paths: Iterable[Path], count: int, steps: StepRange | None = None) -
 
 
 def survey(files: Files) -> Survey:
-    """Return what is known of some files. Raises InputError for a file of a newer format."""
+    """Return what is known of some files. Raises InputError for a file of a newer format, and OSError."""
+    with WaitingReadings(files.readings) as waiting:
+        return _survey(files, waiting)
+
+
+def _survey(files: Files, waiting: WaitingReadings) -> Survey:
     outcomes = []
     processes: list[Process] = []
     facts: list[Facts] = []
@@ -167,7 +174,7 @@ def survey(files: Files) -> Survey:
             place = len(processes)
             collectives += different_collectives(shown, place)
             evidence += evidence_of(shown, place, always=files.shown.all_evidence)
-            processes.append(replace(process, contents=_light(process.contents)))
+            processes.append(replace(process, contents=waiting.without(_light(process.contents))))
             facts.append(shown.facts)
     return Survey(
         tuple(outcomes),
@@ -192,7 +199,7 @@ def decide_surveyed(
 ) -> Surveyed:
     """Return what is decided about a run; `copies` are those that were left out.
 
-    Raises InputError as read_recordings does.
+    Raises InputError as read_recordings does, and OSError. Readings of clocks are not used afterwards.
     """
     outcomes: list[tuple[Path, Outcome]] = [outcome for each in surveys for outcome in each.outcomes]
     gone = [path for path, outcome in outcomes if isinstance(outcome, Path)]
@@ -205,6 +212,8 @@ def decide_surveyed(
     unknown = [note for each in surveys for note in each.unknown]
     ordered = sorted(processes, key=lambda process: process.rank)
     decisions = decide(ordered, [*copies[1], *refused, *unknown], options)
+    known = (replace(each, contents=with_few_readings(each.contents)) for each in decisions.processes)
+    decisions = replace(decisions, processes=tuple(known))
     used = {process.source for process in decisions.processes}
     files = {
         process.source: Files(each_files, steps=options.steps)
@@ -345,7 +354,9 @@ def _reason_of_spans(surveyed: Surveyed) -> str | None:
 
 
 def _light_outcome(outcome: Outcome) -> Outcome:
-    return Part(outcome.path, _light(outcome.contents)) if isinstance(outcome, Part) else outcome
+    if not isinstance(outcome, Part):
+        return outcome
+    return Part(outcome.path, with_few_readings(_light(outcome.contents)))
 
 
 def _light(contents: Contents) -> Contents:
