@@ -74,6 +74,20 @@ def test_what_contradicts_is_kept_with_all_that_it_contradicts():
     assert found.filter(near & back).height == at_once > 3
 
 
+def test_pairs_are_thinned_alike_alone_and_together(monkeypatch):
+    pairs = [
+        messages(count, wrong).with_columns(pl.col("source", "target") * (number + 1))
+        for number, (count, wrong) in enumerate(
+            [(9 * MOST, (100,)), (MOST, ()), (30 * MOST, (7, 900)), (5 * MOST, ())]
+        )
+    ]
+    table = pl.concat(pairs).sort("sent_ns")
+    together = thinned(table, MOST)
+    monkeypatch.setattr(thinning, "ROWS_TOGETHER", 1)
+    assert thinned(table, MOST).equals(together)
+    assert together.height < table.height
+
+
 @pytest.mark.parametrize(
     "plan",
     [

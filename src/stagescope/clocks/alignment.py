@@ -23,6 +23,7 @@ from stagescope.clocks.slews import widened_at_ends, widened_for_unsure, with_sl
 from stagescope.clocks.solution import solve
 from stagescope.clocks.steadiness import unsteady_groups
 from stagescope.clocks.summary import AlignmentResult, methods_of, summarize
+from stagescope.execution.memory import return_memory
 from stagescope.model import CLOCKS, COUNTERS, KERNELS, SPANS, STEPS
 from stagescope.model.validate import conform, in_order
 
@@ -129,7 +130,9 @@ def solve_clocks(
     recorded = recorded_offset_observations(
         run.timeline.clocks, None if spans_ns[0] is None else spans_ns, number
     )
+    return_memory()  # before and after each of the phases that take the most
     gathered = gather_observations(parts, run.timeline.diagnostics, run.numbered)
+    return_memory()
     table = gathered.table
     if len(recorded):
         order = ("source", "target", "sent_ns", "received_ns")
@@ -138,6 +141,7 @@ def solve_clocks(
     count = len(clocks) + (1 if len(recorded) else 0)
     rate_error_ns = _rate_errors_ns(run.timeline.clocks, clocks)
     prepared = prepare(table, rate_error_ns[:count], max_ppm)
+    return_memory()
     # Threads of the linear algebra would wait actively for each other and for other workers, four times as long as they
     # compute, and round differently on another number of processors.
     with threadpool_limits(limits=1, user_api="blas"):

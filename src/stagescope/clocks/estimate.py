@@ -24,6 +24,7 @@ from stagescope.clocks.knots import moments_of, place_between
 from stagescope.clocks.normal_equations import Method, solution
 from stagescope.clocks.uncertainty import birge_ratios, offset_errors, shape_errors
 from stagescope.clocks.windows import LOW_QUANTILE, Problem, Windows, cells_of, windows_of
+from stagescope.execution.memory import return_memory
 
 if TYPE_CHECKING:
     from stagescope.clocks.evidence import Bools, Evidence, Floats, Ints
@@ -177,6 +178,7 @@ def _abrupt(grid: Grid, corners: tuple[Corner, ...]) -> Floats:
 
 def _refined(result: Fit, problem: Problem, smoothness: coo_array, rounds: range) -> Fit:
     """Return the fit after some rounds of finding the shortest delays and solving for the corrections."""
+    return_memory()  # each round has windows of other sizes, for which the gaps of the last ones are too small
     for number in rounds:
         windows = windows_of(problem, result, is_first=not number)
         result = _solve(windows, problem.grid, result, problem.anchored, smoothness)
@@ -189,6 +191,7 @@ def _with_errors(result: Fit, problem: Problem, smoothness: coo_array, finest: P
     Where the shortest windows deviate from the fit by more than their variances allow, such as where a clock was slewed
     by too little to be found, all windows of that pair are less certain by as much (Birge 1932).
     """
+    return_memory()
     windows = windows_of(replace(problem, has_exits=True), result, is_first=False)
     ratio = birge_ratios(windows_of(finest, result, is_first=False), len(windows.constant_ns))
     windows = replace(

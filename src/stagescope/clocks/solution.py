@@ -33,6 +33,7 @@ from stagescope.clocks.limits import constraints_of, contradicting_pairs, limit_
 from stagescope.clocks.rate_changes import rate_changes
 from stagescope.clocks.reference_bounds import reference_limits
 from stagescope.clocks.uncertainty import deviation_of_references
+from stagescope.execution.memory import return_memory
 
 if TYPE_CHECKING:
     from stagescope.clocks.conflicts import Conflicts
@@ -137,11 +138,10 @@ def solve(
         ):
             if worst:
                 break
-            limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
-            around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
-            found = bound(limits, screened.grid, reference, around)
-            if not contradicting_pairs(limits) and not found.contradictory.any():
+            found = _bounds(screened, reference, outlier_fraction)
+            if found is not None:
                 found = _without_disputed(found, reference, contradictions)
+                return_memory()
                 return _solution(
                     replace(screened, outlier_fraction=outlier_fraction),
                     reference,
@@ -158,6 +158,14 @@ def solve(
         ]
         keys = [key for one, other, _ in worst for key in (one * clocks + other, other * clocks + one)]
         evidence = evidence.where(~np.isin(evidence.source * clocks + evidence.target, keys))
+
+
+def _bounds(screened: Screened, reference: Ints, outlier_fraction: float) -> Bounds | None:
+    """Return the bounds of all clocks if a fraction of the observations are outliers, None if they contradict."""
+    limits = limits_of(constraints_of(screened.kept, screened.grid, outlier_fraction), screened.grid)
+    around = reference_limits(limits, screened.kept, screened.grid, outlier_fraction)
+    found = bound(limits, screened.grid, reference, around)
+    return None if contradicting_pairs(limits) or found.contradictory.any() else found
 
 
 def _without_disputed(found: Bounds, reference: Ints, contradictions: list[Contradiction]) -> Bounds:

@@ -7,6 +7,7 @@ pairs can be thinned where they are read, before those of the whole run are know
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,7 +27,12 @@ thinned. Each takes 10 us of the alignment."""
 OUTERMOST = 16
 """The first and the last observations of a pair in each direction, all of which are kept: bounds at the ends of the run
 come from these, whether or not one of them is an outlier."""
+ROWS_TOGETHER = 400_000
+"""About so many observations of some pairs are thinned at once: they take 300 bytes each meanwhile."""
 ORDER = ("source", "target", "sent_ns", "received_ns", "source_rank", "target_rank", "step", "microbatch")
+
+
+TIMES = ("source", "target", "sent_ns", "received_ns")
 
 
 def most_of_pair(clocks: int) -> int:
@@ -47,15 +53,43 @@ def thinned(table: pl.DataFrame, most: int) -> pl.DataFrame:
     are all kept, with those that they contradict, because they show outliers and clocks that were set. So are the
     outermost ones. Where any receiver of a pair waited, those that did not wait are omitted, which nothing uses.
     """
-    way = ["source", "target", "kind"]
-    if table.height <= most or not (table.group_by(way).len()["len"] > most).any():
+    if table.height <= most:
         return table
-    pair = (pl.min_horizontal("source", "target"), pl.max_horizontal("source", "target"))
-    is_dense = (pl.len().over(way) > most).any().over(pair)
-    marked = table.with_columns(is_dense=is_dense)
-    dense = marked.filter("is_dense").drop("is_dense").sort(ORDER, maintain_order=True)
-    chosen = dense.filter(pl.Series(_chosen(dense, most)))
-    return pl.concat([marked.filter(~pl.col("is_dense")).drop("is_dense"), chosen])
+    group = _groups(table, most)
+    is_dense = group >= 0
+    if not is_dense.any():
+        return table
+    zero_ns = int(table["sent_ns"].filter(pl.Series(is_dense)).min())
+    found = []
+    for number in np.unique(group[is_dense]):
+        own = table.filter(pl.Series(group == number)).sort(ORDER, maintain_order=True)
+        found.append(own.filter(pl.Series(_chosen(own, most, zero_ns))))
+    return pl.concat([table.filter(pl.Series(~is_dense)), pl.concat(found).sort(ORDER, maintain_order=True)])
+
+
+def _groups(table: pl.DataFrame, most: int) -> Ints:
+    """Return for each observation the group of pairs that it is thinned with, -1 if its pair has few of each kind.
+
+    With numbers in place of columns as keys: Polars takes 150 bytes per observation for those.
+    """
+    kinds = sorted(table["kind"].unique())
+    kind = table["kind"].replace_strict(kinds, range(len(kinds)), return_dtype=pl.Int64).to_numpy()
+    source, target = (table[name].to_numpy().astype(np.int64) for name in ("source", "target"))
+    clocks = int(max(source.max(), target.max())) + 1
+    way, counts = np.unique((source * clocks + target) * len(kinds) + kind, return_counts=True)
+    dense = np.unique(_pair_of(*np.divmod(way[counts > most] // len(kinds), clocks), clocks))
+    if not len(dense):
+        return np.full(table.height, -1)
+    pair = _pair_of(source, target, clocks)
+    place = np.minimum(np.searchsorted(dense, pair), len(dense) - 1)
+    is_dense = dense[place] == pair
+    last = np.bincount(place[is_dense]).cumsum()
+    return np.where(is_dense, (last[place] - 1) // ROWS_TOGETHER, -1)
+
+
+def _pair_of(source: Ints, target: Ints, clocks: int) -> Ints:
+    """Return the same number for both directions of two clocks."""
+    return np.minimum(source, target) * clocks + np.maximum(source, target)
 
 
 class _Pairs(NamedTuple):
@@ -66,9 +100,9 @@ class _Pairs(NamedTuple):
     pairs: int
 
 
-def _chosen(table: pl.DataFrame, most: int) -> Bools:
+def _chosen(table: pl.DataFrame, most: int, zero_ns: int) -> Bools:
     """Return which observations of a table, sorted by ORDER, are kept."""
-    pairs = _pairs(table)
+    pairs = _pairs(table, zero_ns)
     evidence = pairs.evidence
     budget = np.full(2 * pairs.pairs, MAX_PPM * 1e-6)
     conflicts = find_conflicts(evidence, budget)
@@ -93,7 +127,7 @@ def _chosen(table: pl.DataFrame, most: int) -> Bools:
     return kept
 
 
-def _pairs(table: pl.DataFrame) -> _Pairs:
+def _pairs(table: pl.DataFrame, zero_ns: int) -> _Pairs:
     """Return the observations in coarse time of each pair alone, which does not depend on other pairs."""
     source, target = (table[name].to_numpy().astype(np.int64) for name in ("source", "target"))
     one, other = np.minimum(source, target), np.maximum(source, target)
@@ -101,8 +135,8 @@ def _pairs(table: pl.DataFrame) -> _Pairs:
     own = table.with_columns(
         source=pl.Series(2 * pair + (source > target)), target=pl.Series(2 * pair + (target > source))
     )
-    in_order = own.with_row_index().sort("source", "target", "sent_ns", maintain_order=True)
-    coarse = coarse_offsets(in_order, 2 * len(found))
+    in_order = own.select(*TIMES).sort("source", "target", "sent_ns", maintain_order=True)
+    coarse = replace(coarse_offsets(in_order, 2 * len(found)), zero_ns=zero_ns)
     return _Pairs(evidence_of(own, coarse, np.zeros(2 * len(found))), pair, len(found))
 
 
