@@ -21,6 +21,7 @@ from stagescope.api.run_parts import (
     keep_part,
     observe_part,
 )
+from stagescope.exporters.stored_run.partitions import with_step_range
 from stagescope.ingest.stages import note_ranks_without_stages
 from stagescope.ingest.step_selection import note_of_selected, windows_of_run
 from stagescope.ingest.step_sizes import require_stated_sizes
@@ -28,7 +29,7 @@ from stagescope.model import SPANS
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.step_ranges import is_in_steps
-from stagescope.model.stored_run import NONE
+from stagescope.model.stored_run import NONE, PARTITIONED
 from stagescope.model.validate import conform
 from stagescope.vocabulary.kinds import ACTION_KINDS
 from stagescope.vocabulary.limits import require, require_if_stated
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from stagescope.api.run_division import DividedRun
     from stagescope.api.run_parts import Observation, ReadRows
     from stagescope.execution import Executor
+    from stagescope.exporters.stored_run.partitions import StepRanges
     from stagescope.model import Timeline
     from stagescope.vocabulary.steps import StepRange
 
@@ -170,19 +172,28 @@ def _check_limits(parts: Sequence[ReadRows], tables: Timeline, steps: StepRange 
     require_stated_sizes(sizes.filter(pl.col("step").is_null() | is_in_steps(steps)), source)
 
 
-def counts_of_pipelines(observations: Sequence[Observation], pipelines: pl.DataFrame) -> pl.DataFrame:
-    """Return how many rows (n) of each table the pipelines have in every step, by the number of the part.
+def counts_of_pipelines(observations: Sequence[Observation], pipelines: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return for each part how many rows (n) of each table its pipelines have in every step.
 
-    Those of ranks are read one part after the other.
+    Those of ranks are read one part after the other. What is returned has 13 bytes per row, and a row for each step of
+    each pipeline.
     """
     keys = ("table", "pipeline", "step")
+    table = pl.col("table").cast(pl.Enum([table.name for table in PARTITIONED]))
     found: list[pl.DataFrame] = []
-    for number, each in enumerate(observations):
+    for each in observations:
         counts: pl.DataFrame = attach(each.counts)
-        placed = counts.join(pipelines, on="rank", how="left")
-        sums = placed.with_columns(pl.col("pipeline").fill_null(NONE)).group_by(keys).agg(pl.sum("n"))
-        found.append(sums.with_columns(part=pl.lit(number)))
-    return pl.concat(found)
+        placed = counts.with_columns(table).join(pipelines, on="rank", how="left")
+        found.append(placed.with_columns(pl.col("pipeline").fill_null(NONE)).group_by(keys).agg(pl.sum("n")))
+    return found
+
+
+def counts_of_ranges(counts: Sequence[pl.DataFrame], ranges: StepRanges) -> pl.DataFrame:
+    """Return how many rows (n) of each table the pipelines have in every range of steps, by the number of the part."""
+    keys = ("table", "pipeline", "step_range")
+    sums = [with_step_range(each, ranges).group_by(keys).agg(pl.sum("n")) for each in counts]
+    parts = pl.concat([each.with_columns(part=pl.lit(number)) for number, each in enumerate(sums)])
+    return parts.with_columns(pl.col("table").cast(pl.String))
 
 
 def pipelines_of(observations: Sequence[Observation], run: DividedRun) -> pl.DataFrame:

@@ -20,7 +20,12 @@ from zlib import crc32
 import polars as pl
 
 from stagescope.api.fetched_paths import with_addresses
-from stagescope.api.observed_parts import counts_of_pipelines, observe_run, pipelines_of
+from stagescope.api.observed_parts import (
+    counts_of_pipelines,
+    counts_of_ranges,
+    observe_run,
+    pipelines_of,
+)
 from stagescope.api.run_clocks import ShownRows, Unsolved, solve_run
 from stagescope.api.run_division import (
     DividedRun,
@@ -40,7 +45,6 @@ from stagescope.exporters.stored_run.partitions import (
     MOST_SPANS,
     ranges_of_counts,
     whole_tables,
-    with_step_range,
 )
 from stagescope.exporters.stored_run.waiting_rows import waiting
 from stagescope.ingest.memory_need import require_memory_for
@@ -264,12 +268,14 @@ def _stored(
         manifest = replace(manifest, alignment=clock_json(report))
     pipelines = pipelines_of(observations, run)
     counts = counts_of_pipelines(observations, pipelines)
-    ranges = ranges_of_counts(counts.filter(pl.col("table") == SPANS.name), how.most_spans)
+    ranges = ranges_of_counts([each.filter(table=SPANS.name) for each in counts], how.most_spans)
+    expected = counts_of_ranges(counts, ranges)
+    del counts
     tables = with_addresses(tables)
     whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     completed: dict[str, Part] = {}
     items = []
-    for group in parts_to_store(run.parts, with_step_range(counts, ranges)):
+    for group in parts_to_store(run.parts, expected):
         known = {path: store.journal.completed(path, rows) for path, rows in group.files.items()}
         completed |= {path: each for path, each in known.items() if each is not None}
         missing = frozenset(known.keys() - completed.keys())

@@ -12,7 +12,7 @@ from stagescope.model.pipelines import find_pipelines
 from stagescope.model.stored_run import NONE, PARTITIONED, WHOLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from stagescope.model import Timeline
     from stagescope.model.tables import Table
@@ -118,14 +118,18 @@ def step_ranges(counted: pl.DataFrame, pipelines: pl.DataFrame, most_spans: int 
     `counted` has rank and step of each span.
     """
     placed = counted.join(pipelines, on="rank", how="left")
-    return ranges_of_counts(placed.group_by("pipeline", "step").agg(n=pl.len()), most_spans)
+    return ranges_of_counts([placed.group_by("pipeline", "step").agg(n=pl.len())], most_spans)
 
 
-def ranges_of_counts(counts: pl.DataFrame, most_spans: int = MOST_SPANS) -> StepRanges:
-    """Return the same, given the number of spans, n, by pipeline and step, of some ranks and of others."""
-    known = counts.drop_nulls("step")
-    if known.is_empty():
+def ranges_of_counts(counts: Iterable[pl.DataFrame], most_spans: int = MOST_SPANS) -> StepRanges:
+    """Return the same, given the number of spans, n, of each pipeline and step, of some ranks and of others."""
+    known = [own for each in counts if not (own := each.drop_nulls("step")).is_empty()]
+    if not known:
         return StepRanges(0, 1)
-    largest = known.group_by("pipeline", "step").agg(pl.sum("n"))["n"].max()
-    first = known["step"].min()
+    pipelines = pl.concat([each["pipeline"].unique() for each in known])
+    in_several = pl.col("pipeline").is_in(pipelines.filter(pipelines.is_duplicated()).implode())
+    shared = pl.concat([each.filter(in_several) for each in known])
+    together = shared.group_by("pipeline", "step").agg(pl.sum("n"))
+    largest = pl.concat([each.select(pl.max("n")) for each in (*known, together)])["n"].max()
+    first = pl.concat([each.select(pl.min("step")) for each in known])["step"].min()
     return StepRanges(int(first), max(1, most_spans // int(largest)))  # type: ignore[arg-type]  # integers
