@@ -28,6 +28,9 @@ next to it on either side. All pairs of a large reduction would be quadratic."""
 MOST_TOGETHER = 2_000_000
 """More observations of some stages are thinned while others are still looked at."""
 
+ROWS_TOGETHER = 200_000
+"""Rows that are looked at together for the names of their stages: Polars takes 100 bytes per row for that."""
+
 STARS = 16
 """About as many calls of a stage compare all its replicas with the last one to enter, if they are more than that."""
 
@@ -65,7 +68,10 @@ def observed_reductions(
     pair of clocks are kept.
     """
     group = REDUCED[1:]
-    names = spans.select(REDUCED).unique().sort(REDUCED).unique(group, keep="first", maintain_order=True)
+    some = pl.concat(
+        [own.select(REDUCED).unique() for own in spans.iter_slices(ROWS_TOGETHER)] or [spans.select(REDUCED)]
+    )
+    names = some.unique().sort(REDUCED).unique(group, keep="first", maintain_order=True)
     observed, exits = [pl.DataFrame(schema=OBSERVATION_SCHEMA)], [pl.DataFrame(schema=EXITS_SCHEMA)]
     for own in names.iter_slices(1):
         of_group = spans.join(own, on=group, how="semi", nulls_equal=True, maintain_order="left")
