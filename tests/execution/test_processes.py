@@ -126,6 +126,13 @@ def test_nothing_starts_early_without_workers():
         assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_one_worker_is_another_process_only_for_large_calls(is_large):
+    with executor_for(1, is_large=is_large) as alone:
+        [found] = alone.map(process, [None])
+        assert (found != os.getpid()) == is_large
+
+
 class Interrupts(threading.Thread):
     """Send Ctrl-C to all workers again and again, from their first moment."""
 

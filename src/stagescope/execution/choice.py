@@ -39,15 +39,22 @@ _REMOTE = re.compile(r"(tcp|tls|ray)://(\[[^\]]+\]|[^:/\s]+):(\d{1,5})", re.ASCI
 
 @contextmanager
 def executor_for(
-    workers: int | None = None, cluster: str | None = None, on_notice: Callable[[str], object] = str
+    workers: int | None = None,
+    cluster: str | None = None,
+    on_notice: Callable[[str], object] = str,
+    *,
+    is_large: bool = False,
 ) -> Iterator[Executor]:
     """Yield the executor of a call, and end its workers afterwards.
+
+    If the call `is_large`, one worker is another process, too: this one keeps what is known of the whole run, and what
+    it takes for parts would be added to that.
 
     `workers` is the number of processes, by default one per processor; of a `cluster` through Slurm, the number
     of Dask workers. `on_notice` is called with what happens to workers, for people. Raises UsageError for an unknown
     or untrusted `cluster`; CommandError if it cannot be reached, has other versions, or lacks a library.
     """
-    executor = _executor(workers, cluster, on_notice)
+    executor = _executor(workers, cluster, on_notice, is_large=is_large)
     try:
         yield executor
     except BaseException:  # whatever it is, it is raised again
@@ -72,10 +79,12 @@ def for_large_items(executor: Executor, on_notice: Callable[[str], object] = str
         alone.close()
 
 
-def _executor(workers: int | None, cluster: str | None, on_notice: Callable[[str], object]) -> Executor:
+def _executor(
+    workers: int | None, cluster: str | None, on_notice: Callable[[str], object], *, is_large: bool
+) -> Executor:
     if cluster is None:
         count = workers or core_count()
-        return Processes(count, on_notice) if count > 1 and can_spawn() else InThisProcess()
+        return Processes(count, on_notice) if (count > 1 or is_large) and can_spawn() else InThisProcess()
     address = checked_address(cluster)
     if address.startswith(RAY):
         from stagescope.execution.ray_cluster import RayCluster  # noqa: PLC0415 - an optional library

@@ -20,6 +20,7 @@ from polars.testing import assert_frame_equal
 from machines import record_machines
 from places import DATA
 from stagescope.api import analyze, read, report_json, store, storing
+from stagescope.execution.processes import Processes
 from stagescope.exporters.stored_run import WriteOptions, partition_files, write_stored_run
 from stagescope.exporters.stored_run.partitions import divide
 from stagescope.ingest import processes
@@ -68,6 +69,26 @@ def test_the_files_do_not_depend_on_who_writes_them(where, tmp_path):
     assert bool(notices) == ("cluster" in where)
     again = store(REPLICAS, out=tmp_path / "others", **where)
     assert (again.written, again.kept) == (0, alone.written)
+
+
+def test_one_worker_stores_large_files_in_another_process(monkeypatch, tmp_path):
+    alone = store(ONE_MACHINE, out=tmp_path / "alone", workers=1)
+    monkeypatch.setattr(storing, "LARGE_FOR_ONE_BYTES", 0)
+    started = []
+    monkeypatch.setattr(Processes, "_start_one", noted(Processes._start_one, started))
+    other = store(ONE_MACHINE, out=tmp_path / "other", workers=1)
+    assert len(started) == 1
+    assert other.manifest == alone.manifest
+
+
+def noted(function, calls):
+    """Return a function that does the same, and adds its arguments to a list."""
+
+    def call(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return call
 
 
 def test_a_worker_that_cannot_write_is_an_error(tmp_path):
