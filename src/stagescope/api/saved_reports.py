@@ -71,6 +71,8 @@ SPAN_BYTES = 650
 of fewer actions per span."""
 STORING_BYTES = 1_500_000_000
 """Memory that a process may take, so that larger runs are analyzed in ranges of steps."""
+LARGE_FOR_ONE_SPANS = 25_000_000
+"""Runs of more than this are analyzed by a process that is started for it, also if there is only one worker."""
 MEMORY_SHARE = 0.75
 """Of the memory of a machine, for the analysis."""
 LIMITS_OF_SPANS = ("steps", "stages", "microbatches", "microbatch-number", "names", "name-length")
@@ -156,11 +158,12 @@ def _report_of_ranges(
     if is_quick_to_analyze(manifest) or not manifest.aligned:
         yield None
         return
-    is_large = has_large_steps(len(known_steps(directory, manifest)), manifest.span_count)
+    has_large = has_large_steps(len(known_steps(directory, manifest)), manifest.span_count)
+    is_large = manifest.span_count > LARGE_FOR_ONE_SPANS
     try:
         with (
-            memory_returned_soon() if is_large else nullcontext(),
-            executor_for(*executor) as started,
+            memory_returned_soon() if has_large else nullcontext(),
+            executor_for(*executor, is_large=is_large) as started,
             analyzed_in_ranges(directory, manifest, started, on_progress) as found,
         ):
             yield found

@@ -39,6 +39,7 @@ from stagescope.api.aligned_copies import store_aligned
 from stagescope.cli import main
 from stagescope.execution import executor_for
 from stagescope.execution.executor import InThisProcess
+from stagescope.execution.processes import Processes
 from stagescope.execution.spawning import ALLOCATOR, RETURNED_SOON
 from stagescope.exporters.stored_run import WriteOptions, write_stored_run
 from stagescope.ingest.stored_run import read_manifest
@@ -259,6 +260,20 @@ def test_saved_files_do_not_depend_on_the_number_of_workers(stored, tmp_path):
     assert one.keys() == two.keys()
     for name, rows in one.items():
         assert_frame_equal(two[name], rows)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_one_worker_analyzes_large_runs_in_another_process(stored, monkeypatch, tmp_path):
+    files = []
+    for most in (saved_reports.LARGE_FOR_ONE_SPANS, 0):
+        monkeypatch.setattr(saved_reports, "LARGE_FOR_ONE_SPANS", most)
+        place = shutil.copytree(stored, tmp_path / str(most))
+        started = []
+        monkeypatch.setattr(Processes, "prepare", lambda *given, calls=started: calls.append(given))
+        save_report(place, workers=1)
+        assert len(started) == (most == 0)
+        files.append({file.name: file.read_bytes() for file in (place / RESULTS).glob("*.parquet")})
+    assert files[0] == files[1]
 
 
 @pytest.fixture
