@@ -53,6 +53,7 @@ class WaitingReadings:
         """Write nothing yet."""
         self._path = path
         self._file: IO[bytes] | None = None
+        self._size_bytes = 0
 
     def __enter__(self) -> Self:
         """Return this object."""
@@ -74,9 +75,9 @@ class WaitingReadings:
         if self._file is None:
             self._file = self._path.open("wb")
         tables = tuple((each.dtype, len(each)) for each in readings)
-        waiting = ReadingsInFile(self._path, self._file.tell(), tables)
+        waiting = ReadingsInFile(self._path, self._size_bytes, tables)
         for each in readings:
-            self._file.write(each.tobytes())
+            self._size_bytes += self._file.write(each.tobytes())
         return replace(with_few_readings(contents), readings=waiting)
 
 
