@@ -533,7 +533,7 @@ def test_workers_return_memory_soon_if_steps_are_large(stored, is_large, monkeyp
     options = []
 
     @contextmanager
-    def noted(*_):
+    def noted(*_, **__):
         options.append(os.environ.get(ALLOCATOR))
         yield InThisProcess()
 
