@@ -27,7 +27,8 @@ from stagescope.analysis.idle.interval_culprits import name_interval_culprits
 from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.iteration.accumulation import unite_steps
-from stagescope.analysis.iteration.culprits import CausesOfSteps, find_culprits
+from stagescope.analysis.iteration.culprit_sums import CausesOfSteps
+from stagescope.analysis.iteration.culprits import find_culprits
 from stagescope.analysis.kernels.communication import (
     measure_kernel_communication,
     summarize_kernel_communication,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stagescope.analysis.iteration.culprits import CauseSums
+    from stagescope.analysis.iteration.culprit_sums import CauseSums
     from stagescope.analysis.statistics.action_samples import Sampling
     from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
     from stagescope.analysis.statistics.step_trend import OutlierWindows

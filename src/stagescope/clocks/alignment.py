@@ -130,7 +130,7 @@ def solve_clocks(
     recorded = recorded_offset_observations(
         run.timeline.clocks, None if spans_ns[0] is None else spans_ns, number
     )
-    return_memory()  # before and after each of the phases that take the most
+    return_memory()  # before and after the phases that take the most memory
     gathered = gather_observations(parts, run.timeline.diagnostics, run.numbered)
     return_memory()
     table = gathered.table

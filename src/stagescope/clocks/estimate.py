@@ -178,7 +178,7 @@ def _abrupt(grid: Grid, corners: tuple[Corner, ...]) -> Floats:
 
 def _refined(result: Fit, problem: Problem, smoothness: coo_array, rounds: range) -> Fit:
     """Return the fit after some rounds of finding the shortest delays and solving for the corrections."""
-    return_memory()  # each round has windows of other sizes, for which the gaps of the last ones are too small
+    return_memory()  # the windows of each round differ in size: they do not fit into the gaps that earlier ones left
     for number in rounds:
         windows = windows_of(problem, result, is_first=not number)
         result = _solve(windows, problem.grid, result, problem.anchored, smoothness)

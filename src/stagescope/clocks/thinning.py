@@ -30,8 +30,6 @@ come from these, whether or not one of them is an outlier."""
 ROWS_TOGETHER = 400_000
 """About so many observations of some pairs are thinned at once: they take 300 bytes each meanwhile."""
 ORDER = ("source", "target", "sent_ns", "received_ns", "source_rank", "target_rank", "step", "microbatch")
-
-
 TIMES = ("source", "target", "sent_ns", "received_ns")
 
 

@@ -47,12 +47,10 @@ def executor_for(
 ) -> Iterator[Executor]:
     """Yield the executor of a call, and end its workers afterwards.
 
-    If the call `is_large`, one worker is another process, too: this one keeps what is known of the whole run, and what
-    it takes for parts would be added to that.
-
     `workers` is the number of processes, by default one per processor; of a `cluster` through Slurm, the number
-    of Dask workers. `on_notice` is called with what happens to workers, for people. Raises UsageError for an unknown
-    or untrusted `cluster`; CommandError if it cannot be reached, has other versions, or lacks a library.
+    of Dask workers. If the call `is_large`, a single worker is another process as well, because this one keeps what is
+    known of the whole run. `on_notice` is called with what happens to workers, for people. Raises UsageError for an
+    unknown or untrusted `cluster`; CommandError if it cannot be reached, has other versions, or lacks a library.
     """
     executor = _executor(workers, cluster, on_notice, is_large=is_large)
     try:

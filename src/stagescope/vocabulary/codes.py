@@ -254,7 +254,10 @@ CODES: tuple[Code, ...] = (
     Code("rows.incomplete", "Rows without a required value were omitted."),
     Code("rows.repeated", "Rows that are in a table more than once were used once."),
     Code("runs.several", "The recordings have different run ids."),
-    Code("samples.skipped", "Ranks, stages and links of a very long run were compared in some of its steps."),
+    Code(
+        "samples.skipped",
+        "Ranks, stages and links of a very long run were compared in only some of its steps.",
+    ),
     Code("samples.too_few", "There are too few steps and micro-batches for statistics."),
     Code("schedule.mismatch", "Steps differ too much from the schedule to number their actions."),
     Code("schedule.unknown", "The caller named a schedule that stagescope does not know."),

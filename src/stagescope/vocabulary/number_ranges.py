@@ -20,7 +20,7 @@ def compact_ranges(
 ) -> str:
     """Return numbers as compact ranges, "none" for no numbers; beyond `most` ranges, how many numbers follow.
 
-    With `names`, numbers are places in it, and what is there is shown.
+    With `names`, numbers are indices into it, and the names there are shown instead.
 
     >>> compact_ranges([0, 1, 2, 3, 7])
     '0-3, 7'

@@ -16,7 +16,7 @@ SHAPE = Shape(pipelines=2, steps=STEPS)
 
 @pytest.fixture(params=[2, 3])
 def stride(request, monkeypatch):
-    """Return every which step is compared."""
+    """Return n, if every n-th step is compared."""
     rows = sample_actions(run(random_times(SHAPE)).spans).table.height
     monkeypatch.setattr(action_samples, "MOST_SAMPLES", -(-rows // request.param))
     return request.param

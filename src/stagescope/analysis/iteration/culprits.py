@@ -25,9 +25,6 @@ Outside of them (outside_culprits.py) the culprit is
   for its first action. Without any record of what happens between steps, no one is named.
 
 What has no culprit, such as the schedule bubble, has a row without one, so the parts sum to the idle time.
-
-Sums of floating-point numbers depend on their order, and parallel sums have another one in every call. So all sums are
-those of whole picoseconds.
 """
 
 from __future__ import annotations
@@ -36,13 +33,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.iteration.culprit_sums import PS_PER_NS, in_ps, sum_causes
 from stagescope.model.large_tables import reduced
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import CAUSE_COLUMNS, CAUSES
+from stagescope.vocabulary.causes import CAUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from stagescope.analysis.iteration.culprit_sums import CausesOfSteps, CauseSums, Sums
     from stagescope.analysis.iteration.outside_culprits import OutsideCulprits
 
 CauseType = pl.Enum([cause.name for cause in CAUSES])
@@ -78,52 +77,7 @@ ROWS_AT_ONCE = 500_000
 SHORTEST_NS = 0.5
 """Shorter parts are rounding errors of sums of integers."""
 
-PS_PER_NS = 1000
-
 WAIT, UNEQUAL = "data_parallel_wait", "stage_imbalance"
-
-
-class CausesOfSteps(NamedTuple):
-    """The table ITERATIONS with a row per step, and tables of the ledger, of which the same steps count."""
-
-    iterations: pl.DataFrame
-    steps: pl.DataFrame
-    ranks: pl.DataFrame
-    origins: pl.DataFrame
-
-
-class _Sums(NamedTuple):
-    """Sums over steps, of which those of other steps may be added (_added).
-
-    `origins` has added_ps per pipeline, cause, rank and peer, `own` the own work per pipeline and rank, `later` by how
-    much ranks made the last pipeline later than the others (later_ps), per pipeline and rank, and `causes` all causes
-    of every rank.
-    """
-
-    origins: pl.DataFrame
-    own: pl.DataFrame
-    later: pl.DataFrame
-    causes: pl.DataFrame
-
-
-KEYS_OF = {
-    "origins": ("pipeline", "cause", "rank", "peer"),
-    "own": ("pipeline", "rank"),
-    "later": ("pipeline", "rank"),
-    "causes": ("pipeline", "rank"),
-}
-"""What the sums of _Sums are per; their other columns are added."""
-
-
-class CauseSums(NamedTuple):
-    """What name_culprits needs of all parts: sums over their steps, None without parts, and the number of steps.
-
-    `last` has the pipeline that ended last in each step: step and culprit_pipeline.
-    """
-
-    sums: _Sums | None
-    steps: int
-    last: pl.DataFrame
 
 
 def find_culprits(
@@ -139,23 +93,6 @@ def find_culprits(
     """
     waits = [part.iterations.lazy() for part in parts]
     return pl.concat(name_culprits(sum_causes(parts, members), waits, outside, steps_per_iteration))
-
-
-def sum_causes(parts: Iterable[CausesOfSteps], members: pl.DataFrame) -> CauseSums:
-    """Return what name_culprits needs of all `parts`; see find_culprits.
-
-    Each is added to the sums of those before it, so that the tables of a large run are never in memory as a whole.
-    """
-    places = members.with_columns(place=pl.col("rank").rank("dense").over("pipeline"))
-    sums: _Sums | None = None
-    steps, every = 0, [pl.DataFrame(schema={"step": pl.Int32, "culprit_pipeline": pl.Int32})]
-    for part in parts:
-        last = _last_pipelines(part.iterations)
-        found = _sums_of(part, last, places)
-        sums = found if sums is None else _added(sums, found)
-        steps += part.iterations["step"].n_unique()
-        every.append(last)
-    return CauseSums(sums, steps, pl.concat(every))
 
 
 def name_culprits(
@@ -180,7 +117,7 @@ def name_culprits(
 class _Run(NamedTuple):
     """What name_culprits is given."""
 
-    sums: _Sums
+    sums: Sums
     last: pl.DataFrame
     iterations: Sequence[pl.LazyFrame]
     outside: OutsideCulprits
@@ -234,7 +171,7 @@ def _named(run: _Run, cause: str) -> pl.DataFrame:
 
 
 def _in_idle_ps(named: pl.DataFrame) -> pl.DataFrame:
-    return named.select(*CULPRIT, "victim_rank", idle_ps=_in_ps("idle_ns"))
+    return named.select(*CULPRIT, "victim_rank", idle_ps=in_ps("idle_ns"))
 
 
 def _per_victim(named: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -256,65 +193,9 @@ def _without_culprit(causes: pl.DataFrame, cause: str, known: pl.DataFrame) -> p
     )
 
 
-def _in_ps(name: str) -> pl.Expr:
-    """Return a column in ns as whole picoseconds, of which 64 bits hold 106 days: ranks together are idle longer."""
-    return (pl.col(name) * PS_PER_NS).round().cast(pl.Int128)
-
-
-def _last_pipelines(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return the pipeline that ends last in each step: step and culprit_pipeline."""
-    last = iterations.filter("is_last").select("step", culprit_pipeline="pipeline")
-    return last.unique("step", keep="first", maintain_order=True)
-
-
-def _sums_of(part: CausesOfSteps, last: pl.DataFrame, places: pl.DataFrame) -> _Sums:
-    """Return the sums over the steps of a part; `places` are the members with their place in the pipeline."""
-    iterations = part.iterations
-    chosen = pl.col("step").is_in(iterations["step"].unique().implode())
-    origins = part.origins.filter(chosen)
-    return _Sums(
-        _summed_in_ps(origins, KEYS_OF["origins"]),
-        _own_work(part.steps.filter(chosen), part.ranks.filter(chosen)),
-        _later(last, origins, places),
-        iterations.group_by("pipeline", "rank").agg(pl.col(CAUSE_COLUMNS).sum()),
-    )
-
-
-def _summed_in_ps(origins: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
-    """Return the sums of added_ns (added_ps) over some keys."""
-    added_ps = _in_ps("added_ns").sum().alias("added_ps")
-    return origins.lazy().group_by(keys).agg(added_ps).collect(engine="streaming")
-
-
-def _added(one: _Sums, other: _Sums) -> _Sums:
-    return _Sums(
-        *(
-            pl.concat(both).group_by(KEYS_OF[name]).agg(pl.exclude(KEYS_OF[name]).sum())
-            for name, both in zip(_Sums._fields, zip(one, other, strict=True), strict=True)
-        )
-    )
-
-
 def declared(part: pl.DataFrame) -> pl.DataFrame:
     """Return some culprits with the columns of the table."""
     return part.select(pl.col(name).cast(CULPRITS.schema[name]) for name in CULPRITS.names)
-
-
-def _later(last: pl.DataFrame, origins: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """Return by how much every rank of a pipeline (pipeline, rank) makes it later than the others where it is last.
-
-    `last` has the last pipeline of each step. Ranks of different pipelines are compared by their place in the pipeline.
-    """
-    others = max(places["pipeline"].n_unique() - 1, 1)
-    added = _summed_in_ps(origins, ("step", "pipeline", "rank")).join(places, on=["pipeline", "rank"])
-    others_ps = pl.col("added_ps").sum().over("step", "place") - pl.col("added_ps")
-    mean_ps = (others_ps / others).round().cast(pl.Int128)
-    return (
-        added.with_columns(later_ps=pl.col("added_ps") - mean_ps)
-        .join(last, left_on=["step", "pipeline"], right_on=["step", "culprit_pipeline"])
-        .group_by("pipeline", "rank")
-        .agg(pl.sum("later_ps"))
-    )
 
 
 def _delaying_ranks(later: pl.DataFrame) -> pl.DataFrame:
@@ -328,7 +209,7 @@ def _delaying_ranks(later: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _inside(sums: _Sums, cause: str) -> pl.DataFrame:
+def _inside(sums: Sums, cause: str) -> pl.DataFrame:
     """Return what origins of a cause other than stage imbalance add to the idle time of all ranks of their pipeline."""
     victims = sums.own.select("pipeline", victim_rank="rank")
     origins = sums.origins.filter(pl.col("cause") == cause).join(victims, on="pipeline")
@@ -337,22 +218,13 @@ def _inside(sums: _Sums, cause: str) -> pl.DataFrame:
     )
 
 
-def _own_work(steps: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return per rank (pipeline, rank) the work that causes add to it, as idle time that they take from it."""
-    names = CAUSE_COLUMNS[1:-1]  # the schedule bubble and unattributed time add no work
-    of_steps = steps.lazy().select("pipeline", "step", *names)
-    both = ranks.lazy().join(of_steps, on=["pipeline", "step"], suffix="_step")
-    parts = [(pl.col(name) - pl.col(f"{name}_step")).sum().alias(name.removesuffix("_ns")) for name in names]
-    return both.group_by("pipeline", "rank").agg(parts).collect(engine="streaming")
-
-
 def _by_themselves(own: pl.DataFrame, cause: str) -> pl.DataFrame:
     """Return the own work of every rank with the rank as its culprit; only the surplus of stages with more work."""
     idle_ns = pl.col(cause).clip(upper_bound=0) if cause == UNEQUAL else pl.col(cause)
     return own.select(victim_rank="rank", idle_ns=idle_ns, **_culprit("pipeline", "rank"))
 
 
-def _unequal_stages(sums: _Sums) -> pl.DataFrame:
+def _unequal_stages(sums: Sums) -> pl.DataFrame:
     """Return the stage imbalance of every rank, divided among the ranks with more work than the mean."""
     added = (
         sums.origins.filter(pl.col("cause") == UNEQUAL).group_by("pipeline", "rank").agg(pl.sum("added_ps"))

@@ -29,9 +29,9 @@ class Participants(NamedTuple):
 class OutsideCulprits:
     """Culprits of time outside of the windows, summed over steps.
 
-    `named` has rows of CULPRITS, a few for each victim. `met` has the same columns, but instead of the victim a
-    `group`, whose ranks (group and rank) are in `groups`, and idle_ns is that of each of them: it is what all ranks
-    wait for before the last collective between two steps, so there may be a row for every two ranks.
+    `named` has rows of CULPRITS, a few for each victim. `met` is what all ranks wait for before the last collective
+    between two steps: one table of all victims might have a row for every two ranks, so it has a `group` of victims
+    instead, and idle_ns is that of each of them. `groups` has the ranks of each group (group and rank).
     """
 
     named: pl.DataFrame

@@ -18,12 +18,8 @@ from stagescope.analysis.idle.phases import STEP_PHASES
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.iteration.activities import ActivityUnions
 from stagescope.analysis.iteration.between_steps import BetweenSteps
-from stagescope.analysis.iteration.culprits import (
-    CULPRITS,
-    CausesOfSteps,
-    name_culprits,
-    sum_causes,
-)
+from stagescope.analysis.iteration.culprit_sums import CausesOfSteps, sum_causes
+from stagescope.analysis.iteration.culprits import CULPRITS, name_culprits
 from stagescope.analysis.iteration.outside_activity import add_outside_activity
 from stagescope.analysis.iteration.outside_times import sum_own_work
 from stagescope.analysis.other_pipelines import OtherPipelines
@@ -57,7 +53,7 @@ from stagescope.model.lazy import lazily, with_known, with_later
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from stagescope.analysis.iteration.culprits import CauseSums
+    from stagescope.analysis.iteration.culprit_sums import CauseSums
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.ranges.reference import Reference
     from stagescope.analysis.report import Report

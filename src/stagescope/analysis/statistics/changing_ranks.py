@@ -200,7 +200,7 @@ def _texts(change: _Change, sampling: Sampling) -> tuple[object, ...]:
 
 
 def _steps_text(samples: Sequence[int], sampling: Sampling) -> str:
-    """Return which steps these samples are; a range has no other samples where steps were skipped."""
+    """Return the steps of these samples as ranges, each of which spans the steps that were skipped in it."""
     if sampling.skipped:
         return compact_ranges(samples, names=sampling.steps)
     return compact_ranges(sampling.steps[place] for place in samples)
