@@ -7,7 +7,8 @@ from polars.testing import assert_frame_equal
 
 import stagescope
 from stagescope.analysis.iteration import culprits
-from stagescope.analysis.iteration.culprits import CULPRITS, CausesOfSteps, find_culprits
+from stagescope.analysis.iteration.culprit_sums import CausesOfSteps
+from stagescope.analysis.iteration.culprits import CULPRITS, find_culprits
 from stagescope.model import empty_timeline
 from stagescope.vocabulary.causes import CAUSE_COLUMNS
 from truth.cases import PLANTED

@@ -32,7 +32,6 @@ def test_some_steps_are_samples_evenly_and_a_diagnostic_states_how_many(stride):
         f"ranks, stages and links were compared in {STEPS // stride} of {STEPS} steps, evenly over the run"
     )
     assert note.code == "samples.skipped"
-    assert note.count == STEPS - STEPS // stride
     assert note.code in {code.name for code in CODES}
 
 

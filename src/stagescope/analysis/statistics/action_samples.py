@@ -225,7 +225,7 @@ def _skipped(sampling: Sampling) -> list[Diagnostic]:
         return []
     compared, every = len(sampling.steps), len(sampling.steps) + len(sampling.skipped)
     message = f"ranks, stages and links were compared in {compared:,} of {every:,} steps, evenly over the run"
-    return [Diagnostic("info", message, count=len(sampling.skipped), code="samples.skipped")]
+    return [Diagnostic("info", message, code="samples.skipped")]
 
 
 def _excluded(count: int, why: str, code: str) -> list[Diagnostic]:
