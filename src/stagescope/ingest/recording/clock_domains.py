@@ -62,7 +62,7 @@ def assign_clocks(processes: Sequence[Process]) -> tuple[list[Process], list[Dia
         of_boot.setdefault(_name(process), []).append(process)
     named: list[Process] = []
     notes: list[Diagnostic] = []
-    for name, of_name in of_boot.items():  # one after the other, so that the anchors of one are in memory
+    for name, of_name in of_boot.items():  # one after the other: only the anchors of one are in memory
         domains = _domains(of_name)
         notes += _contradictions(domains)
         for number, domain in enumerate(domains, 1):
@@ -113,9 +113,8 @@ def _name(process: Process) -> str:
 
 
 def _domain(process: Process) -> _Domain:
-    anchors = readings_of(
-        process.contents, "anchors"
-    )  # sorting them by a field takes 20 times as long as sorting the field
+    anchors = readings_of(process.contents, "anchors")
+    # Sorting them by a field takes 20 times as long as sorting the field.
     anchors = anchors[np.lexsort([anchors[name] for name in ("width_ns", "realtime_ns", "monotonic_ns")])]
     at_ns = anchors["monotonic_ns"].astype(np.int64)
     return _Domain([process], at_ns, anchors["realtime_ns"] - at_ns, anchors["width_ns"].astype(np.int64))

@@ -159,7 +159,7 @@ def _launch_times(contents: Contents, facts: Facts, source: str, rank: int) -> I
 
 
 VALUES_TOGETHER = 1_000_000
-"""More values wait for the count of those that are distinct."""
+"""So many values are collected before the distinct ones are counted."""
 
 
 def device_notes(recordings: Iterable[Contents]) -> Iterator[Diagnostic]:

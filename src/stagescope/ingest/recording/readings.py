@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stagescope.ingest.recording.frames import Contents
 
 MOST_IN_MEMORY = 128
-"""Readings of a recording, above which they wait in a file: so many take 3 kB, as much as everything else of it."""
+"""If a recording has more readings, they wait in a file: so many take 3 kB, as much as everything else of it."""
 
 
 class Readings(NamedTuple):
