@@ -209,6 +209,7 @@ def test_a_process_answers_before_its_first_span(tmp_path):
 def test_steps_that_are_over_before_all_ranks_can_change_are_refused(tmp_path, capsys):
     with child(TRAINING, 0, 0.01, env=clean_environment(RANK="0", STAGESCOPE_OUT=str(tmp_path))) as process:
         wait_for(lambda: recordings(tmp_path) == 1)
+        wait_for(lambda: any(state.step for state in api.find_hang(tmp_path).states))
         assert main(["control", str(tmp_path), "--steps", "0:1"]) == 2
         assert "--steps '0:1': the first step that all ranks can reach is " in capsys.readouterr().err
         assert not (tmp_path / CONTROL_FILE).exists()
