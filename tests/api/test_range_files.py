@@ -6,7 +6,7 @@ from polars.testing import assert_frame_equal
 
 from stagescope.api import range_files
 from stagescope.api.detached_tables import write_table
-from stagescope.api.range_files import divide_windows, windows_around
+from stagescope.api.range_files import WINDOWS, divide_by_steps, windows_around
 from stagescope.vocabulary.steps import StepRange
 
 RANGES = (StepRange(0, 2), StepRange(2, 3), StepRange(3, 7))
@@ -29,7 +29,7 @@ def divided(request, tmp_path, monkeypatch):
     files = [tmp_path / f"surveyed-{number}.arrow" for number in range(len(SURVEYED))]
     for rows, file in zip(SURVEYED, files, strict=True):
         write_table(rows, file)
-    return divide_windows(files, RANGES, tmp_path)
+    return divide_by_steps(files, RANGES, tmp_path / WINDOWS)
 
 
 def test_windows_of_the_ranges_are_all_windows_in_order(divided):
@@ -48,5 +48,5 @@ def test_a_worker_gets_the_windows_of_the_steps_next_to_its_range(tmp_path):
 
 def test_a_range_without_windows_has_an_empty_file(tmp_path):
     write_table(windows([0, 1], [0, 5]), tmp_path / "surveyed.arrow")
-    divided = divide_windows([tmp_path / "surveyed.arrow"], RANGES, tmp_path)
+    divided = divide_by_steps([tmp_path / "surveyed.arrow"], RANGES, tmp_path / WINDOWS)
     assert [rows.height for rows in divided.parts()] == [2, 0, 2]

@@ -21,6 +21,7 @@ from stagescope.analysis.finding_sentences import (
 from stagescope.analysis.other_work import name_of_other_work
 from stagescope.analysis.several_ranks import several_changing, several_slow
 from stagescope.analysis.slow_replicas import find_slow_replicas, slow_ranks
+from stagescope.model.large_tables import reduced
 from stagescope.model.lazy import parts_of
 from stagescope.vocabulary.durations import duration_text
 from stagescope.vocabulary.number_ranges import compact_ranges
@@ -275,8 +276,9 @@ def unrecorded_place(explanation: Explanation, pipelines: Collection[int]) -> tu
 
 def _in_steps(explanation: Explanation, pipelines: Collection[int]) -> str:
     """Return which steps begin after a pause: each, unless some have most of it and the others little."""
-    chosen = explanation.pauses.filter(pl.col("pipeline").is_in(list(pipelines)))
-    pauses = chosen.group_by("begins").agg(pl.sum("pause_ns"))
+    chosen = pl.col("pipeline").is_in(list(pipelines))
+    parts = (rows.filter(chosen).select("begins", "pause_ns") for rows in parts_of(explanation, "pauses"))
+    pauses = reduced(parts, lambda rows: rows.group_by("begins").agg(pl.sum("pause_ns")))
     is_long = pl.col("pause_ns") >= DOMINANT * pl.max("pause_ns")
     long, short = pauses.filter(is_long)["pause_ns"], pauses.filter(~is_long)["pause_ns"]
     steps = pauses.filter(is_long)["begins"].to_list()

@@ -14,7 +14,7 @@ from stagescope.analysis.completeness.missing_ranks import MAYBE_MISSING
 from stagescope.analysis.counters.lengths import lengths_sentence_part
 from stagescope.analysis.counters.slow_clocks import clock_notes
 from stagescope.analysis.idle.shares import share_idle
-from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
+from stagescope.analysis.idle.step_windows import windows_alike
 from stagescope.analysis.iteration.iteration_totals import sum_iterations
 from stagescope.analysis.iteration.last_pipeline import last_pipelines, measure_losses, of_last_pipelines
 from stagescope.analysis.iteration.outside_culprits import (
@@ -43,7 +43,8 @@ from stagescope.analysis.step_results import (
     measure_steps,
 )
 from stagescope.model.large_tables import chosen_rows
-from stagescope.model.lazy import InParts, parts_of, with_known, with_later
+from stagescope.model.lazy import InParts, TableParts, in_parts, parts_of, with_known, with_later
+from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
@@ -129,22 +130,21 @@ def explain(
     timeline, pipelines = intermediates.timeline, intermediates.windows.pipelines
     chosen = pl.col("step").is_in(list(steps))
     sample, ledger = intermediates.sample, _explained_ledger(intermediates)
-    step_windows = windows_of_bubbles(_chosen(intermediates.windows, "bubbles", chosen).parts())
+    windows = TableParts(parts_of(intermediates, "step_windows"), lambda rows: chosen_rows(rows, chosen))
     if joined is None:
-        unusual = find_outlier_windows(windows_alike(step_windows, intermediates.microbatch_counts))
-        sampling = choose_divided_sampling(steps, intermediates.microbatch_counts)
+        unusual = find_outlier_windows(TableParts(windows, windows_alike))
+        sampling = choose_divided_sampling(steps, parts_of(intermediates, "microbatch_counts"))
         chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list(), sampling)
         joined = join_one(measure_steps(intermediates, chosen_steps), intermediates, chosen_steps, unusual)
     results = joined.of_steps
     shown = results.pipelines
     lost = _measure_lost_time(intermediates, steps, results)
     compared = joined.compare()
+    waits, pauses = (windows, joined.reduction_waits), in_parts(joined.pauses)
     del joined
     least_ns = least_cost_ns(lost.lost_time)
     stragglers = claim_subjects(compared.subjects, DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
-    waits = (step_windows, shown.reduction_waits)
     replicas = compare_replicas(timeline, waits, pipelines, stragglers.rank_error, least_ns)
-    del step_windows, waits
     # The costs of single actions need their spans.
     counted = sample.own_spans.filter(_is_shown(steps))
     explained = Explanation(
@@ -166,9 +166,8 @@ def explain(
         ),
         waits_inside=shown.waits.waits_inside,
         other_work=shown.other_work,
-        pauses=results.outside.pauses,
     )
-    with_tables = _with_tables(explained, intermediates, results, chosen)
+    with_tables = with_later(_with_tables(explained, intermediates, results, chosen), {"pauses": pauses})
     return _with_improvements(with_tables, intermediates, steps, layers)
 
 
@@ -265,13 +264,18 @@ def _with_improvements(
 ) -> Explanation:
     """Return an explanation with its improvements."""
     sample, ideal, size = intermediates.sample, explained.ideal, explained.steps_per_iteration
-    parts = zip(parts_of(explained, "iterations"), parts_of(intermediates.ledger, "ranks"), strict=True)
+    parts = zip(
+        parts_of(explained, "iterations"),
+        parts_of(intermediates.ledger, "ranks"),
+        parts_of(intermediates, "late_starts"),
+        strict=True,
+    )
     evidence = Evidence(
         explained.stragglers.table,
         _outliers_of_sample(explained, intermediates, steps),
         explained.late_ranks.with_columns(pl.col("lost_ns") / size),
         _explained_ledger(intermediates),
-        measure_iterations(parts, intermediates.late_starts),
+        measure_iterations(parts, is_in_steps(sample.steps)),
         shown_spans(sample).filter(_is_shown(steps)),
         unrecorded_place(explained, last_pipelines(explained)),
         layers,

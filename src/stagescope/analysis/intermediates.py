@@ -30,12 +30,8 @@ from stagescope.analysis.idle.late_receivers import with_late_receivers
 from stagescope.analysis.idle.ledger import Ledger, build_ledger
 from stagescope.analysis.idle.other_compute import without_other_compute
 from stagescope.analysis.idle.other_windows import idle_of_iterations, idle_of_own_spans
-from stagescope.analysis.idle.step_windows import count_microbatches
-from stagescope.analysis.iteration.accumulation import (
-    Accumulation,
-    find_accumulation,
-    steps_with_optimizer,
-)
+from stagescope.analysis.idle.step_windows import count_microbatches, windows_with_work
+from stagescope.analysis.iteration.accumulation import Accumulation, find_accumulation, steps_with_optimizer
 from stagescope.analysis.iteration.activities import (
     ActivityUnions,
     name_activities,
@@ -220,6 +216,11 @@ class Intermediates:
         return count_microbatches(self.timeline.spans, self.windows.pipelines)
 
     @cached_property
+    def step_windows(self) -> pl.DataFrame:
+        """The result of windows_with_work."""
+        return windows_with_work(self.windows.bubbles, self.microbatch_counts)
+
+    @cached_property
     def idle_of_iterations(self) -> pl.DataFrame:
         """The result of idle_of_iterations."""
         bubbles = windows_with(self.windows, self.others).bubbles
@@ -385,8 +386,7 @@ class Intermediates:
         return find_idle_intervals(self.windows.bubbles, self.busy, self.actions, self.inputs)
 
     def _find_constraints(self) -> BindingConstraints:
-        # Not cached: the constraints of a large run take more memory than anything else here, and few ask for both
-        # the critical path and the slack.
+        # Not cached: they take more memory than anything else here, and few ask for both critical path and slack.
         return find_binding_constraints(self.actions, self.basis.plan, self.basis.lag_ns)
 
 

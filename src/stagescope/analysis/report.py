@@ -24,7 +24,7 @@ from stagescope.analysis.counters.memory import measure_rank_memory
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.findings import find_findings
 from stagescope.analysis.idle.interval_culprits import name_interval_culprits
-from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
+from stagescope.analysis.idle.step_windows import windows_alike
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.iteration.accumulation import unite_steps
 from stagescope.analysis.iteration.culprit_sums import CausesOfSteps
@@ -43,11 +43,13 @@ from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.unrecorded import losses_without_unrecorded, without_unrecorded
 from stagescope.analysis.verdict import Verdict, give_verdict
 from stagescope.model.diagnostics import diagnostics_table
+from stagescope.model.large_tables import united_rows
+from stagescope.model.lazy import parts_of
 from stagescope.model.messages import match_messages
 from stagescope.model.simulated import is_in_cost_units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from stagescope.analysis.bubble import Bubble
     from stagescope.analysis.explanation import Explanation
@@ -135,9 +137,8 @@ class Report:
         if self.explanation is not None:
             return measure_step_lengths(self.steps, self.explanation.trends.outliers)
         chosen = pl.col("step").is_in(list(self.bubble.steps))
-        windows = windows_of_bubbles(rows.filter(chosen) for rows in self.intermediates.windows.parts)
-        windows = windows_alike(windows, self.intermediates.microbatch_counts)
-        return measure_step_lengths(self.steps, find_outlier_windows(windows).windows)
+        windows = windows_alike(self.intermediates.step_windows.filter(chosen))
+        return measure_step_lengths(self.steps, find_outlier_windows([windows]).windows)
 
     @property
     def stages(self) -> pl.DataFrame:
@@ -327,7 +328,7 @@ def report_of(timeline: Timeline, intermediates: Intermediates, skipped: Skipped
         timeline=timeline,
         intermediates=intermediates,
         schedule=declared_schedule(timeline.ranks),
-        microbatches=_microbatches(intermediates.microbatch_counts),
+        microbatches=_microbatches(parts_of(intermediates, "microbatch_counts")),
         unaligned=tuple(unaligned),
         in_cost_units=is_in_cost_units(timeline),
     )
@@ -359,7 +360,7 @@ def explained(report: Report, explanation: Explanation) -> Report:
     )
 
 
-def _microbatches(counted: pl.DataFrame) -> int | None:
+def _microbatches(counted: Iterable[pl.DataFrame]) -> int | None:
     """Return the micro-batches per step of a pipeline; None if the counts differ."""
-    counts = counted["microbatches"].unique()
+    counts = united_rows(counted, ["microbatches"]).to_series()
     return int(counts[0]) or None if len(counts) == 1 else None

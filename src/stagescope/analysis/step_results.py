@@ -34,13 +34,13 @@ from stagescope.analysis.statistics.outlier_actions import (
 )
 from stagescope.analysis.statistics.replicas import find_reduction_waits
 from stagescope.analysis.statistics.sample_comparisons import RunSamples, compare_samples
-from stagescope.model.large_tables import chosen_rows
+from stagescope.model.large_tables import chosen_rows, united_rows
 from stagescope.model.outlines import with_others
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.vocabulary.kinds import TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.statistics.sample_comparisons import SampleComparisons
@@ -58,12 +58,15 @@ class ChosenSteps(NamedTuple):
     sampling: Sampling | None
 
 
-def choose_divided_sampling(counted: Collection[int], microbatches: pl.DataFrame) -> Sampling | None:
+def choose_divided_sampling(
+    counted: Collection[int], microbatches: Iterable[pl.DataFrame]
+) -> Sampling | None:
     """Return how the steps in the totals are divided into samples; None: each step is one.
 
-    `microbatches` is from count_microbatches.
+    `microbatches` is from count_microbatches, some steps after the others.
     """
-    known = microbatches.filter(pl.col("step").is_in(list(counted)))
+    is_counted = pl.col("step").is_in(list(counted))
+    known = united_rows((rows.filter(is_counted) for rows in microbatches), ["step", "microbatches"])
     sampling = choose_sampling(known["step"], int(known["microbatches"].max() or 0))  # type: ignore[arg-type]
     return sampling if sampling.parts > 1 else None
 
@@ -119,11 +122,14 @@ class StepResults(NamedTuple):
 class JoinedResults(NamedTuple):
     """Results of all steps in the totals, and what compares the samples of all ranges of steps, which is called once.
 
-    `of_steps` has no samples and no messages, which take much memory.
+    `of_steps` has no samples, messages, waits in reductions and pauses, which take much memory; the last two are in
+    `reduction_waits` and `pauses`, some steps after the others.
     """
 
     of_steps: StepResults
     compare: Callable[[], SampleComparisons]
+    reduction_waits: Iterable[pl.DataFrame]
+    pauses: Iterable[pl.DataFrame]
 
 
 def join_one(
@@ -136,11 +142,15 @@ def join_one(
         samples=samples._replace(table=samples.table.clear()),
         links=links._replace(table=links.table.clear()),
         messages=messages.clear(),
+        reduction_waits=shown.reduction_waits.clear(),
     )
     measured = RunSamples([samples], [links], messages, chosen.sampling)
+    pauses = results.outside.pauses
     return JoinedResults(
-        results._replace(pipelines=without),
+        StepResults(without, results.outside._replace(pauses=pauses.clear())),
         partial(compare_samples, known.timeline, known.windows.pipelines, measured, unusual),
+        [shown.reduction_waits],
+        [pauses],
     )
 
 
@@ -207,7 +217,7 @@ def _reduction_waits(known: Intermediates, chosen: ChosenSteps, counted: pl.Data
     others, everywhere = spans_of(known.others), windows_with(known.windows, known.others)
     is_counted = _is_counted(known, chosen)
     every = with_others(counted, None if others is None else others.filter(is_counted))
-    windows = windows_of_bubbles([everywhere.bubbles.filter(is_counted)])
+    windows = windows_of_bubbles(everywhere.bubbles.filter(is_counted))
     waits = find_reduction_waits(known.timeline.with_spans(every), windows, everywhere.pipelines)
     return waits.filter(pl.col("pipeline").is_in(known.windows.pipelines["pipeline"].unique().implode()))
 

@@ -13,6 +13,7 @@ from stagescope.analysis.completeness.incomplete_steps import (
 from stagescope.model.bubbles import bubble_fraction, bubbles_of_steps, unrecorded_waits
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.large_tables import chosen_rows, reduced
+from stagescope.model.lazy import parts_of
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.number_ranges import steps_text, verb
 from stagescope.vocabulary.ratios import LARGEST_PERCENT_RATIO, multiple_text
@@ -172,7 +173,7 @@ def _slow_first_step(complete: pl.DataFrame, known: Intermediates) -> list[Diagn
     """Return why the first step is not in the totals; empty if it is."""
     if complete.height <= FEWEST_OTHER_STEPS:
         return []
-    counts = known.microbatch_counts.group_by("step").agg(pl.max("microbatches"))
+    counts = reduced(parts_of(known, "microbatch_counts"), _most_microbatches)
     per_step = complete.join(counts, on="step", how="left", maintain_order="left")
     follows = pl.col("step").shift(-1) == pl.col("step") + 1
     # As iterations begin (iteration/boundaries.py): the first one with anything that was recorded of its step.
@@ -187,6 +188,10 @@ def _slow_first_step(complete: pl.DataFrame, known: Intermediates) -> list[Diagn
             text = f"{what} {per_step['step'][0]} took {took}; it is listed and left out of the totals"
             return [Diagnostic("info", text, code="steps.slow_first")]
     return []
+
+
+def _most_microbatches(counts: pl.DataFrame) -> pl.DataFrame:
+    return counts.group_by("step").agg(pl.max("microbatches"))
 
 
 def _how_slow(every: pl.DataFrame) -> str:

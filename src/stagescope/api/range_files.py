@@ -5,19 +5,23 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
+from stagescope.analysis.idle.step_windows import STEP_WINDOWS, windows_with_work
 from stagescope.analysis.intermediates import Intermediates
-from stagescope.api.detached_tables import read_table, write_table
+from stagescope.analysis.ranges import LongTable, StepTables
+from stagescope.api.detached_tables import path_of, read_table, write_table
 from stagescope.exporters.new_files import make_directory
 from stagescope.ingest.stored_run import read_part, read_small_tables
 from stagescope.model import empty_timeline
 from stagescope.model.collectives import KINDS
 from stagescope.model.large_tables import reduced
-from stagescope.model.lazy import InParts, TableParts
+from stagescope.model.lazy import TableParts, in_parts
 from stagescope.model.outlines import inner_collectives, outline
 from stagescope.model.step_division import extents_of_steps
 from stagescope.model.step_ranges import is_in_steps, steps_around
@@ -28,8 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from stagescope.analysis.ranges import PipelineSurvey
     from stagescope.analysis.windows import Windows
     from stagescope.model import Timeline
+    from stagescope.model.lazy import InParts
     from stagescope.model.stored_run import Manifest
     from stagescope.vocabulary.steps import StepRange, StepRanges
 
@@ -38,6 +46,8 @@ FOLDER = "unfinished-analysis"
 OUTLINES, INNER = "outlines", "inner"
 """In the folder of a range of large steps: the outlines of its spans, and the collectives that these leave out."""
 SMALL = ("ranks", "clocks", "diagnostics")
+WINDOWS = "windows"
+"""Files with the windows of each range of steps."""
 WINDOWS_AT_ONCE = 1_000_000
 """Rows of step_bubbles, which has one for every rank and step, that are divided at once; each takes 68 bytes."""
 
@@ -148,28 +158,42 @@ def _of_unit(place: Path, unit: int) -> Path:
     return place / f"unit-{unit}.arrow"
 
 
-def divide_windows(files: Sequence[Path], ranges: Sequence[StepRange], folder: Path) -> InParts:
-    """Write the windows of each range of steps into a file of its own, and return what loads them.
+def divide_survey(surveys: Sequence[PipelineSurvey], ranges: Sequence[StepRange], folder: Path) -> StepTables:
+    """Write what surveys have for every step into files, one for each range of steps, and return what loads them.
 
-    `files` have the rows of step_bubbles of some pipelines each, and are never read together.
+    Tables of `surveys` are detached, have some pipelines each, and are never read together.
     """
-    found = [(each, *_reach(each)) for each in files]
-    at_once = max(1, WINDOWS_AT_ONCE * len(ranges) // max(sum(rows for *_, rows in found), 1))
+    bubbles = divide_by_steps([path_of(each.bubbles) for each in surveys], ranges, folder / WINDOWS)
+    counts = divide_by_steps([path_of(each.microbatch_counts) for each in surveys], ranges, folder / "counts")
+    for number, tables in enumerate(zip(bubbles.parts(), counts.parts(), strict=True)):
+        write_table(windows_with_work(*tables), _of_range(folder / "steps", number))
+    scans = [partial(pl.scan_ipc, _of_range(folder / "steps", number)) for number in range(len(ranges))]
+    return StepTables(bubbles, counts, LongTable(scans, STEP_WINDOWS.order))
+
+
+def divide_by_steps(files: Sequence[Path], ranges: Sequence[StepRange], place: Path) -> InParts:
+    """Write the rows of each range of steps into a file of its own, sorted, and return what loads them.
+
+    `files` have tables of some pipelines each, sorted by their first columns, step and rank or pipeline.
+    """
+    found = [(each, _bounds(each, ranges)) for each in files]
+    rows = sum(int(bounds[-1] - bounds[0]) for _, bounds in found)
+    at_once = max(1, WINDOWS_AT_ONCE * len(ranges) // max(rows, 1))
     empty = pl.scan_ipc(files[0]).clear()
+    order = empty.collect_schema().names()[:2]
     for begin in range(0, len(ranges), at_once):
         chosen = ranges[begin : begin + at_once]
-        first, last = chosen[0].start, chosen[-1].stop - 1
-        own = pl.col("step").is_between(first, last)
         scans = [
-            pl.scan_ipc(path).filter(own) for path, low, high, _ in found if low <= last and high >= first
+            pl.scan_ipc(path).slice(low, high - low)
+            for path, bounds in found
+            if (low := int(bounds[begin])) < (high := int(bounds[begin + len(chosen)]))
         ]
-        windows = pl.concat([empty, *scans]).collect().sort("step", "rank")
-        bounds = [windows["step"].search_sorted(each.start) for each in chosen]
-        for number, (low, high) in enumerate(pairwise([*bounds, windows.height]), begin):
+        some = pl.concat([empty, *scans]).collect().sort(order)
+        limits = _limits(some["step"], chosen)
+        for number, (low, high) in enumerate(pairwise(limits.tolist()), begin):
             # Not compressed: the process that joins the ranges reads them a dozen times.
-            windows[low:high].write_ipc(_windows_of(folder, number), compression="uncompressed")
-    parts = TableParts(range(len(ranges)), lambda number: read_table(_windows_of(folder, number)))
-    return InParts(lambda: pl.concat(parts), lambda: iter(parts))
+            some[low:high].write_ipc(_of_range(place, number), compression="uncompressed")
+    return in_parts(TableParts(range(len(ranges)), lambda number: read_table(_of_range(place, number))))
 
 
 def windows_around(folder: Path, number: int, steps: StepRange) -> pl.DataFrame:
@@ -179,18 +203,19 @@ def windows_around(folder: Path, number: int, steps: StepRange) -> pl.DataFrame:
 
 def windows_of(folder: Path, numbers: Sequence[int], steps: StepRanges) -> pl.DataFrame:
     """Return the windows of some steps, which are among those of some ranges."""
-    files = [_windows_of(folder, each) for each in numbers]
+    files = [_of_range(folder / WINDOWS, each) for each in numbers]
     return pl.concat([read_table(file).filter(is_in_steps(steps)) for file in files if file.exists()])
 
 
-def _windows_of(folder: Path, number: int) -> Path:
-    return folder / f"windows-{number}.arrow"
+def _of_range(place: Path, number: int) -> Path:
+    return place.with_name(f"{place.name}-{number}.arrow")
 
 
-def _reach(file: Path) -> tuple[int, int, int]:
-    """Return the first and the last step in a file, and the number of its rows; of an empty one, no step."""
-    step = pl.col("step")
-    first, last, rows = (
-        pl.scan_ipc(file).select(step.min(), step.max().alias("last"), pl.len()).collect().row(0)
-    )
-    return (first, last, rows) if rows else (1, 0, 0)
+def _bounds(file: Path, ranges: Sequence[StepRange]) -> NDArray[np.int64]:
+    """Return before which row of a file each range begins, and where the last one ends."""
+    return _limits(pl.scan_ipc(file).select("step").collect().to_series(), ranges)
+
+
+def _limits(steps: pl.Series, ranges: Sequence[StepRange]) -> NDArray[np.int64]:
+    starts = [*(each.start for each in ranges), ranges[-1].stop]
+    return np.searchsorted(steps.to_numpy(), starts)

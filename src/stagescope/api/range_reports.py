@@ -32,7 +32,6 @@ from stagescope.api.detached_tables import (
     attach,
     attach_later,
     detach,
-    path_of,
     write_table,
 )
 from stagescope.api.divided_analysis import (
@@ -44,7 +43,7 @@ from stagescope.api.divided_analysis import (
 from stagescope.api.joined_tables import AnalyzedRun, JoinedTables, joined_by_workers
 from stagescope.api.range_files import (
     FOLDER,
-    divide_windows,
+    divide_survey,
     place_of_range,
     read_extents_of_steps,
     temporary_folder,
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
 
     from stagescope.analysis import Report
     from stagescope.analysis.intermediates import Intermediates
-    from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference
+    from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference, StepTables
     from stagescope.analysis.step_results import ChosenSteps
     from stagescope.api.divided_analysis import DividedPipelines
     from stagescope.api.range_tasks import SurveyedUnit
@@ -198,6 +197,7 @@ class _SurveyedRun(NamedTuple):
     """
 
     known: Intermediates
+    of_steps: StepTables
     units: Sequence[Unit]
     sampled: SampledSteps
     damage: list[Diagnostic]
@@ -253,8 +253,10 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
         units = [each._replace(dropped=tuple(unaligned)) for each in work.units(sampled)]
         work.progress.expect(len(units))
         found = list(work.run(survey_unit, units))
+    of_steps = divide_survey([each.survey for each in found], work.ranges, work.folder)
     return _SurveyedRun(
-        _join_units(work, found, unaligned),
+        _join_units(work, found, of_steps, unaligned),
+        of_steps,
         units,
         sampled,
         [note for each in found for note in each.damage],
@@ -269,7 +271,7 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
 
 def _analyze_ranges(work: _Work, surveyed: _SurveyedRun) -> AnalyzedRun:
     """Return what was measured of all ranges, and what the sample answers."""
-    chosen, unusual = choose_steps(surveyed.known)
+    chosen, unusual = choose_steps(surveyed.known, surveyed.of_steps.windows)
     known = (surveyed.known.missing, tuple(chosen.counted))
     samples = samples_of(work.directory, work.ranges, surveyed.sampled, known)
     results = _results(work, surveyed, samples, chosen)
@@ -327,11 +329,12 @@ def _count_spans(units: Sequence[SurveyedUnit], ranks: Sequence[int]) -> int:
     return int(counts.filter(pl.col("rank").is_in(ranks))["len"].sum())
 
 
-def _join_units(work: _Work, units: Sequence[SurveyedUnit], unaligned: list[int]) -> Intermediates:
+def _join_units(
+    work: _Work, units: Sequence[SurveyedUnit], of_steps: StepTables, unaligned: list[int]
+) -> Intermediates:
     """Return what is known of all pipelines without the `unaligned` ranks, with files for workers."""
     surveys: list[PipelineSurvey] = [attach_later(each.survey) for each in units]
-    bubbles = divide_windows([path_of(each.survey.bubbles) for each in units], work.ranges, work.folder)
-    surveyed = join_surveys(work.shared, surveys, bubbles, unaligned)
+    surveyed = join_surveys(work.shared, surveys, of_steps, unaligned)
     write_table(surveyed.windows.pipelines, work.folder / "pipelines.arrow")
     write_table(surveyed.recorded, work.folder / "recorded.arrow")
     return surveyed

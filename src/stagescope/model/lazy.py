@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+import polars as pl
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    import polars as pl
 
 Kind = TypeVar("Kind")
 
@@ -26,6 +26,16 @@ class InParts:
     def __call__(self) -> pl.DataFrame:
         """Return the table."""
         return self.whole()
+
+
+def in_parts(tables: Iterable[pl.DataFrame]) -> InParts:
+    """Return what loads these tables, which may be iterated more than once, as one, or one after the other.
+
+    >>> table = in_parts([pl.DataFrame({"step": [0]}), pl.DataFrame({"step": [1]})])
+    >>> table().rows(), [rows.item() for rows in table.parts()]
+    ([(0,), (1,)], [0, 1])
+    """
+    return InParts(lambda: pl.concat(tables), lambda: iter(tables))
 
 
 class TableParts:

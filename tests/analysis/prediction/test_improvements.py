@@ -28,7 +28,7 @@ def improvements(timeline, schedule="1f1b"):
         OUTLIER_ACTIONS.empty(),
         LATE_RANKS.empty(),
         ledger,
-        measure_iterations([(known.iterations, ledger.ranks)], known.late_starts),
+        measure_iterations([(known.iterations, ledger.ranks, known.late_starts)], pl.lit(True)),
         timeline.spans,
     )
     return find_improvements(actions, evidence, schedule, (0, 1, 2)).table

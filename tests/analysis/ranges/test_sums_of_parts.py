@@ -44,10 +44,13 @@ def test_times_outside_of_windows(known):
 
 
 def test_what_candidates_need_of_the_iterations(known):
-    found = measure_iterations(zip(*map(divided, tables(known)), strict=True), known.late_starts)
-    at_once = measure_iterations([tables(known)], known.late_starts)
+    of_steps, is_replayed = (*tables(known), known.late_starts), pl.col("step") < 3
+    found = measure_iterations(zip(*map(divided, of_steps), strict=True), is_replayed)
+    at_once = measure_iterations([of_steps], is_replayed)
     assert found.mean_ns == at_once.mean_ns
-    for name in ("outside", "late_starts"):
+    assert found.late_starts["step"].unique().sort().to_list() == [0, 1, 2]
+    assert found.last_starts["step"].to_list() == found.outside["step"].to_list()
+    for name in ("outside", "late_starts", "last_starts"):
         assert_frame_equal(getattr(found, name), getattr(at_once, name))
     assert_frame_equal(found.members, at_once.members, check_row_order=False)
 

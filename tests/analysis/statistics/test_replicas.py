@@ -8,9 +8,17 @@ from polars.testing import assert_frame_equal
 
 from drawing import timeline_from_text
 from planted_runs import Shape, random_times, run
-from stagescope.analysis.statistics import replicas
-from stagescope.analysis.statistics.replicas import REPLICA_STEPS, REPLICAS, find_replicas
+from stagescope.analysis.idle.step_windows import find_step_windows
+from stagescope.analysis.statistics.replicas import (
+    REPLICA_STEPS,
+    REPLICAS,
+    compare_replicas,
+    find_reduction_waits,
+    find_replicas,
+)
 from stagescope.model import SPANS, empty_timeline
+from stagescope.model.lazy import parts_of
+from stagescope.model.pipelines import find_pipelines
 from stagescope.model.validate import conform
 
 
@@ -69,13 +77,21 @@ def test_slow_replica_is_last_and_costs_the_others_its_delay(reduces):
     assert found.table["caused_wait_ns"][2] == found.table["wait_ns"].sum()
 
 
-@pytest.mark.parametrize("rows", [1, 7])
-def test_steps_that_are_compared_one_after_the_other_give_what_all_do(rows, monkeypatch):
-    timeline = run(random_times(Shape(pipelines=3)))
+@pytest.mark.parametrize("steps_at_once", [1, 7])
+@pytest.mark.parametrize("reduces", [False, True])
+def test_steps_that_are_compared_one_after_the_other_give_what_all_do(steps_at_once, reduces):
+    timeline = run(replace(random_times(Shape(pipelines=3)), reduces=reduces))
     whole = find_replicas(timeline)
-    monkeypatch.setattr(replicas, "ROWS_AT_ONCE", rows)
-    found = find_replicas(timeline)
+    pipelines = find_pipelines(timeline.spans, timeline.ranks)
+    windows = find_step_windows(timeline.spans, pipelines)
+    waits = find_reduction_waits(timeline, windows, pipelines)
+    measured = [
+        [rows.filter(pl.col("step") // steps_at_once == number) for number in range(20 // steps_at_once + 1)]
+        for rows in (windows, waits)
+    ]
+    found = compare_replicas(timeline, tuple(measured), pipelines, (0.0, 0.0), 0.0)
     assert_frame_equal(found.steps, whole.steps, check_exact=True)
+    assert_frame_equal(pl.concat(parts_of(found, "steps")), whole.steps, check_exact=True)
     assert_frame_equal(found.table, whole.table, check_exact=True)
 
 

@@ -243,7 +243,7 @@ def test_results_do_not_depend_on_who_computes_them(stored, how):
         assert files.keys() == there.joined.names
     for name, rows in tables.items():
         assert_frame_equal(found[name], rows)
-    of_first_process = {"culprits", "iterations", "ledger"}
+    of_first_process = {"culprits", "explanation.pauses", "iterations", "ledger", "replicas.steps"}
     assert files.keys() == {"slowdowns", *here.pieces} - of_first_process
     for name, rows in files.items():
         assert_frame_equal(rows.drop(each for each in NOT_IN_RANGES if each in rows.columns), tables[name])

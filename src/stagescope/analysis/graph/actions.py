@@ -44,6 +44,8 @@ from stagescope.model.tables import Column, KindType, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE, HOST, TRANSFERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from stagescope.model import Timeline
@@ -224,7 +226,7 @@ def find_actions(
     arrived_ns = needs.filter("is_remote")["arrived_ns"]
     # A simulation without transfers has ones that take no time.
     has_transfers = is_simulated(timeline) or arrived_ns.is_empty() or arrived_ns.is_not_null().any()
-    judged = judge_timestamps(timeline, contradictions, table["rank"])
+    judged = judge_timestamps(timeline, [contradictions], table["rank"])
     diagnostics = (*excluded, *found.diagnostics, *judged)
     every = with_others(spans, others)
     reductions, inside = find_reduction_waits(every), find_inner_waits(every, timeline.ranks)
@@ -233,16 +235,16 @@ def find_actions(
     return Actions(table, needs, partners, diagnostics, has_transfers, reductions, inside, contradictions)
 
 
-def judge_timestamps(timeline: Timeline, contradictions: pl.DataFrame, ranks: pl.Series) -> list[Diagnostic]:
+def judge_timestamps(timeline: Timeline, found: Iterable[pl.DataFrame], ranks: pl.Series) -> list[Diagnostic]:
     """Return diagnostics about timestamps that contradict dependencies, and about uncertain clocks of ranks.
 
-    `contradictions` is from find_contradictions for all steps.
+    `found` is from find_contradictions for all steps, some after the others.
     """
     is_unaligned = bool(timeline.diagnostics["code"].is_in(UNALIGNED).any())
     clocks = clock_errors(timeline).filter(pl.col("rank").is_in(ranks.unique().implode()))
     return [
-        *judge_contradictions(contradictions, is_unaligned=is_unaligned),
-        *judge_clocks(contradictions, clocks),
+        *judge_contradictions(found, is_unaligned=is_unaligned),
+        *judge_clocks(found, clocks),
     ]
 
 

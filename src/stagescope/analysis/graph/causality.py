@@ -17,6 +17,8 @@ from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
@@ -63,33 +65,37 @@ def find_contradictions(table: pl.DataFrame, needs: pl.DataFrame, clocks: pl.Dat
     return found.cast(CONTRADICTIONS)  # type: ignore[arg-type]  # types of columns
 
 
-def judge_contradictions(found: pl.DataFrame, *, is_unaligned: bool = False) -> list[Diagnostic]:
-    """Return a diagnostic about the contradictions of all steps, from find_contradictions.
+def judge_contradictions(found: Iterable[pl.DataFrame], *, is_unaligned: bool = False) -> list[Diagnostic]:
+    """Return a diagnostic about the contradictions of all steps, from find_contradictions, some after the others.
 
     Its code is LARGE if idle time cannot be explained. That is an error, unless clocks are known to be unaligned.
     """
-    count = int(found["count"].sum())
+    sums = pl.concat([rows.select(pl.sum("count"), pl.max("early_ns")) for rows in found])
+    count = int(sums["count"].sum())
     if not count:
         return []
-    early_ns, window_ns = (found[name].to_numpy() for name in ("early_ns", "window_ns"))
-    most = f"actions started up to {duration_text(early_ns.max())} before their input was computed"
-    if float(np.median(early_ns / np.maximum(window_ns, 1))) > MOST_CONTRADICTION_FRACTION:
+    fraction = pl.col("early_ns") / pl.col("window_ns").clip(1)
+    fractions = pl.concat([rows.select(fraction=fraction) for rows in found])["fraction"]
+    most = f"actions started up to {duration_text(sums['early_ns'].to_numpy().max())} before their input was computed"
+    if float(np.median(fractions.to_numpy())) > MOST_CONTRADICTION_FRACTION:
         message = f"{most}: clocks or labels are wrong, and idle time cannot be explained"
         severity = "warning" if is_unaligned else "error"
         return [Diagnostic(severity, message, count=count, code=LARGE)]
     return [Diagnostic("warning", f"{most}; check the clock alignment", count=count, code=SMALL)]
 
 
-def judge_clocks(found: pl.DataFrame, clocks: pl.DataFrame) -> list[Diagnostic]:
+def judge_clocks(found: Iterable[pl.DataFrame], clocks: pl.DataFrame) -> list[Diagnostic]:
     """Return a diagnostic about clocks that may be off by more than a fraction of the usual window of a step.
 
-    `found` is from find_contradictions, `clocks` has the clock of every rank with an action and its estimated error
-    (rank, clock, estimated_ns; null if it is unknown).
+    `found` is from find_contradictions, some steps after the others. `clocks` has the clock of every rank with an
+    action and its estimated error (rank, clock, estimated_ns; null if it is unknown).
     """
-    if found.is_empty():
-        return []
-    window_ns = float(np.median(found["window_ns"].to_numpy()))
     own = clocks.unique("clock")
+    limits_ns = own.select(pl.col("estimated_ns") / MOST_CONTRADICTION_FRACTION)["estimated_ns"]
+    shortest_ns = pl.concat([rows.select(pl.min("window_ns")) for rows in found])["window_ns"].min()
+    if shortest_ns is None or not (limits_ns > shortest_ns).any():  # all windows are not looked at together
+        return []
+    window_ns = float(np.median(np.concatenate([rows["window_ns"].to_numpy() for rows in found])))
     uncertain = own.filter(pl.col("estimated_ns") > MOST_CONTRADICTION_FRACTION * window_ns)
     if uncertain.is_empty():
         return []

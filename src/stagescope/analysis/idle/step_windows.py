@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 STEP_WINDOWS = Table(
     "step_windows",
@@ -27,9 +22,15 @@ STEP_WINDOWS = Table(
 )
 
 
-def windows_of_bubbles(bubbles: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Return the table STEP_WINDOWS, given the rows of step_bubbles, some steps after the others."""
-    return pl.concat(map(_windows_of, bubbles)).sort(STEP_WINDOWS.order)
+def windows_of_bubbles(bubbles: pl.DataFrame) -> pl.DataFrame:
+    """Return the table STEP_WINDOWS, given rows of step_bubbles of whole pipelines in some steps."""
+    return _windows_of(bubbles).sort(STEP_WINDOWS.order)
+
+
+def windows_with_work(bubbles: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
+    """Return the same with microbatches and kinds, null if unknown; `counts` is from count_microbatches."""
+    windows = windows_of_bubbles(bubbles)
+    return windows.join(counts, on=["pipeline", "step"], how="left", maintain_order="left")
 
 
 def _windows_of(bubbles: pl.DataFrame) -> pl.DataFrame:
@@ -55,18 +56,17 @@ def count_microbatches(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataF
     return counts.sort("step", "pipeline").collect()
 
 
-def windows_alike(windows: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
+def windows_alike(windows: pl.DataFrame) -> pl.DataFrame:
     """Return the windows of the steps that did as much as most steps of their pipeline: only these can be compared.
 
-    `windows` is the table STEP_WINDOWS, `counts` is from count_microbatches. Steps differ in the number of
-    micro-batches where batches grow or are accumulated differently, and in the kinds of actions in evaluations.
+    `windows` is from windows_with_work, with all steps of its pipelines. Steps differ in the number of micro-batches
+    where batches grow or are accumulated differently, and in the kinds of actions in evaluations.
     """
     work = ["pipeline", "microbatches", "kinds"]
-    each = windows.join(counts, on=["pipeline", "step"], how="left", maintain_order="left")
-    sizes = each.group_by(work).agg(size=pl.len()).sort("size", *work)
+    sizes = windows.group_by(work).agg(size=pl.len()).sort("size", *work)
     most = sizes.unique("pipeline", keep="last", maintain_order=True)
-    alike = each.join(most, on=work, how="semi", nulls_equal=True, maintain_order="left")
-    return alike.select(windows.columns)
+    alike = windows.join(most, on=work, how="semi", nulls_equal=True, maintain_order="left")
+    return alike.select(STEP_WINDOWS.names)
 
 
 def find_step_windows(spans: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:

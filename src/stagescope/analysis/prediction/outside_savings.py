@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 class MeasuredIterations(NamedTuple):
     """What candidates need to know of the iterations.
 
-    `mean_ns` is the mean iteration; None if nothing but the windows was recorded. `outside` has a row per rank of the
-    last pipeline of each step: step, and the time of every cause outside the window, in the columns of the causes.
-    `members` are the ranks of each pipeline with a ledger: rank and pipeline. `late_starts` is from find_late_starts,
-    and has `is_last`, whether the pipeline ended last.
+    `mean_ns` is the mean iteration; None if nothing but the windows was recorded. `outside` has a row per step: step,
+    and the time of every cause outside the window, in the columns of the causes, as the mean of the ranks of the last
+    pipeline. `members` are the ranks of each pipeline with a ledger: rank and pipeline. `late_starts` are rows of
+    find_late_starts of the steps that are replayed, `last_starts` those of the pipelines that ended last, in all steps.
     """
 
     mean_ns: float | None
     outside: pl.DataFrame
     members: pl.DataFrame
     late_starts: pl.DataFrame
+    last_starts: pl.DataFrame
 
 
 class OutsideSaving(NamedTuple):
@@ -65,22 +66,24 @@ class _Part(NamedTuple):
     iteration_ns: int
     row_count: int
     outside: pl.DataFrame
-    pipelines: pl.DataFrame
+    late_starts: pl.DataFrame
+    last_starts: pl.DataFrame
 
 
 def measure_iterations(
-    parts: Iterable[tuple[pl.DataFrame, pl.DataFrame]], late_starts: pl.DataFrame
+    parts: Iterable[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]], is_replayed: pl.Expr
 ) -> MeasuredIterations:
     """Return what candidates need of the iterations of the steps in the totals.
 
-    `parts` are rows of the tables ITERATIONS and IDLE_LEDGER for the same steps, the tables of all steps or those of
-    one range after the other. `late_starts` is from find_late_starts.
+    `parts` are rows of the tables ITERATIONS and IDLE_LEDGER and of find_late_starts for the same steps: the tables of
+    all steps, or those of one range after the other. `is_replayed` is whether the step of a row is one of those whose
+    actions are replayed.
     """
     found: list[_Part] = []
 
     def of_ranks() -> Iterator[pl.DataFrame]:
-        for iterations, ranks in parts:
-            found.append(_of_part(iterations, ranks))
+        for iterations, ranks, late_starts in parts:
+            found.append(_of_part(iterations, ranks, late_starts, is_replayed))
             yield ranks
 
     members = united_rows(of_ranks(), ["rank", "pipeline"])
@@ -90,24 +93,28 @@ def measure_iterations(
         total_ns / count if reaches_beyond else None,
         pl.concat([each.outside for each in found]),
         members,
-        late_starts.join(
-            pl.concat([each.pipelines for each in found]), on=["step", "pipeline"], maintain_order="left"
-        ),
+        pl.concat([each.late_starts for each in found]),
+        pl.concat([each.last_starts for each in found]),
     )
 
 
-def _of_part(iterations: pl.DataFrame, ranks: pl.DataFrame) -> _Part:
+def _of_part(
+    iterations: pl.DataFrame, ranks: pl.DataFrame, late_starts: pl.DataFrame, is_replayed: pl.Expr
+) -> _Part:
     keys = ["step", "rank"]
-    last = few_rows(iterations, pl.col("is_last")).select(*keys, *CAUSE_COLUMNS)
+    last = few_rows(iterations, pl.col("is_last")).select(*keys, "pipeline", *CAUSE_COLUMNS)
     inside = ranks.select(*keys, *CAUSE_COLUMNS).join(last, on=keys, how="semi")
     both = last.join(inside, on=keys, how="left", suffix="_inside", maintain_order="left")
     outside = [pl.col(name) - pl.col(f"{name}_inside").fill_null(0) for name in CAUSE_COLUMNS]
+    by_step = both.select("step", *outside).group_by("step", maintain_order=True)
+    last_pipelines = last.select("step", "pipeline").unique()
     return _Part(
         reach_beyond_windows(iterations),
         int(iterations["iteration_ns"].cast(pl.Int128).sum()),
         iterations.height,
-        both.select("step", *outside),
-        iterations.select("step", "pipeline", "is_last").unique(),
+        by_step.agg(pl.col(CAUSE_COLUMNS).mean()),
+        few_rows(late_starts, is_replayed),
+        late_starts.join(last_pipelines, on=["step", "pipeline"], how="semi", maintain_order="left"),
     )
 
 
@@ -116,10 +123,9 @@ def save_outside(
 ) -> OutsideSaving:
     """Return what is saved outside the windows without that fraction of a cause; `steps` are those of StepGroups."""
     name = f"{cause}_ns"
-    by_step = iterations.outside.group_by("step", maintain_order=True).agg(pl.mean(name))
-    total_ns = max(_mean(by_step[name]), 0.0) * fraction
+    total_ns = max(_mean(iterations.outside[name]), 0.0) * fraction
     late = iterations.late_starts
-    last_ns = _mean(late.filter("is_last")[name]) * fraction
+    last_ns = _mean(iterations.last_starts[name]) * fraction
     keys = ["step", "pipeline"]
     sooner = steps.select(keys).join(late.select(*keys, name), on=keys, how="left", maintain_order="left")
     sooner_ns = sooner[name].fill_null(0).cast(pl.Float64).to_numpy() * fraction

@@ -113,12 +113,15 @@ def save_optimizers(
     pipeline loads data, optimizes or computes: the next step would have to wait for that as well.
     """
     of_pipeline = _awaited_ns(slow, iterations.members, spans)
-    by_step = iterations.outside.group_by("step").agg(pl.mean(COLUMN))[COLUMN]
     awaited_ns = max(of_pipeline["extra_ns"].to_list(), default=0.0)
-    total_ns = min(_mean(by_step - slow.usual_ns), awaited_ns)
-    late = iterations.late_starts.join(of_pipeline, on="pipeline", how="left", maintain_order="left")
-    late = late.with_columns(sooner_ns=pl.min_horizontal(COLUMN, pl.col("extra_ns").fill_null(0.0)))
-    last_ns = min(_mean(late.filter("is_last")["sooner_ns"]), total_ns)
+    total_ns = min(_mean(iterations.outside[COLUMN] - slow.usual_ns), awaited_ns)
+    late, last = (
+        starts.join(of_pipeline, on="pipeline", how="left", maintain_order="left").with_columns(
+            sooner_ns=pl.min_horizontal(COLUMN, pl.col("extra_ns").fill_null(0.0))
+        )
+        for starts in (iterations.late_starts, iterations.last_starts)
+    )
+    last_ns = min(_mean(last["sooner_ns"]), total_ns)
     keys = ["step", "pipeline"]
     sooner = steps.select(keys).join(
         late.select(*keys, "sooner_ns"), on=keys, how="left", maintain_order="left"

@@ -8,6 +8,7 @@ from stagescope.analysis.ranges.joined import (
     sum_causes_of,
     with_culprits,
 )
+from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import (
     MeasuredPipelines,
     RangeAnalysis,
@@ -16,15 +17,23 @@ from stagescope.analysis.ranges.measured import (
     measure_pipelines,
 )
 from stagescope.analysis.ranges.reference import LEARNED, Reference, results_of
-from stagescope.analysis.ranges.surveyed import PipelineSurvey, choose_steps, join_surveys, survey_pipelines
+from stagescope.analysis.ranges.surveyed import (
+    PipelineSurvey,
+    StepTables,
+    choose_steps,
+    join_surveys,
+    survey_pipelines,
+)
 
 __all__ = [
     "LEARNED",
     "SCANNED",
+    "LongTable",
     "MeasuredPipelines",
     "PipelineSurvey",
     "RangeAnalysis",
     "Reference",
+    "StepTables",
     "analyze_range",
     "build_joined_report",
     "choose_steps",

@@ -27,7 +27,7 @@ from stagescope.analysis.other_work import sum_other_work
 from stagescope.analysis.ranges.long_tables import LongTable
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
 from stagescope.analysis.ranges.reference import RESULTS
-from stagescope.analysis.ranges.surveyed import PipelineSurvey
+from stagescope.analysis.ranges.surveyed import OF_STEPS, PipelineSurvey
 from stagescope.analysis.report import explained, report_of
 from stagescope.analysis.statistics.action_samples import StepSamples
 from stagescope.analysis.statistics.link_samples import StepLinks
@@ -48,7 +48,7 @@ from stagescope.analysis.unrecorded import (
 )
 from stagescope.model.diagnostics import first_of_alike
 from stagescope.model.large_tables import reduced, united_rows
-from stagescope.model.lazy import lazily, with_known, with_later
+from stagescope.model.lazy import InParts, TableParts, in_parts, lazily, parts_of, with_known, with_later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -101,12 +101,20 @@ def build_joined_report(
     timeline = timeline.with_spans(reference.spans)
     known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
     report = report_of(timeline, known)
-    explanation = explain(known, report.bubble.steps, joined=JoinedResults(_join_results(ranges), compare))
+    explanation = explain(known, report.bubble.steps, joined=_join_results(ranges, compare))
     tables = {name: long[name].rows for name in ("phases", "overlap")}
+    in_parts_of = {
+        "replicas.steps": partial(_parts_of, explanation.replicas, "steps"),
+        "explanation.pauses": partial(_parts_of, explanation, "pauses"),
+    }
     return replace(
         explained(report, with_later(explanation, tables)),
-        pieces=_pieces(long, _is_in(report.bubble.steps)) | _of_report(known, long),
+        pieces=_pieces(long, _is_in(report.bubble.steps)) | _of_report(known, long) | in_parts_of,
     )
+
+
+def _parts_of(instance: object, name: str) -> Iterator[pl.DataFrame]:
+    return iter(parts_of(instance, name))
 
 
 def with_culprits(report: Report, ranges: Sequence[RangeAnalysis], causes: Callable[[], CauseSums]) -> Report:
@@ -224,11 +232,12 @@ def _joined(
     long: Mapping[str, LongTable],
 ) -> Intermediates:
     """Return the intermediate results of the run."""
-    measured = {name: getattr(surveyed, name) for name in PipelineSurvey._fields[2:]}
+    of_survey = [name for name in PipelineSurvey._fields[2:] if name not in OF_STEPS]
+    measured = {name: getattr(surveyed, name) for name in of_survey}
     later = _of_reference(reference.results)
     sample = with_later(_sample_of(surveyed, reference), later)
     recorded = join_recorded_causes(each.recorded for each in ranges)
-    contradictions = pl.concat([_table(each, "contradictions") for each in ranges]).collect()
+    contradictions = TableParts(ranges, lambda each: _table(each, "contradictions").collect())
     ranks = surveyed.windows.pipelines["rank"]
     judged = judge_timestamps(surveyed.timeline, contradictions, ranks)
     actions = lazily(
@@ -236,9 +245,9 @@ def _joined(
         {
             "has_transfers": recorded.has_transfers,
             "diagnostics": (*_added(note for each in ranges for note in each.of_actions), *judged),
-            "contradictions": contradictions,
         },
-        {name: partial(_field, later["actions"], name) for name in OF_ACTIONS},
+        {name: partial(_field, later["actions"], name) for name in OF_ACTIONS}
+        | {"contradictions": in_parts(contradictions)},
         is_kept=False,
     )
     tables = {name: long[f"ledger_{name}"].in_parts for name in OF_LEDGER}
@@ -265,7 +274,11 @@ def _joined(
         transfers=add_transfers(each.transfers for each in ranges),
         unrecorded=unrecorded_columns(surveyed.timeline, recorded),
     )
-    return with_later(known, {name: long[name].in_parts for name in OF_RUN if name not in KEPT})
+    of_steps = {
+        name: InParts(partial(getattr, surveyed, name), partial(_parts_of, surveyed, name))
+        for name in OF_STEPS
+    }
+    return with_later(known, of_steps | {name: long[name].in_parts for name in OF_RUN if name not in KEPT})
 
 
 def _sample_of(surveyed: Intermediates, reference: Reference) -> Intermediates:
@@ -292,7 +305,7 @@ def _field(of: Callable[[], object], name: str) -> object:
     return getattr(of(), name)
 
 
-def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
+def _join_results(ranges: Sequence[RangeAnalysis], compare: Callable[[], SampleComparisons]) -> JoinedResults:
     """Return the results of all ranges, without phases and overlap: explanations take these from files."""
     parts = [each.results.pipelines for each in ranges]
     outside = [each.results.outside for each in ranges]
@@ -301,18 +314,21 @@ def _join_results(ranges: Sequence[RangeAnalysis]) -> StepResults:
         samples=NO_SAMPLES,
         links=NO_LINKS,
         messages=pl.DataFrame(),
-        reduction_waits=pl.concat([each.reduction_waits for each in parts]),
+        reduction_waits=pl.DataFrame(),
         phases=STEP_PHASES.empty(),
         other_work=reduced((each.other_work for each in parts), sum_other_work),
         waits=waits._replace(outliers=waits.outliers.with_columns(**NO_ROW)),
     )
-    return StepResults(
-        pipelines,
-        OutsideResults(
-            own_work=reduced((each.own_work for each in outside), sum_own_work),
-            activity=add_outside_activity(each.activity for each in outside),
-            pauses=pl.concat([each.pauses for each in outside]),
-        ),
+    of_outside = OutsideResults(
+        own_work=reduced((each.own_work for each in outside), sum_own_work),
+        activity=add_outside_activity(each.activity for each in outside),
+        pauses=pl.DataFrame(),
+    )
+    return JoinedResults(
+        StepResults(pipelines, of_outside),
+        compare,
+        TableParts(parts, lambda each: each.reduction_waits),
+        TableParts(outside, lambda each: each.pauses),
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Change = Callable[[pl.DataFrame], pl.DataFrame]
 
-ROWS_AT_ONCE = 500_000
+ROWS_AT_ONCE = 250_000
 """Of a piece, which takes up to 2 kB for each; those of a pipeline that has more are divided by ranges of steps."""
 
 
@@ -67,18 +67,38 @@ class LongTable:
         """Yield the same in pieces, at least one; `order` begins with step or pipeline."""
         if self._is_sorted:
             yield from self.parts()
-            return
+        else:
+            yield from self.by_pipelines(divides_long=True)
+
+    def by_pipelines(self, *, divides_long: bool) -> Iterator[pl.DataFrame]:
+        """Yield the rows of some pipelines after those of others; `order` begins with pipeline.
+
+        `divides_long`: a pipeline with very many steps may be in several pieces.
+        """
         counts = [scan().group_by("pipeline").len().sort("pipeline").collect() for scan in self.scans]
         for first, last, count in _divided(counts):
             parts = (
                 self.change(_of_pipelines(scan(), rows, first, last))
                 for scan, rows in zip(self.scans, counts, strict=True)
             )
-            is_long = first == last and count > ROWS_AT_ONCE
+            is_long = divides_long and first == last and count > ROWS_AT_ONCE
             if is_long and self._keys == self.order[:1]:  # ranges one after the other are sorted
                 yield from parts
             else:
                 yield pl.concat(parts).sort(self._keys, maintain_order=True)
+
+
+class WholePipelines:
+    """The rows of a LongTable in pieces of whole pipelines, however many steps these have; see TableParts.
+
+    The order of the table begins with pipeline.
+    """
+
+    def __init__(self, table: LongTable, change: Change) -> None:
+        self._table, self._change = table, change
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        return map(self._change, self._table.by_pipelines(divides_long=False))
 
 
 def _divided(counts: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int, int]]:

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.completeness.missing_data import StepCounts
-from stagescope.analysis.idle.step_windows import windows_alike, windows_of_bubbles
+from stagescope.analysis.idle.step_windows import windows_alike
 from stagescope.analysis.intermediates import Intermediates
 from stagescope.analysis.iteration.boundaries import join_recorded
+from stagescope.analysis.ranges.long_tables import WholePipelines
 from stagescope.analysis.sampled_pipelines import with_collectives
 from stagescope.analysis.statistics.step_trend import OutlierWindows, find_outlier_windows
 from stagescope.analysis.step_results import ChosenSteps, choose_divided_sampling
 from stagescope.analysis.totals import measure_totals
 from stagescope.analysis.windows import Windows
-from stagescope.model.large_tables import chosen_rows
-from stagescope.model.lazy import lazily
+from stagescope.model.lazy import lazily, parts_of, with_later
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stagescope.analysis.ranges.long_tables import LongTable
     from stagescope.model import Timeline
     from stagescope.model.lazy import InParts
 
@@ -48,6 +49,20 @@ class PipelineSurvey(NamedTuple):
     step_counts: StepCounts
 
 
+class StepTables(NamedTuple):
+    """What all surveys have for every step, in parts, one for each range of steps.
+
+    `bubbles` and `counts` are those of Windows and count_microbatches, sorted by step; `windows` is from
+    windows_with_work.
+    """
+
+    bubbles: InParts
+    counts: InParts
+    windows: LongTable
+
+
+OF_STEPS = ("microbatch_counts", "step_windows")
+"""Results of Intermediates with a row per pipeline and step, which a large run has in parts."""
 OF_ACTIONS = ("microbatch_counts", "rank_stages", "incomplete_steps", "step_counts")
 """Fields of PipelineSurvey for which only spans of actions count."""
 
@@ -66,20 +81,19 @@ def survey_pipelines(known: Intermediates) -> PipelineSurvey:
 
 
 def join_surveys(
-    timeline: Timeline, surveys: Sequence[PipelineSurvey], bubbles: InParts, unaligned: list[int]
+    timeline: Timeline, surveys: Sequence[PipelineSurvey], of_steps: StepTables, unaligned: list[int]
 ) -> Intermediates:
     """Return the intermediate results of the run, as far as all its pipelines have been surveyed.
 
-    `timeline` has its ranks, and the spans of some of its steps. `bubbles` loads the rows of `surveys` of each range of
-    steps, sorted by step and rank: those of a large run take much memory. `unaligned` are ranks that were left out.
+    `timeline` has its ranks, and the spans of some of its steps. `of_steps` has the rows of `surveys` of each range of
+    steps: those of a large run take much memory. `unaligned` are ranks that were left out.
     """
     pipelines = pl.concat([each.pipelines for each in surveys]).unique().sort("rank")
     counts = [each.step_counts for each in surveys]
     known = {"pipelines": pipelines, "unaligned": unaligned}
-    windows = lazily(Windows, known, {"bubbles": bubbles}, is_kept=False)
-    return Intermediates(timeline, windows).with_results(
+    windows = lazily(Windows, known, {"bubbles": of_steps.bubbles}, is_kept=False)
+    joined = Intermediates(timeline, windows).with_results(
         recorded=join_recorded(each.recorded for each in surveys),
-        microbatch_counts=pl.concat([each.microbatch_counts for each in surveys]).sort("step", "pipeline"),
         peers=frozenset().union(*(each.peers for each in surveys)),
         rank_stages=_united(pl.concat([each.rank_stages for each in surveys])),
         steps_with_optimizer=pl.concat([each.steps_with_optimizer for each in surveys]).unique().sort(),
@@ -87,15 +101,18 @@ def join_surveys(
         recorded_waits=frozenset().union(*(each.recorded_waits for each in surveys)),
         step_counts=StepCounts(*(sum(getattr(each, name) for each in counts) for name in StepCounts._fields)),
     )
+    return with_later(joined, dict(zip(OF_STEPS, (of_steps.counts, of_steps.windows.in_parts), strict=True)))
 
 
-def choose_steps(known: Intermediates) -> tuple[ChosenSteps, OutlierWindows]:
-    """Return the steps in the totals of the run, and which of them took unusually long, in which pipelines."""
+def choose_steps(known: Intermediates, windows: LongTable) -> tuple[ChosenSteps, OutlierWindows]:
+    """Return the steps in the totals of the run, and which of them took unusually long, in which pipelines.
+
+    `windows` is that of StepTables.
+    """
     counted = measure_totals(known).counted
-    is_counted = pl.col("step").is_in(list(counted))
-    windows = windows_of_bubbles(chosen_rows(rows, is_counted) for rows in known.windows.parts)
-    unusual = find_outlier_windows(windows_alike(windows, known.microbatch_counts))
-    sampling = choose_divided_sampling(counted, known.microbatch_counts)
+    own = windows.changed(lambda rows: rows.filter(pl.col("step").is_in(list(counted))))
+    unusual = find_outlier_windows(WholePipelines(own, windows_alike))
+    sampling = choose_divided_sampling(counted, parts_of(known, "microbatch_counts"))
     return ChosenSteps(counted, tuple(unusual.windows["step"].unique().sort()), sampling), unusual
 
 

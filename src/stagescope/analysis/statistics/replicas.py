@@ -18,21 +18,22 @@ from stagescope.analysis.statistics.estimates import Estimates, estimate_means, 
 from stagescope.analysis.statistics.rates import FAMILY_RATE
 from stagescope.model.coverage import covered_ns, unite, unite_computing
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.large_tables import reduced, united_rows
+from stagescope.model.lazy import InParts, lazily
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, Table
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from typing_extensions import Self
 
     from stagescope.model import Timeline
 
 FEWEST_REPLICAS = 2
 EVIDENCE = ("reduction", "window end")
 EvidenceType = pl.Enum(list(EVIDENCE))
-
-ROWS_AT_ONCE = 100_000
-"""Pipelines and steps that are compared at once, unless a single step has more pipelines."""
 
 REPLICA_STEPS = Table(
     "replica_steps",
@@ -98,7 +99,10 @@ REPLICAS = Table(
 
 @dataclass(frozen=True)
 class Replicas:
-    """The tables REPLICAS and REPLICA_STEPS, and diagnostics."""
+    """The tables REPLICAS and REPLICA_STEPS, and diagnostics.
+
+    `steps` of a large run is in parts (model/lazy.py), one for each range of steps.
+    """
 
     table: pl.DataFrame
     steps: pl.DataFrame
@@ -123,27 +127,39 @@ def find_replicas(
         pipelines = find_pipelines(timeline.spans, timeline.ranks)
     windows = find_step_windows(timeline.spans, pipelines)
     waits = find_reduction_waits(timeline, windows, pipelines)
-    return compare_replicas(timeline, (windows, waits), pipelines, rank_error, least_cost_ns)
+    return compare_replicas(timeline, ([windows], [waits]), pipelines, rank_error, least_cost_ns)
 
 
 def compare_replicas(
     timeline: Timeline,
-    measured: tuple[pl.DataFrame, pl.DataFrame],
+    measured: tuple[Iterable[pl.DataFrame], Iterable[pl.DataFrame]],
     pipelines: pl.DataFrame,
     rank_error: tuple[float, float],
     least_cost_ns: float,
 ) -> Replicas:
     """Return what find_replicas does, given the table STEP_WINDOWS and what find_reduction_waits returns.
 
-    Of `timeline`, only ranks and clocks are looked at.
+    Both are `measured` in parts, some steps after the others, which are iterated more than once. Of `timeline`, only
+    ranks and clocks are looked at.
     """
-    windows, waits = measured
-    shared = _shared(windows, pipelines, timeline.ranks)
-    if shared.is_empty():
-        return Replicas(REPLICAS.empty(), REPLICA_STEPS.empty(), ())
-    steps = _steps(shared, waits)
-    delays = _estimate_delays(shared, rank_error)
-    return Replicas(_totals(steps, delays, least_cost_ns), steps, tuple(_clock_doubt(timeline)))
+    groups = _groups(pipelines, timeline.ranks)
+
+    def compared() -> Iterator[pl.DataFrame]:
+        """Yield rows of REPLICA_STEPS, and when each pipeline began (start_ns)."""
+        for windows, waits in zip(*measured, strict=True):
+            yield _compared(_shared(windows, groups), waits)
+
+    def of_steps() -> Iterator[pl.DataFrame]:
+        yield from (rows.select(REPLICA_STEPS.names) for rows in compared())
+
+    lateness = _Lateness.of(measured[0], groups)
+    sums = reduced(map(lateness.added, compared()), _sums)
+    found = REPLICAS.empty()
+    if sums.height:
+        found = _totals(sums, lateness.estimate(rank_error), least_cost_ns)
+    doubts = tuple(_clock_doubt(timeline)) if sums.height else ()
+    steps = InParts(lambda: pl.concat(of_steps()), of_steps)
+    return lazily(Replicas, {"table": found, "diagnostics": doubts}, {"steps": steps})
 
 
 def find_reduction_waits(timeline: Timeline, windows: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
@@ -151,13 +167,13 @@ def find_reduction_waits(timeline: Timeline, windows: pl.DataFrame, pipelines: p
 
     `windows` is the table STEP_WINDOWS.
     """
-    shared = _shared(windows, pipelines, timeline.ranks)
+    shared = _shared(windows, _groups(pipelines, timeline.ranks))
     return _reduction_waits(timeline.spans, shared, pipelines)
 
 
-def _shared(windows: pl.DataFrame, pipelines: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the windows of steps that replicas ran, with their group."""
-    grouped = windows.join(_groups(pipelines, ranks), on="pipeline", maintain_order="left")
+def _shared(windows: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Return the windows of steps that replicas ran, with their group; `groups` is the result of _groups."""
+    grouped = windows.join(groups, on="pipeline", maintain_order="left")
     return grouped.filter(pl.len().over("group", "step") >= FEWEST_REPLICAS)
 
 
@@ -170,23 +186,8 @@ def _groups(pipelines: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     return placed.select("pipeline", group=first.over("tp", "cp"))
 
 
-def _some_steps(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the rows of some steps after those of others: comparing all at once takes 500 bytes for each."""
-    steps = rows["step"].unique().sort()
-    at_once = max(1, ROWS_AT_ONCE * len(steps) // rows.height)
-    for first in range(0, len(steps), at_once):
-        own = steps[first : first + at_once]
-        yield rows.filter(pl.col("step").is_between(own[0], own[-1]))
-
-
-def _steps(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return the table REPLICA_STEPS."""
-    steps = pl.concat([_compared(rows, waits) for rows in _some_steps(windows)])
-    return steps.sort(REPLICA_STEPS.order)
-
-
 def _compared(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of REPLICA_STEPS of some steps."""
+    """Return the rows of REPLICA_STEPS of some steps, and start_ns, sorted by step and pipeline."""
     same = ["group", "step"]
     last_ns = pl.col("end_ns").max().over(same)
     # With a tie no replica is the last one: it would be claimed by its position in the table.
@@ -201,7 +202,8 @@ def _compared(windows: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
         wait_ns=pl.when(whole).then("wait_ns").otherwise(by_window),
         evidence=pl.when(whole).then(pl.lit(EVIDENCE[0])).otherwise(pl.lit(EVIDENCE[1])),
     )
-    return table.select(pl.col(name).cast(dtype) for name, dtype in REPLICA_STEPS.schema.items())
+    columns = [pl.col(name).cast(dtype) for name, dtype in REPLICA_STEPS.schema.items()]
+    return table.select(*columns, "start_ns").sort(REPLICA_STEPS.order)
 
 
 def _reduction_waits(spans: pl.DataFrame, windows: pl.DataFrame, pipelines: pl.DataFrame) -> pl.DataFrame:
@@ -244,57 +246,76 @@ def _first_stages(spans: pl.DataFrame) -> pl.DataFrame:
     return actions.group_by("rank").agg(pl.min("stage")).collect()
 
 
-def _estimate_delays(windows: pl.DataFrame, rank_error: tuple[float, float]) -> pl.DataFrame:
-    """Return pipeline and p_value: how likely it ends as much later than its replicas if it were as fast."""
-    found = []
-    for group in windows.partition_by("group", maintain_order=True):
-        pipelines, steps = group["pipeline"].unique().sort(), group["step"].unique().sort()
-        ends, lengths = (np.full((len(pipelines), len(steps)), np.nan) for _ in range(2))
-        place = pipelines.search_sorted(group["pipeline"]), steps.search_sorted(group["step"])
-        first_ns = group["start_ns"].min()
-        ends[place] = (group["end_ns"] - first_ns).to_numpy()
-        lengths[place] = (group["end_ns"] - group["start_ns"]).to_numpy()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            late = (ends - medians_of_others(ends)) / lengths
-        plain = estimate_means(late)
+class _Lateness:
+    """How much later each pipeline ended each step than the others of its group, as a fraction of its window.
+
+    A value is in the row of its pipeline and the column of its step; NaN where a pipeline has no such window.
+    """
+
+    def __init__(self, pipelines: pl.Series, steps: pl.Series) -> None:
+        self._pipelines, self._steps = pipelines, steps
+        self._late = np.full((len(pipelines), len(steps)), np.nan)
+
+    @classmethod
+    def of(cls, windows: Iterable[pl.DataFrame], groups: pl.DataFrame) -> Self:
+        """Return what is known before any step is compared, given all of them in parts."""
+        steps = united_rows(windows, ["step"])["step"].sort()
+        return cls(groups["pipeline"].sort(), steps)
+
+    def added(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Add some steps, and return them."""
+        for group in rows.partition_by("group", maintain_order=True):
+            pipelines, steps = group["pipeline"].unique().sort(), group["step"].unique().sort()
+            ends, lengths = (np.full((len(pipelines), len(steps)), np.nan) for _ in range(2))
+            place = pipelines.search_sorted(group["pipeline"]), steps.search_sorted(group["step"])
+            first_ns = group["start_ns"].min()
+            ends[place] = (group["end_ns"] - first_ns).to_numpy()
+            lengths[place] = (group["end_ns"] - group["start_ns"]).to_numpy()
+            with np.errstate(invalid="ignore", divide="ignore"):
+                late = (ends - medians_of_others(ends)) / lengths
+            of_run = self._pipelines.search_sorted(pipelines), self._steps.search_sorted(steps)
+            self._late[np.ix_(*(each.to_numpy() for each in of_run))] = late
+        return rows
+
+    def estimate(self, rank_error: tuple[float, float]) -> pl.DataFrame:
+        """Return pipeline and p_value: how likely it ends as much later than its replicas if it were as fast."""
+        plain = estimate_means(self._late)
         # The noise of windows, and that of the devices, which a few steps do not show.
         both = Estimates(plain.value, np.hypot(plain.error, rank_error[0]), plain.degrees, plain.count)
-        found.append(pl.DataFrame({"pipeline": pipelines, "p_value": both.p_above(0.0)}))
-    return pl.concat(found)
+        return pl.DataFrame({"pipeline": self._pipelines, "p_value": both.p_above(0.0)})
 
 
-def _totals(steps: pl.DataFrame, delays: pl.DataFrame, least_cost_ns: float) -> pl.DataFrame:
-    """Return the table REPLICAS."""
+def _sums(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return what is summed over REPLICA_STEPS, by pipeline; rows of `steps` may be sums already."""
+    table = steps if "extra" in steps.columns else _summands(steps)
+    replicas, *summed = (name for name in table.columns if name not in ("pipeline", "group"))
+    sums = table.group_by("pipeline", "group").agg(pl.max(replicas), *(pl.sum(name) for name in summed))
+    return sums.sort("pipeline")
+
+
+def _summands(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return what each row of REPLICA_STEPS adds to the sums; `steps` are whole steps."""
     same = ["group", "step"]
     of_others = pl.col("wait_ns").sum().over(same) - pl.col("wait_ns")
     behind = pl.col("lead_ns").filter(~pl.col("is_last")).min().over(same).fill_null(0)
-    compared = [
-        rows.select(
-            "pipeline",
-            "group",
-            "is_last",
-            "wait_ns",
-            replicas=pl.len().over(same),
-            caused=of_others * pl.col("is_last"),
-            extra=behind * pl.col("is_last"),
-        )
-        for rows in _some_steps(steps)
-    ]
-    table = (
-        pl.concat(compared)
-        .group_by("pipeline", "group")
-        .agg(
-            pl.col("replicas").max(),
-            steps=pl.len(),
-            last_count=pl.col("is_last").sum(),
-            last_fraction=pl.col("is_last").mean(),
-            wait_ns=pl.col("wait_ns").sum(),
-            caused_wait_ns=pl.col("caused").sum(),
-            extra_ns_per_step=pl.col("extra").mean(),
-        )
-        .sort("pipeline")
-        .join(delays, on="pipeline", how="left", maintain_order="left")
+    return steps.select(
+        "pipeline",
+        "group",
+        replicas=pl.len().over(same),
+        steps=pl.lit(1, pl.Int64),
+        last_count=pl.col("is_last").cast(pl.Int64),
+        wait_ns="wait_ns",
+        caused_wait_ns=of_others * pl.col("is_last"),
+        extra=behind * pl.col("is_last"),
     )
+
+
+def _totals(sums: pl.DataFrame, delays: pl.DataFrame, least_cost_ns: float) -> pl.DataFrame:
+    """Return the table REPLICAS."""
+    table = sums.with_columns(
+        last_fraction=pl.col("last_count") / pl.col("steps"),
+        extra_ns_per_step=pl.col("extra") / pl.col("steps"),
+    ).join(delays, on="pipeline", how="left", maintain_order="left")
     claimed = pl.Series(rejections(table["p_value"].to_numpy(), FAMILY_RATE), dtype=pl.Boolean)
     table = table.with_columns(
         is_claimed=claimed & (pl.col("extra_ns_per_step") >= least_cost_ns) & (pl.col("last_count") > 0)

@@ -20,11 +20,14 @@ from stagescope.analysis.statistics.estimates import rejections
 from stagescope.analysis.statistics.link_samples import LINK, sample_links
 from stagescope.analysis.statistics.rates import FAMILY_RATE
 from stagescope.analysis.statistics.series import find_outliers, find_trend
+from stagescope.model.large_tables import few_rows
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.tables import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from numpy.typing import NDArray
 
     from stagescope.analysis.statistics.action_samples import ActionSamples
@@ -119,6 +122,7 @@ class OutlierWindows(NamedTuple):
 class _Series(NamedTuple):
     """The windows of one pipeline: steps, lengths and slope, and their row of TRENDS before it is claimed."""
 
+    pipeline: int
     steps: Floats
     lengths: Floats
     slope_ns: float
@@ -142,7 +146,7 @@ def find_step_trends(
     windows = find_step_windows(timeline.spans, pipelines)
     messages = match_messages(timeline.spans) if messages is None else messages
     links = sample_links(timeline, messages, samples.sampling)
-    return explain_step_trends(find_outlier_windows(windows), pipelines, samples, (links, messages))
+    return explain_step_trends(find_outlier_windows([windows]), pipelines, samples, (links, messages))
 
 
 def explain_step_trends(
@@ -167,35 +171,42 @@ def explain_step_trends(
     return StepTrends(trends, _with_causes(outliers, causes), samples.diagnostics)
 
 
-def find_outlier_windows(windows: pl.DataFrame) -> OutlierWindows:
+def find_outlier_windows(parts: Iterable[pl.DataFrame]) -> OutlierWindows:
     """Return the trends of all pipelines, and their unusually long windows.
 
-    `windows` has pipeline, step and window_ns, sorted.
+    `parts` have pipeline, step and window_ns, sorted, of all steps of some pipelines after those of others. They are
+    iterated twice: what is unusual depends on how many pipelines there are.
+    """
+    rows = [one.row for windows in parts for one in _all_series(windows)]
+    trends = pl.DataFrame(rows, schema=dict(TRENDS.schema), orient="row").fill_nan(None)
+    claimed = rejections(trends["p_value"].to_numpy(), FAMILY_RATE)
+    claims = pl.Series(claimed, dtype=pl.Boolean) & (pl.col("change_fraction").abs() >= LEAST_TREND_FRACTION)
+    trends = trends.with_columns(is_claimed=claims.fill_null(value=False))
+    has_trend = dict(trends.select("pipeline", "is_claimed").iter_rows())
+    rate = FAMILY_RATE / max(len(rows), 1)
+    return OutlierWindows(trends, pl.concat([_long_windows(windows, has_trend, rate) for windows in parts]))
+
+
+def _all_series(windows: pl.DataFrame) -> Iterator[_Series]:
+    """Yield the windows of each pipeline.
+
+    Arrays, because a large run has thousands of pipelines, and every call of Polars for one of them takes longer.
     """
     steps, lengths = (windows[name].to_numpy().astype(float) for name in ("step", "window_ns"))
     pipelines = windows["pipeline"].to_numpy()
     begins = np.flatnonzero(np.diff(pipelines, prepend=-1))
-    # Arrays, because a large run has thousands of pipelines, and every call of Polars for one of them takes longer.
-    series = [
-        _series(int(pipelines[first]), steps[first:stop], lengths[first:stop])
-        for first, stop in pairwise([*begins, len(lengths)])
-    ]
-    trends = pl.DataFrame([one.row for one in series], schema=dict(TRENDS.schema), orient="row").fill_nan(
-        None
-    )
-    claimed = rejections(trends["p_value"].to_numpy(), FAMILY_RATE)
-    claims = pl.Series(claimed, dtype=pl.Boolean) & (pl.col("change_fraction").abs() >= LEAST_TREND_FRACTION)
-    claims = claims.fill_null(value=False)
-    trends = trends.with_columns(is_claimed=claims)
-    found = [
-        _compared(one, FAMILY_RATE / len(series), has_trend=has_trend)
-        for one, has_trend in zip(series, trends["is_claimed"], strict=True)
-    ]
+    for first, stop in pairwise([*begins, len(lengths)]):
+        yield _series(int(pipelines[first]), steps[first:stop], lengths[first:stop])
+
+
+def _long_windows(windows: pl.DataFrame, has_trend: Mapping[int, bool], rate: float) -> pl.DataFrame:
+    """Return the windows that are longer than chance explains at a rate per pipeline: `windows` of OutlierWindows."""
+    found = [_compared(one, rate, has_trend=has_trend[one.pipeline]) for one in _all_series(windows)]
     columns = [np.concatenate([np.zeros(0), *each]) for each in zip(*found, strict=True)] or [np.zeros(0)] * 4
     *compared, is_long = columns
     names = ("usual_ns", "excess_ns", "robust_z")
     outliers = windows.with_columns(pl.Series(*each) for each in zip(names, compared, strict=True))
-    return OutlierWindows(trends, outliers.filter(is_long.astype(np.bool_)))
+    return few_rows(outliers, pl.lit(pl.Series(is_long.astype(np.bool_))))
 
 
 def _series(pipeline: int, steps: Floats, lengths: Floats) -> _Series:
@@ -203,7 +214,7 @@ def _series(pipeline: int, steps: Floats, lengths: Floats) -> _Series:
     trend, median_ns = find_trend(steps, lengths), float(np.median(lengths))
     change = trend.slope * (steps[-1] - steps[0]) / median_ns if median_ns else 0.0
     reach = (pipeline, len(steps), int(steps[0]), int(steps[-1]), median_ns)
-    return _Series(steps, lengths, trend.slope, (*reach, *trend[:3], change, trend.p_value, False))
+    return _Series(pipeline, steps, lengths, trend.slope, (*reach, *trend[:3], change, trend.p_value, False))
 
 
 def _compared(series: _Series, rate: float, *, has_trend: bool) -> tuple[Floats, Floats, Floats, Floats]:
