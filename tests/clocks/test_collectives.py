@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from observed_clocks import gathered, observations
 from planted_clocks import Plan, plant, uncovered
-from stagescope.clocks import align_clocks
+from stagescope.clocks import align_clocks, collectives
 from stagescope.clocks.collectives import ALL_PAIRS, LATE, NEIGHBORS
+from stagescope.clocks.observations import gather_observations, observe
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
@@ -190,3 +192,49 @@ def test_mismatched_groups_are_named_in_a_diagnostic():
     (note,) = aligned.diagnostics.filter(code="clock.collectives")["message"]
     assert "world 0-1 (0)" in note
     assert clocks.height == 2
+
+
+LARGE = Plan(ranks=2, replicas=ALL_PAIRS, steps=30, collectives=2)
+"""More clocks than are compared pair by pair, and 60 calls of one group."""
+
+
+def of_clocks(timeline):
+    clocks = timeline.ranks.select("rank", clock=pl.int_range(pl.len(), dtype=pl.Int32))
+    return timeline, clocks
+
+
+def test_calls_that_are_compared_some_at_a_time_show_what_all_do_together(monkeypatch):
+    run = plant(LARGE).timeline
+    whole = gathered(*of_clocks(run)).table.filter(kind="collective")
+    monkeypatch.setattr(collectives, "MEMBERS_AT_ONCE", 70)
+    found = gathered(*of_clocks(run)).table.filter(kind="collective")
+    assert whole.height > 70
+    assert_frame_equal(found, whole, check_row_order=False)
+
+
+def test_of_very_many_calls_those_with_some_numbers_are_looked_at(monkeypatch):
+    monkeypatch.setattr(collectives, "MOST_CALLS", 1)
+    monkeypatch.setattr(collectives, "FEWEST_CALLS", 8)
+    run = plant(LARGE)
+    timeline, clocks = of_clocks(run.timeline)
+    halves = [timeline.with_spans(timeline.spans.filter(pl.col("rank") % 2 == half)) for half in (0, 1)]
+    seen = gather_observations([observe(each, clocks) for each in halves], timeline.diagnostics, clocks)
+    assert seen.collectives.calls["sequence"].unique().sort().to_list() == [*range(0, 60, 7), 59]
+    assert seen.collectives.calls.height == 10 * 2 * ALL_PAIRS
+    assert seen.collectives.mismatched.is_empty()
+    # The first call of each step remains the first, though it is not always among those that are looked at.
+    slots = seen.collectives.calls.select(pl.col("sequence") % 2, "slot").unique().sort("slot").rows()
+    assert slots == [(0, 0), (1, 1)]
+    found = align_clocks(run.timeline)
+    assert uncovered(run, found.timeline).is_empty()
+
+
+def test_a_rank_with_fewer_calls_is_found_among_some_of_them(monkeypatch):
+    monkeypatch.setattr(collectives, "MOST_CALLS", 1)
+    monkeypatch.setattr(collectives, "FEWEST_CALLS", 8)
+    timeline, clocks = of_clocks(plant(LARGE).timeline)
+    is_late = (pl.col("rank") == 3) & (pl.col("kind") == "collective") & (pl.col("pair") > 57)
+    short = timeline.with_spans(timeline.spans.filter(~is_late))
+    assert gathered(short, clocks).collectives.mismatched["reason"].to_list() == [
+        "ranks have different numbers of calls"
+    ]

@@ -12,13 +12,19 @@ it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stagescope.clocks.exits import MEMBER_EXITS, OF_EXITS, with_exits
+from stagescope.clocks.observation_table import OBSERVATION_SCHEMA
+from stagescope.clocks.thinning import thinned
 from stagescope.model.collectives import find_calls
+from stagescope.model.large_tables import reduced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Operations in which every rank waits for all others. An all-to-all in which a rank sends another nothing does not
@@ -31,6 +37,12 @@ ALL_PAIRS = 16
 NEIGHBORS, LATE = 1, 2
 """In larger groups, each clock is compared with this many on either side, and with this many of the latest. Between
 clocks that exchange messages with any other, only short delays are used: long ones would cost more than they show."""
+
+MOST_CALLS, FEWEST_CALLS = 1_000_000, 64
+"""Of more calls, those with some numbers of each group are looked at, but not fewer numbers than this: each call of a
+rank takes 300 bytes."""
+MEMBERS_AT_ONCE, MOST_TOGETHER = 250_000, 2_000_000
+"""Clocks of calls that are compared at once, and comparisons after which they are thinned: a clock has up to eight."""
 
 LATE_NS = 50_000
 """A rank that enters this long before the last one at most shows a short delay."""
@@ -48,29 +60,12 @@ CALL_COLUMNS = (
     "rank", "step", "peer", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", *KEY, "operation",
 )  # fmt: skip
 
-COLUMNS = (
-    "kind",
-    "source",
-    "target",
-    "source_rank",
-    "target_rank",
-    "step",
-    "microbatch",
-    "sent_ns",
-    "received_ns",
-    "waited",
-    "stay_ns",
-    "by_exit",
-    *OF_EXITS,
-    "is_large",
-)
-
 
 class Collectives(NamedTuple):
     """The calls of the groups whose numbers belong together, and the reasons why others were left out.
 
-    `calls` has the columns CALL_COLUMNS, clock and blocked_ns (null: the wait was not recorded); `mismatched` has the
-    columns group and reason.
+    `calls` has the columns CALL_COLUMNS, slot, clock and blocked_ns (null: the wait was not recorded); `mismatched` has
+    the columns group and reason.
     """
 
     calls: pl.DataFrame
@@ -83,10 +78,52 @@ def calls_of(spans: pl.DataFrame, groups: pl.Series | None = None) -> pl.DataFra
     return calls if groups is None else calls.filter(pl.col("group").is_in(groups.implode()))
 
 
+def some_calls(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return the calls of all parts, from calls_of, with their slot; of very many, those with every n-th number.
+
+    The slot is which synchronizing call of its step and group a call is, by its number; -1 without a step. `parts` are
+    iterated more than once, one after the other.
+    """
+    sizes = reduced((rows.select("group", "sequence", size=pl.lit(1, pl.Int64)) for rows in parts), _sizes)
+    every = max(int(sizes["size"].sum()) // MOST_CALLS, 1)
+    of_groups = sizes.select("group", last="sequence", every=_every(every))
+    if every == 1:
+        return _with_slots(pl.concat(parts))
+    return pl.concat([_chosen_calls(_with_slots(rows), of_groups) for rows in parts])
+
+
+def _sizes(calls: pl.DataFrame) -> pl.DataFrame:
+    return calls.group_by("group").agg(pl.max("sequence"), pl.sum("size"))
+
+
+def _every(every: int) -> pl.Expr:
+    return (pl.col("sequence") // FEWEST_CALLS).clip(1, every)
+
+
+def _chosen_calls(calls: pl.DataFrame, of_groups: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls with every n-th number of their group, and with its last one; with the columns of `calls`."""
+    placed = calls.join(of_groups, on="group", how="left", maintain_order="left")
+    sequence = pl.col("sequence")
+    return placed.filter((sequence % pl.col("every") == 0) | (sequence == pl.col("last"))).select(
+        calls.columns
+    )
+
+
+def _with_slots(calls: pl.DataFrame) -> pl.DataFrame:
+    first = pl.col("sequence").filter(_synchronizes()).min().over("group", "step")
+    slot = pl.when(pl.col("step").is_null()).then(-1).otherwise(pl.col("sequence") - first)
+    return calls.with_columns(slot=slot.cast(pl.Int64))
+
+
+def _synchronizes() -> pl.Expr:
+    waited = pl.col("wait_start_ns").is_not_null() & pl.col("wait_end_ns").is_not_null()
+    return waited & pl.col("operation").is_in(SYNCHRONIZING)
+
+
 def match_calls(calls: pl.DataFrame, diagnostics: pl.DataFrame, clocks: pl.DataFrame) -> Collectives:
     """Return the collectives of groups on several clocks; `clocks` has the columns rank and clock (a number).
 
-    `calls` are those of all ranks, in the order of a spans table, and `diagnostics` those of the run.
+    `calls` are those of some_calls, in the order of a spans table, and `diagnostics` those of the run.
     """
     calls = calls.join(clocks, on="rank", maintain_order="left")
     calls = calls.with_columns(blocked_ns=pl.col("wait_end_ns") - pl.col("wait_start_ns"))
@@ -115,8 +152,9 @@ def match_calls(calls: pl.DataFrame, diagnostics: pl.DataFrame, clocks: pl.DataF
 def _is_apart() -> pl.Expr:
     """Return whether ranks on one clock left a synchronizing collective before others on it entered."""
     first_left, last_entered = pl.col("end_ns").min(), pl.col("start_ns").max()
-    waited = pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING)
-    return waited.all().over(*KEY, "clock") & ((last_entered - first_left).over(*KEY, "clock") > TOLERANCE_NS)
+    return _synchronizes().all().over(*KEY, "clock") & (
+        (last_entered - first_left).over(*KEY, "clock") > TOLERANCE_NS
+    )
 
 
 def _is_short(incomplete: pl.Series) -> pl.Expr:
@@ -126,9 +164,11 @@ def _is_short(incomplete: pl.Series) -> pl.Expr:
 
 
 def collective_observations(
-    collectives: Collectives, host_timed: pl.Series, messaging: pl.Series
+    collectives: Collectives, host_timed: pl.Series, messaging: pl.Series, most: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the observations of collectives, in the columns of observations.py, and how far apart their ranks leave.
+
+    Very many are thinned to `most` of each pair of clocks.
 
     `messaging` are the clocks with messages in both directions, `host_timed` the ranks whose device is not timed: what
     they recorded is when the host launched a collective. Calls without a recorded wait end with their issue, before
@@ -136,32 +176,54 @@ def collective_observations(
     """
     timed = collectives.calls.filter(~pl.col("rank").is_in(host_timed.implode()))
     timed = timed.with_columns(is_large=pl.col("clock").n_unique().over("group") > ALL_PAIRS)
-    of_all, exits = _of_all(timed)
-    parts = (of_all, _from_root(timed), _to_root(timed))
-    found = pl.concat([part.select(COLUMNS) for part in parts], how="vertical_relaxed")
-    return found.filter(pl.col("waited") | ~pl.col("is_large") | ~_are_in(messaging)), exits
+    is_used = pl.col("waited") | ~pl.col("is_large") | ~_are_in(messaging)
+    members, exits = _members(timed)
+    found: list[pl.DataFrame] = []
+    for part in (*_of_all(members), _from_root(timed), _to_root(timed)):
+        used = part.filter(is_used)
+        found.append(used.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()))
+        if sum(each.height for each in found) > MOST_TOGETHER:
+            found = [thinned(pl.concat(found), most)]
+    return pl.concat(found), exits
 
 
-def _of_all(timed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the observations of collectives in which every rank waits for all others, and how far apart they leave."""
-    calls = timed.filter(pl.col("blocked_ns").is_not_null() & pl.col("operation").is_in(SYNCHRONIZING))
+def _members(timed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the clocks of calls in which every rank waits for all others, and how far apart they leave."""
+    calls = timed.filter(_synchronizes())
     members = calls.group_by(*KEY, "clock", maintain_order=True).agg(
         entered_ns=pl.max("start_ns"),
         left_ns=pl.min("end_ns"),
         entered_rank=pl.col("rank").gather(pl.col("start_ns").arg_max()).first(),
         left_rank=pl.col("rank").gather(pl.col("end_ns").arg_min()).first(),
         step=pl.first("step"),
+        # Calls at the same place of each step are about the same size; the first of a step is the lowest number.
+        slot=pl.first("slot"),
         blocked_ns=pl.col("blocked_ns").gather(pl.col("end_ns").arg_min()).first(),
     )
     # All leave at about the same time, so the shortest stay is that of the last to enter, on whichever clock.
     members = members.with_columns(stay_ns=pl.col("left_ns") - pl.col("entered_ns"))
     early_ns = pl.col("stay_ns") - pl.col("stay_ns").min().over(KEY)
-    # Calls at the same place of each step are about the same size; the first of a step is the lowest number.
-    slot = (pl.col("sequence") - pl.col("sequence").min().over("group", "step")).cast(pl.Int64)
-    slot = pl.when(pl.col("step").is_null()).then(pl.lit(-1)).otherwise(slot)
-    members = members.with_columns(early_ns=early_ns, slot=slot, call="sequence", name="group")
-    members, exits = with_exits(members, ("group",))
+    members = members.with_columns(early_ns=early_ns, call="sequence", name="group")
+    return with_exits(members, ("group",))
+
+
+def _of_all(members: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the observations of collectives in which every rank waits for all others: of some calls after others."""
     pairs = _pairs(members)
+    if members.height <= MEMBERS_AT_ONCE:
+        yield _compared(members, pairs)
+        return
+    ordered = members.sort(KEY, maintain_order=True)
+    number = ordered.select(pl.struct(KEY).rle_id()).to_series()
+    last = number.gather([*range(MEMBERS_AT_ONCE, ordered.height, MEMBERS_AT_ONCE), ordered.height - 1])
+    first = 0
+    for stop in number.search_sorted(last.unique().sort(), side="right").to_list():
+        yield _compared(ordered[first:stop], pairs)
+        first = stop
+
+
+def _compared(members: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the observations of the calls of these members; `pairs` are those of all calls."""
     sources = members.select(
         *KEY,
         *("step", "early_ns", "stay_ns", *MEMBER_EXITS),
@@ -177,7 +239,7 @@ def _of_all(timed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         received_ns="left_ns",
         target_constant_ns="constant_ns",
     )
-    found = (
+    return (
         sources.join(pairs, on=["group", "source"])
         .join(targets, on=[*KEY, "target"])
         .with_columns(
@@ -187,7 +249,6 @@ def _of_all(timed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
             waited=(pl.col("early_ns") <= LATE_NS) & (pl.col("blocked_ns") > 0),
         )
     )
-    return found, exits
 
 
 def _from_root(timed: pl.DataFrame) -> pl.DataFrame:

@@ -18,11 +18,13 @@ from stagescope.clocks.collectives import (
     calls_of,
     collective_observations,
     match_calls,
+    some_calls,
 )
 from stagescope.clocks.exits import OF_EXITS
 from stagescope.clocks.observation_table import OBSERVATION_SCHEMA, ROWS
 from stagescope.clocks.reductions import counted_reductions, observed_reductions, reductions_of
 from stagescope.clocks.thinning import most_of_pair, thinned
+from stagescope.model.lazy import TableParts
 from stagescope.model.messages import match_messages
 from stagescope.model.pipelines import find_pipelines
 from stagescope.vocabulary.kinds import COMPUTE, TRANSFERS
@@ -173,7 +175,7 @@ def gather_observations(
     actions = actions.join(joined, on=["one", "other"], how="anti", maintain_order="left").drop(
         "one", "other"
     )
-    calls = pl.concat(part.calls for part in parts).sort(ROWS, maintain_order=True)
+    calls = some_calls(TableParts(parts, lambda part: part.calls)).sort(ROWS, maintain_order=True)
     reductions = _some_reductions(parts)
     parts.clear()
     collectives = match_calls(calls, diagnostics, clocks)
@@ -181,10 +183,9 @@ def gather_observations(
     host_timed = diagnostics.filter(code=HOST_TIMES)["rank"].drop_nulls()
     ways = [set(messages[way].unique().to_list()) for way in ("source", "target")]
     messaging = pl.Series("clock", sorted(ways[0] & ways[1]), pl.Int32)
-    numbered, exits_of_numbered = collective_observations(collectives, host_timed, messaging)
-    numbered = numbered.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items())
-    reductions = reductions.sort(ROWS, maintain_order=True)
     most = most_of_pair(clocks["clock"].n_unique())
+    numbered, exits_of_numbered = collective_observations(collectives, host_timed, messaging, most)
+    reductions = reductions.sort(ROWS, maintain_order=True)
     unnumbered, exits = observed_reductions(reductions, clocks, most)
     del reductions
     together = pl.concat([numbered, unnumbered])
