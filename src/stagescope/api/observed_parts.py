@@ -27,6 +27,7 @@ from stagescope.ingest.step_selection import note_of_selected, windows_of_run
 from stagescope.ingest.step_sizes import require_stated_sizes
 from stagescope.model import SPANS
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.lazy import TableParts
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.stored_run import NONE, PARTITIONED
@@ -172,23 +173,26 @@ def _check_limits(parts: Sequence[ReadRows], tables: Timeline, steps: StepRange 
     require_stated_sizes(sizes.filter(pl.col("step").is_null() | is_in_steps(steps)), source)
 
 
-def counts_of_pipelines(observations: Sequence[Observation], pipelines: pl.DataFrame) -> list[pl.DataFrame]:
+def counts_of_pipelines(
+    observations: Sequence[Observation], pipelines: pl.DataFrame
+) -> Iterable[pl.DataFrame]:
     """Return for each part how many rows (n) of each table its pipelines have in every step.
 
-    Those of ranks are read one part after the other. What is returned has 13 bytes per row, and a row for each step of
+    They are read whenever they are iterated, one part after the other: those of all parts have a row for each step of
     each pipeline.
     """
     keys = ("table", "pipeline", "step")
     table = pl.col("table").cast(pl.Enum([table.name for table in PARTITIONED]))
-    found: list[pl.DataFrame] = []
-    for each in observations:
-        counts: pl.DataFrame = attach(each.counts)
+
+    def of_part(observation: Observation) -> pl.DataFrame:
+        counts: pl.DataFrame = attach(observation.counts)
         placed = counts.with_columns(table).join(pipelines, on="rank", how="left")
-        found.append(placed.with_columns(pl.col("pipeline").fill_null(NONE)).group_by(keys).agg(pl.sum("n")))
-    return found
+        return placed.with_columns(pl.col("pipeline").fill_null(NONE)).group_by(keys).agg(pl.sum("n"))
+
+    return TableParts(observations, of_part)
 
 
-def counts_of_ranges(counts: Sequence[pl.DataFrame], ranges: StepRanges) -> pl.DataFrame:
+def counts_of_ranges(counts: Iterable[pl.DataFrame], ranges: StepRanges) -> pl.DataFrame:
     """Return how many rows (n) of each table the pipelines have in every range of steps, by the number of the part."""
     keys = ("table", "pipeline", "step_range")
     sums = [with_step_range(each, ranges).group_by(keys).agg(pl.sum("n")) for each in counts]

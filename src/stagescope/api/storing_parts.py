@@ -63,6 +63,7 @@ from stagescope.ingest.recording.survey import (
     without_peers,
 )
 from stagescope.model import SPANS
+from stagescope.model.lazy import TableParts
 from stagescope.model.stored_run import PARTITIONED, Source
 from stagescope.vocabulary.errors import InputError, OutputError
 
@@ -268,9 +269,9 @@ def _stored(
         manifest = replace(manifest, alignment=clock_json(report))
     pipelines = pipelines_of(observations, run)
     counts = counts_of_pipelines(observations, pipelines)
-    ranges = ranges_of_counts([each.filter(table=SPANS.name) for each in counts], how.most_spans)
+    of_spans = TableParts(counts, lambda each: each.filter(table=SPANS.name))
+    ranges = ranges_of_counts(of_spans, how.most_spans)
     expected = counts_of_ranges(counts, ranges)
-    del counts
     tables = with_addresses(tables)
     whole = [_stored_whole(table, store) for table in whole_tables(tables)]
     completed: dict[str, Part] = {}

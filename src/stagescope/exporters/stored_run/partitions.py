@@ -122,14 +122,23 @@ def step_ranges(counted: pl.DataFrame, pipelines: pl.DataFrame, most_spans: int 
 
 
 def ranges_of_counts(counts: Iterable[pl.DataFrame], most_spans: int = MOST_SPANS) -> StepRanges:
-    """Return the same, given the number of spans, n, of each pipeline and step, of some ranks and of others."""
-    known = [own for each in counts if not (own := each.drop_nulls("step")).is_empty()]
-    if not known:
+    """Return the same, given the number of spans, n, of each pipeline and step, of some ranks and of others.
+
+    `counts` are iterated twice, one after the other: those of all pipelines are not in memory together.
+    """
+    known = pl.concat([_reach(each.drop_nulls("step")) for each in counts])
+    if known.is_empty():
         return StepRanges(0, 1)
-    pipelines = pl.concat([each["pipeline"].unique() for each in known])
-    in_several = pl.col("pipeline").is_in(pipelines.filter(pipelines.is_duplicated()).implode())
-    shared = pl.concat([each.filter(in_several) for each in known])
-    together = shared.group_by("pipeline", "step").agg(pl.sum("n"))
-    largest = pl.concat([each.select(pl.max("n")) for each in (*known, together)])["n"].max()
-    first = pl.concat([each.select(pl.min("step")) for each in known])["step"].min()
+    in_several = pl.col("pipeline").is_in(
+        known.filter(pl.col("pipeline").is_duplicated())["pipeline"].implode()
+    )
+    shared = pl.concat([each.drop_nulls("step").filter(in_several) for each in counts])
+    together = shared.group_by("pipeline", "step").agg(pl.sum("n"))["n"].max()
+    largest = max(known["largest"].max(), together or 0)  # type: ignore[type-var]  # integers
+    first = known["first"].min()
     return StepRanges(int(first), max(1, most_spans // int(largest)))  # type: ignore[arg-type]  # integers
+
+
+def _reach(counts: pl.DataFrame) -> pl.DataFrame:
+    """Return the first step of each pipeline, and the most spans that it has in a step."""
+    return counts.group_by("pipeline").agg(first=pl.min("step"), largest=pl.max("n"))
