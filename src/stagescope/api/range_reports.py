@@ -60,6 +60,7 @@ from stagescope.api.range_tasks import (
     survey_unit,
 )
 from stagescope.api.sampled_ranges import SampledSteps, choose_sampled_steps, samples_of
+from stagescope.api.task_progress import TaskProgress
 from stagescope.ingest.stored_run import read_part
 from stagescope.model.step_division import needed_spans
 from stagescope.model.stored_run import NONE
@@ -130,26 +131,6 @@ def analyzed_in_ranges(
         yield _analyze(directory, manifest, executor, on_progress, ending)
 
 
-class _Progress:
-    """Counts the tasks that are done, and reports them from the first ones that are expected on."""
-
-    def __init__(self, report: Callable[[int, int], object] | None) -> None:
-        self._done = self._total = 0
-        self._report = report or (lambda _done, _total: None)
-
-    def expect(self, tasks: int) -> None:
-        """Expect so many more tasks."""
-        self._total += tasks
-        self._report(self._done, self._total)
-
-    def of(self, results: Iterator[Result]) -> Iterator[Result]:
-        """Yield results, and report each."""
-        for result in results:
-            self._done += 1
-            self._report(self._done, self._total)
-            yield result
-
-
 class _Work(NamedTuple):
     """What all steps of an analysis need: the run, its small tables and ranges, and who computes.
 
@@ -159,7 +140,7 @@ class _Work(NamedTuple):
     directory: Path
     manifest: Manifest
     executor: Executor
-    progress: _Progress
+    progress: TaskProgress
     shared: Timeline
     extents: pl.DataFrame
     ranges: tuple[StepRange, ...]
@@ -220,7 +201,7 @@ def _analyze(
     extents = read_extents_of_steps(directory, manifest)
     steps = _steps_of(extents, manifest)
     ranges = divide_into_ranges(steps, manifest.span_count) if steps else _one_each(directory, manifest)
-    of_run = (directory, manifest, executor, _Progress(on_progress), shared, extents)
+    of_run = (directory, manifest, executor, TaskProgress(on_progress), shared, extents)
     work = _Work(*of_run, ranges, has_steps=bool(steps))
     surveyed = _survey(work, steps)
     run = _analyze_ranges(work, surveyed)
