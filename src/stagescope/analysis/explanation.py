@@ -136,7 +136,7 @@ def explain(
         sampling = choose_divided_sampling(steps, parts_of(intermediates, "microbatch_counts"))
         chosen_steps = ChosenSteps(steps, unusual.windows["step"].unique().to_list(), sampling)
         joined = join_one(measure_steps(intermediates, chosen_steps), intermediates, chosen_steps, unusual)
-    results = joined.of_steps
+    results, counters = joined.of_steps, joined.counters
     shown = results.pipelines
     lost = _measure_lost_time(intermediates, steps, results)
     compared = joined.compare()
@@ -160,9 +160,9 @@ def explain(
         stragglers=stragglers,
         trends=compared.trends,
         replicas=replicas,
-        clock_notes=clock_notes(timeline.counters, steps),
+        clock_notes=clock_notes(counters.readings),
         lengths_note=lengths_sentence_part(
-            sample.actions, ledger.classes.length_of_action, timeline.counters, pipelines, steps
+            sample.actions, ledger.classes.length_of_action, counters.sizes, counters.units, steps
         ),
         waits_inside=shown.waits.waits_inside,
         other_work=shown.other_work,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.counters.parts import SampledCells, ShownCounters, show_counters
 from stagescope.analysis.idle.overlap import OVERLAP, measure_overlap
 from stagescope.analysis.idle.phases import STEP_PHASES, cut_phases
 from stagescope.analysis.idle.step_windows import windows_of_bubbles
@@ -123,13 +124,14 @@ class JoinedResults(NamedTuple):
     """Results of all steps in the totals, and what compares the samples of all ranges of steps, which is called once.
 
     `of_steps` has no samples, messages, waits in reductions and pauses, which take much memory; the last two are in
-    `reduction_waits` and `pauses`, some steps after the others.
+    `reduction_waits` and `pauses`, some steps after the others. `counters` is what those of the run show.
     """
 
     of_steps: StepResults
     compare: Callable[[], SampleComparisons]
     reduction_waits: Iterable[pl.DataFrame]
     pauses: Iterable[pl.DataFrame]
+    counters: ShownCounters
 
 
 def join_one(
@@ -146,11 +148,13 @@ def join_one(
     )
     measured = RunSamples([samples], [links], messages, chosen.sampling)
     pauses = results.outside.pauses
+    sampled = SampledCells(known.sample.steps, known.sample.windows.pipelines)
     return JoinedResults(
         StepResults(without, results.outside._replace(pauses=pauses.clear())),
         partial(compare_samples, known.timeline, known.windows.pipelines, measured, unusual),
         [shown.reduction_waits],
         [pauses],
+        show_counters(known.timeline.counters, chosen.counted, sampled),
     )
 
 

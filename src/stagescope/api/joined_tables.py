@@ -57,7 +57,7 @@ class AnalyzedRun(NamedTuple):
 
     folder: Path
     ranges: tuple[RangeAnalysis, ...]
-    reference: Reference | None
+    reference: Reference
     counted: tuple[int, ...]
     unusual: OutlierWindows
     sampling: Sampling | None

@@ -14,6 +14,7 @@ import shutil
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ import polars as pl
 
 from stagescope.analysis.completeness.unaligned import find_unaligned_ranks
 from stagescope.analysis.ranges import (
+    MeasuredRun,
     build_joined_report,
     choose_steps,
     join_surveys,
@@ -28,6 +30,7 @@ from stagescope.analysis.ranges import (
 )
 from stagescope.analysis.sampled_pipelines import has_large_steps
 from stagescope.analysis.statistics.transfer_totals import add_transfers
+from stagescope.api.counters_in_parts import analyze_counters, divide_counters, read_counters
 from stagescope.api.detached_tables import (
     attach,
     attach_later,
@@ -61,11 +64,10 @@ from stagescope.api.range_tasks import (
 )
 from stagescope.api.sampled_ranges import SampledSteps, choose_sampled_steps, samples_of
 from stagescope.api.task_progress import TaskProgress
-from stagescope.ingest.stored_run import read_part
+from stagescope.model.lazy import with_later
 from stagescope.model.step_division import needed_spans
 from stagescope.model.stored_run import NONE
-from stagescope.model.tables import COUNTERS, SPANS, STEPS
-from stagescope.model.validate import in_order
+from stagescope.model.tables import SPANS, STEPS
 from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stagescope.analysis import Report
+    from stagescope.analysis.counters.parts import JoinedCounters
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.ranges import PipelineSurvey, RangeAnalysis, Reference, StepTables
     from stagescope.analysis.step_results import ChosenSteps
@@ -134,7 +137,7 @@ def analyzed_in_ranges(
 class _Work(NamedTuple):
     """What all steps of an analysis need: the run, its small tables and ranges, and who computes.
 
-    `extents` is from extents_of_steps.
+    `extents` is from extents_of_steps, and `counters` from divide_counters.
     """
 
     directory: Path
@@ -145,6 +148,7 @@ class _Work(NamedTuple):
     extents: pl.DataFrame
     ranges: tuple[StepRange, ...]
     has_steps: bool
+    counters: tuple[tuple[Part, ...], ...]
 
     @property
     def folder(self) -> Path:
@@ -202,17 +206,34 @@ def _analyze(
     steps = _steps_of(extents, manifest)
     ranges = divide_into_ranges(steps, manifest.span_count) if steps else _one_each(directory, manifest)
     of_run = (directory, manifest, executor, TaskProgress(on_progress), shared, extents)
-    work = _Work(*of_run, ranges, has_steps=bool(steps))
+    work = _Work(*of_run, ranges, has_steps=bool(steps), counters=divide_counters(manifest))
     surveyed = _survey(work, steps)
     run = _analyze_ranges(work, surveyed)
+    counters = analyze_counters(work.counters, directory, steps, run, work.run)
     joined = ending.enter_context(joined_by_workers(executor, run))
-    timeline = _of_run(shared, directory, manifest, surveyed.damage)
+    timeline = shared.with_diagnostics(surveyed.damage)
     reference: Reference = attach(run.reference)
-    report = build_joined_report(timeline, surveyed.known, reference, run.attached(), joined.comparisons)
-    if surveyed.unaligned:
-        transfers = add_transfers([report.intermediates.transfers, surveyed.transfers])
-        report = replace(report, saved={**report.saved, "transfers": lambda: transfers})
+    measured = MeasuredRun(run.attached(), joined.comparisons, counters.shown)
+    report = build_joined_report(timeline, surveyed.known, reference, measured)
+    counters_later = {"counters": partial(read_counters, directory, manifest)}
+    report = replace(
+        report,
+        timeline=with_later(report.timeline, counters_later),
+        saved={**report.saved, **_saved(report, surveyed, counters)},
+    )
     return ReportOfRanges(with_culprits(report, run.attached(), joined.causes()), joined)
+
+
+def _saved(
+    report: Report, surveyed: _SurveyedRun, counters: JoinedCounters
+) -> dict[str, Callable[[], pl.DataFrame]]:
+    """Return what loads tables that are not computed from the timeline of a report."""
+    known = report.intermediates
+    saved = {"memory": lambda: counters.memory, "data": lambda: counters.step_data(known.iteration_steps)}
+    if surveyed.unaligned:
+        transfers = add_transfers([known.transfers, surveyed.transfers])
+        saved["transfers"] = lambda: transfers
+    return saved
 
 
 def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
@@ -224,7 +245,7 @@ def _survey(work: _Work, steps: Sequence[int]) -> _SurveyedRun:
     listed = work.extents["step"].to_list()
     sampled = choose_sampled_steps(listed, steps, span_count)
     units = work.units(sampled)
-    work.progress.expect(len(units) + len(work.ranges) + 2)
+    work.progress.expect(len(units) + len(work.ranges) + len(work.counters) + 2)
     found: list[SurveyedUnit] = list(work.run(survey_unit, units))
     unaligned = find_unaligned_ranks(work.shared, _pipelines_of(found))
     if unaligned:
@@ -362,10 +383,3 @@ def _steps_of_groups(manifest: Manifest, groups: Sequence[Sequence[Part]]) -> It
             steps[part.pipeline].append(part)
     for group in groups:
         yield tuple(part for pipeline in {each.pipeline: None for each in group} for part in steps[pipeline])
-
-
-def _of_run(timeline: Timeline, directory: Path, manifest: Manifest, notes: Sequence[Diagnostic]) -> Timeline:
-    """Return a timeline with the counters of the run, and some notes."""
-    counters = [read_part(directory, part) for part in manifest.parts if part.table == COUNTERS.name]
-    rows = in_order(pl.concat([COUNTERS.empty(), *counters]), COUNTERS)
-    return replace(timeline, counters=rows).with_diagnostics(notes)

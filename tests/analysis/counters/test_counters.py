@@ -11,6 +11,7 @@ import pytest
 from stagescope import api
 from stagescope.analysis.counters.data_sizes import measure_step_data
 from stagescope.analysis.counters.lengths import lengths_sentence_part
+from stagescope.analysis.counters.parts import SampledCells, show_counters
 from stagescope.model import COUNTERS, RANKS, SPANS, STEPS, Timeline, empty_timeline
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.validate import conform
@@ -130,9 +131,9 @@ def test_data_imbalance_names_the_tokens_only_where_durations_follow_them(tokens
         counters = with_counters(empty_timeline(), rows).counters
         known = followed.intermediates
         lengths = known.ledger.classes.length_of_action
-        return lengths_sentence_part(
-            known.actions, lengths, counters, known.windows.pipelines, range(STEPS_RUN)
-        )
+        sample = SampledCells(None, known.windows.pipelines)
+        shown = show_counters(counters, range(STEPS_RUN), sample)
+        return lengths_sentence_part(known.actions, lengths, shown.sizes, shown.units, range(STEPS_RUN))
 
     assert (note_of(token_rows(sizes(seed=9), 0)) or "but not").startswith("but not")
     equal = np.full_like(tokens, 2048)

@@ -26,6 +26,7 @@ from stagescope.analysis.saved import facts_json, saved_pieces, saved_tables
 from stagescope.analysis.statistics import action_samples
 from stagescope.analysis.statistics.action_samples import sample_actions
 from stagescope.api import (
+    counters_in_parts,
     export,
     load_report,
     range_reports,
@@ -49,6 +50,7 @@ from stagescope.model.tables import COUNTERS, SPANS
 from stagescope.model.validate import conform
 from stagescope.viewer.analysis_data import saved_report_extras
 from stagescope.vocabulary.causes import CAUSES
+from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.kinds import ALL_SENDS
 from truth.cases import PLANTED
 from truth.causes import Place, slow_rank
@@ -427,13 +429,22 @@ def test_culprits_of_other_work_between_steps_are_those_of_the_whole_run(tmp_pat
     assert_frame_equal(found, whole)
 
 
-def test_what_counters_show_is_that_of_the_whole_run(tmp_path):
+def store_with_counters(place):
+    """Store a run with counters, in several ranges of steps."""
     shape = (SHAPE.pipelines, SHAPE.steps, SHAPE.microbatches)
     tokens = np.random.default_rng(4).integers(1500, 2500, shape).astype(float)
     run_of_lengths = planted(has_waits=False, lengths=tokens[:, :, None] / 2000)
     manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
-    options = WriteOptions(executor=InThisProcess())
-    write_stored_run(with_counters(run_of_lengths, tokens), tmp_path, manifest, options)
+    options = WriteOptions(executor=InThisProcess(), most_spans=600)
+    write_stored_run(with_counters(run_of_lengths, tokens), place, manifest, options)
+
+
+@pytest.mark.parametrize("rows", [1, 150, 10**6], ids=["each file", "some files", "all files"])
+@pytest.mark.usefixtures("is_sampled")
+def test_what_counters_show_is_that_of_the_whole_run(rows, tmp_path, monkeypatch):
+    store_with_counters(tmp_path)
+    monkeypatch.setattr(counters_in_parts, "ROWS_OF_UNIT", rows)
+    monkeypatch.setattr(counters_in_parts, "ROWS_OF_BLOCK", rows)
     whole = build_explained_report(read(tmp_path))
     with report_in_ranges(tmp_path, 4) as divided:
         found, facts = tables_of(divided), facts_of(divided)["explanation"]
@@ -445,6 +456,22 @@ def test_what_counters_show_is_that_of_the_whole_run(tmp_path):
     assert [*of_whole["clock_notes"]] == [str(SLOW_RANK)]
     assert facts["clock_notes"] == of_whole["clock_notes"]
     assert facts["lengths_note"] == of_whole["lengths_note"] is not None
+
+
+def test_counters_are_not_read_together_where_ranges_are_joined(tmp_path, monkeypatch):
+    store_with_counters(tmp_path)
+    monkeypatch.setattr(range_reports, "read_counters", lambda *_: pytest.fail("all counters were read"))
+    with report_in_ranges(tmp_path, 4) as divided:
+        assert tables_of(divided)["data"].height
+        assert divided.throughput
+
+
+def test_damaged_counters_are_an_error(tmp_path):
+    store_with_counters(tmp_path)
+    part = next((tmp_path / "counters").rglob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-9] + b"x" * 9)
+    with pytest.raises(InputError, match="counters/pipeline="), report_in_ranges(tmp_path, 2):
+        pass
 
 
 def test_rows_of_a_damaged_file_are_missing_and_counted(tmp_path):

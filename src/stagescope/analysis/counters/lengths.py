@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.counters.data_sizes import microbatch_sizes, unit_of
+from stagescope.analysis.counters.data_sizes import UNITS, unit_of
 from stagescope.vocabulary.counters import LONGEST_SEQUENCE
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ CLOSE, NONE_AT_ALL = 0.8, 0.3
 EQUAL = 1e-9
 """Logarithms that differ by less are those of equal sizes."""
 
+SIZES = (*UNITS, LONGEST_SEQUENCE)
+"""The counters that state the size of a micro-batch."""
+
 _CELL = ["pipeline", "step", "microbatch"]
 _NOUNS = {
     "tokens": "numbers of tokens",
@@ -37,16 +40,17 @@ _NOUNS = {
 def lengths_sentence_part(
     actions: Actions,
     length_of_action: Floats,
-    counters: pl.DataFrame,
-    pipelines: pl.DataFrame,
+    sizes: pl.DataFrame,
+    units: Collection[str],
     steps: Collection[int],
 ) -> str | None:
     """Return how the lengths of micro-batches in `steps` relate to their sizes; None if no sizes were recorded.
 
     `length_of_action` is the factor by which the actions of each micro-batch take longer than others (ActionClasses).
-    Of several counters, the one that is related most closely is named. A correlation proves no cause.
+    `sizes` is from microbatch_sizes, for SIZES, and `units` from units_in. Of several counters, the one that is related
+    most closely is named. A correlation proves no cause.
     """
-    unit = unit_of(counters)
+    unit = unit_of(units)
     names = [name for name in (unit, LONGEST_SEQUENCE) if name is not None]
     cells = (
         actions.table.select(_CELL)
@@ -54,11 +58,12 @@ def lengths_sentence_part(
         .filter(pl.col("step").is_in(list(steps)))
         .group_by(_CELL)
         .agg(pl.mean("length"))
+        .sort(_CELL)
     )
     texts = []
     for name in names:
-        sizes = microbatch_sizes(counters, pipelines, name)
-        both = cells.join(sizes, on=_CELL).filter((pl.col("size") > 0) & (pl.col("length") > 0))
+        own = sizes.filter((pl.col("name") == name) & (pl.col("size") > 0))
+        both = cells.join(own, on=_CELL, maintain_order="left").filter(pl.col("length") > 0)
         if both.height >= FEWEST_MICROBATCHES:
             texts.append(_relation(name, _within_steps(both, "length"), _within_steps(both, "size")))
     return max(texts, key=lambda each: each[0])[1] if texts else None

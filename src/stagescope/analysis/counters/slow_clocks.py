@@ -21,7 +21,7 @@ from stagescope.vocabulary.counters import (
 from stagescope.vocabulary.durations import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
 LEAST_FRACTION = {GPU_CLOCK: 0.03, CPU_FREQUENCY: 0.1}
 """By how much a clock has to be slower than those of the other ranks. CPUs change theirs all the time."""
@@ -38,63 +38,97 @@ LEAST_QUOTA_FRACTION = 0.01
 """A smaller part of the recorded time without CPU quota is not worth a sentence."""
 
 
-def clock_notes(counters: pl.DataFrame, steps: Collection[int]) -> dict[int, str]:
-    """Return by rank what its counters showed during `steps` that those of the other ranks did not.
+_NAMES = (*LEAST_FRACTION, GPU_TEMPERATURE, GPU_SLOWDOWNS, CPU_THROTTLES, CPU_QUOTA_WAIT)
+
+
+def read_clocks(counters: pl.DataFrame, steps: Collection[int]) -> pl.DataFrame:
+    """Return what the counters of clocks showed during `steps`, one row per rank and counter: rank, name, readings.
+
+    `total` is the sum of the readings, `largest` the largest one, `first` and `last` those at first_ns and last_ns.
+    Each of the SLOWDOWNS has a column with the number of readings that show it. `join_readings` adds those of other
+    steps.
+    """
+    own = counters.filter(pl.col("name").is_in(_NAMES) & pl.col("step").is_in(list(steps)))
+    reasons = pl.when(pl.col("name") == GPU_SLOWDOWNS).then("value").cast(pl.Int64)
+    values = ("total", "largest", "first", "last")
+    return join_readings(
+        own.select(
+            "rank",
+            "name",
+            *(
+                ((reasons & bit) != 0).fill_null(value=False).cast(pl.Int64).alias(words)
+                for bit, words in SLOWDOWNS.items()
+            ),
+            *(pl.col("value").alias(each) for each in values),
+            readings=pl.lit(1, pl.Int64),
+            first_ns="time_ns",
+            last_ns="time_ns",
+        )
+    )
+
+
+def join_readings(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the same for rows of several tables of read_clocks."""
+    return rows.group_by("rank", "name", maintain_order=True).agg(
+        pl.sum("readings", "total", *SLOWDOWNS.values()),
+        pl.max("largest"),
+        pl.col("first").get(pl.col("first_ns").arg_min()),
+        pl.col("last").get(pl.col("last_ns").arg_max()),
+        pl.min("first_ns"),
+        pl.max("last_ns"),
+    )
+
+
+def clock_notes(readings: pl.DataFrame) -> dict[int, str]:
+    """Return by rank what its counters showed that those of the other ranks did not; `readings` is from read_clocks.
 
     A rank without such an observation is missing.
     """
-    chosen = counters.filter(pl.col("step").is_in(list(steps)))
+    of_names = {name: readings.filter(pl.col("name") == name).sort("rank") for name in _NAMES}
     notes: dict[int, list[str]] = {}
     for find in (_slow_clocks, _slowdowns, _throttles, _quota_waits):
-        for rank, text in find(chosen):
+        for rank, text in find(of_names):
             notes.setdefault(rank, []).append(text)
     return {rank: "; ".join(texts) for rank, texts in notes.items()}
 
 
-def _slow_clocks(counters: pl.DataFrame) -> Iterator[tuple[int, str]]:
+def _slow_clocks(readings: Mapping[str, pl.DataFrame]) -> Iterator[tuple[int, str]]:
     for name, least in LEAST_FRACTION.items():
-        own = counters.filter(pl.col("name") == name)
-        means = own.group_by("rank").agg(pl.mean("value"), pl.len()).sort("rank")
+        means = readings[name].select("rank", pl.col("total") / pl.col("readings"), "readings")
         for rank, value, samples in means.iter_rows():
-            others = means.filter(pl.col("rank") != rank)["value"].median()
+            others = means.filter(pl.col("rank") != rank)["total"].median()
             if isinstance(others, float) and value <= (1 - least) * others:
-                heat = _temperature(counters, rank) if name == GPU_CLOCK else ""
+                heat = _temperature(readings[GPU_TEMPERATURE], rank) if name == GPU_CLOCK else ""
                 text = f"{name} of {value:,.0f} MHz on average{heat}, {others:,.0f} MHz on the other ranks"
                 yield rank, f"{text} (n = {samples} readings)"
 
 
-def _temperature(counters: pl.DataFrame, rank: int) -> str:
-    own = counters.filter((pl.col("name") == GPU_TEMPERATURE) & (pl.col("rank") == rank))["value"]
-    return f" at up to {max(own.to_list()):.0f} °C" if len(own) else ""
+def _temperature(readings: pl.DataFrame, rank: int) -> str:
+    own = readings.filter(pl.col("rank") == rank)["largest"]
+    return f" at up to {own[0]:.0f} °C" if len(own) else ""
 
 
-def _slowdowns(counters: pl.DataFrame) -> Iterator[tuple[int, str]]:
-    own = counters.filter(pl.col("name") == GPU_SLOWDOWNS).with_columns(pl.col("value").cast(pl.Int64))
-    for (rank,), rows in own.group_by("rank", maintain_order=True):
-        for bit, words in SLOWDOWNS.items():
-            count = sum(1 for value in rows["value"].to_list() if value & bit)
-            if count:
-                yield int(str(rank)), f"{words} in {count} of {rows.height} readings"
+def _slowdowns(readings: Mapping[str, pl.DataFrame]) -> Iterator[tuple[int, str]]:
+    for row in readings[GPU_SLOWDOWNS].iter_rows(named=True):
+        for words in SLOWDOWNS.values():
+            if row[words]:
+                yield row["rank"], f"{words} in {row[words]} of {row['readings']} readings"
 
 
-def _throttles(counters: pl.DataFrame) -> Iterator[tuple[int, str]]:
-    for rank, growth, _ in _growth(counters, CPU_THROTTLES):
+def _throttles(readings: Mapping[str, pl.DataFrame]) -> Iterator[tuple[int, str]]:
+    for rank, growth, _ in _growth(readings[CPU_THROTTLES]):
         if growth:
             yield rank, f"{growth:,.0f} thermal throttles of the CPU"
 
 
-def _quota_waits(counters: pl.DataFrame) -> Iterator[tuple[int, str]]:
-    for rank, growth, length_ns in _growth(counters, CPU_QUOTA_WAIT):
+def _quota_waits(readings: Mapping[str, pl.DataFrame]) -> Iterator[tuple[int, str]]:
+    for rank, growth, length_ns in _growth(readings[CPU_QUOTA_WAIT]):
         if growth >= LEAST_QUOTA_FRACTION * length_ns > 0:
             during = duration_text(length_ns)
             yield rank, f"CPU quota used up for {duration_text(round(growth))} within {during}"
 
 
-def _growth(counters: pl.DataFrame, name: str) -> Iterator[tuple[int, float, int]]:
+def _growth(readings: pl.DataFrame) -> Iterator[tuple[int, float, int]]:
     """Yield rank, growth of a counter that only grows, and the time between its first and last reading."""
-    own = counters.filter(pl.col("name") == name).sort("time_ns")
-    ends = own.group_by("rank").agg(
-        growth=pl.col("value").last() - pl.col("value").first(),
-        length_ns=pl.col("time_ns").last() - pl.col("time_ns").first(),
-    )
-    yield from ends.sort("rank").iter_rows()
+    ends = readings.select("rank", pl.col("last") - pl.col("first"), pl.col("last_ns") - pl.col("first_ns"))
+    yield from ends.iter_rows()

@@ -2,6 +2,7 @@
 
 from stagescope.analysis.ranges.joined import (
     SCANNED,
+    MeasuredRun,
     build_joined_report,
     compare_ranges,
     joined_pieces,
@@ -30,6 +31,7 @@ __all__ = [
     "SCANNED",
     "LongTable",
     "MeasuredPipelines",
+    "MeasuredRun",
     "PipelineSurvey",
     "RangeAnalysis",
     "Reference",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -53,6 +53,7 @@ from stagescope.model.lazy import InParts, TableParts, in_parts, lazily, parts_o
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from stagescope.analysis.counters.parts import ShownCounters
     from stagescope.analysis.iteration.culprit_sums import CauseSums
     from stagescope.analysis.ranges.measured import RangeAnalysis
     from stagescope.analysis.ranges.reference import Reference
@@ -81,27 +82,35 @@ WHOLE = ("losses", "orders")
 """Tables of OF_LEDGER that are saved with all steps."""
 
 
+class MeasuredRun(NamedTuple):
+    """What was measured of all ranges of steps of a run.
+
+    `compare` returns what compare_ranges does, and `counters` is what those of the run show. Tables in the fields
+    SCANNED of `ranges` may be LazyFrames.
+    """
+
+    ranges: Sequence[RangeAnalysis]
+    compare: Callable[[], SampleComparisons]
+    counters: ShownCounters
+
+
 def build_joined_report(
-    timeline: Timeline,
-    surveyed: Intermediates,
-    reference: Reference,
-    ranges: Sequence[RangeAnalysis],
-    compare: Callable[[], SampleComparisons],
+    timeline: Timeline, surveyed: Intermediates, reference: Reference, measured: MeasuredRun
 ) -> Report:
     """Return the report of a run with explanation and verdict, given what was measured of all its ranges of steps.
 
-    `surveyed` is from join_surveys, and `compare` returns what compare_ranges does. The results of the `reference` are
-    loaded after that, because both take much memory. `timeline` has the ranks, clocks, counters and diagnostics of the
-    whole run; it gets the spans of the reference.
+    `surveyed` is from join_surveys. The results of the `reference` are loaded after what `measured.compare` returns,
+    because both take much memory. `timeline` has the ranks, clocks and diagnostics of the whole run; it gets the spans
+    of the reference.
 
-    Tables in the fields SCANNED of `ranges` may be LazyFrames. Those with a row per rank and step are collected
-    whenever they are used, and saved in pieces.
+    Tables with a row per rank and step are collected whenever they are used, and saved in pieces.
     """
+    ranges = measured.ranges
     long = _long_tables(ranges)
     timeline = timeline.with_spans(reference.spans)
     known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
     report = report_of(timeline, known)
-    explanation = explain(known, report.bubble.steps, joined=_join_results(ranges, compare))
+    explanation = explain(known, report.bubble.steps, joined=_join_results(measured))
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     in_parts_of = {
         "replicas.steps": partial(_parts_of, explanation.replicas, "steps"),
@@ -305,10 +314,10 @@ def _field(of: Callable[[], object], name: str) -> object:
     return getattr(of(), name)
 
 
-def _join_results(ranges: Sequence[RangeAnalysis], compare: Callable[[], SampleComparisons]) -> JoinedResults:
+def _join_results(measured: MeasuredRun) -> JoinedResults:
     """Return the results of all ranges, without phases and overlap: explanations take these from files."""
-    parts = [each.results.pipelines for each in ranges]
-    outside = [each.results.outside for each in ranges]
+    parts = [each.results.pipelines for each in measured.ranges]
+    outside = [each.results.outside for each in measured.ranges]
     waits = join_waits([each.waits for each in parts], OVERLAP.empty())
     pipelines = PipelineResults(
         samples=NO_SAMPLES,
@@ -326,9 +335,10 @@ def _join_results(ranges: Sequence[RangeAnalysis], compare: Callable[[], SampleC
     )
     return JoinedResults(
         StepResults(pipelines, of_outside),
-        compare,
+        measured.compare,
         TableParts(parts, lambda each: each.reduction_waits),
         TableParts(outside, lambda each: each.pauses),
+        measured.counters,
     )
 
 
