@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from delayed_runs import run_rows
 from drawing import timeline_from_text
 from random_pipelines import timeline_of
-from stagescope.analysis import Report, build_explained_report, build_report
+from stagescope.analysis import Report, build_explained_report, build_report, unexplained
 from stagescope.model import RANKS, SPANS, Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.validate import conform
@@ -283,3 +283,17 @@ def test_single_rank_without_a_pipeline_gets_one_sentence_and_an_error():
 def test_gradient_accumulation_on_one_stage_is_a_schedule():
     report = build_explained_report(timeline_from_text("F0 B0 F1 B1"))
     assert "pipelines.none" not in [each.code for each in report.diagnostics]
+
+
+@pytest.mark.parametrize("picture", [ONE_F_ONE_B, "F0 B0", "F0 B0 F1 B1"])
+def test_a_report_without_its_explanation_has_the_diagnostics_of_its_metrics(picture):
+    notes = [Diagnostic(severity, "read", code="spans.dropped") for severity in ("info", "error", "warning")]
+    timeline = timeline_from_text(picture).with_diagnostics(notes)
+    backwards = timeline.spans.with_columns(pl.col("start_ns", "end_ns") * (5 - pl.col("rank")))
+    for each in (timeline, timeline.with_spans(conform(backwards, SPANS))):
+        explained, metrics = build_explained_report(each), build_report(each)
+        found = unexplained(explained)
+        assert found.diagnostics == metrics.diagnostics
+        assert found.verdict is None
+        assert found.explanation is None
+        assert unexplained(metrics) is metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -358,6 +359,22 @@ def explained(report: Report, explanation: Explanation) -> Report:
         verdict=Verdict(NO_PIPELINE, "", ()) if no_pipeline else give_verdict(report, explanation),
         diagnostics=errors_first(diagnostics),
     )
+
+
+def unexplained(report: Report) -> Report:
+    """Return a report without what `explained` added: what build_report returns for the same timeline."""
+    if report.explanation is None or report.verdict is None:
+        return report
+    found = no_pipeline_diagnostics() if report.verdict.why == NO_PIPELINE else []
+    added = Counter(each.severity for each in (*report.explanation.diagnostics, *found))
+    own: list[Diagnostic] = []
+    # They were appended before a stable sort by severity, so that they are the last ones of each severity.
+    for each in reversed(report.diagnostics):
+        if added[each.severity]:
+            added[each.severity] -= 1
+        else:
+            own.append(each)
+    return replace(report, explanation=None, verdict=None, diagnostics=tuple(reversed(own)))
 
 
 def _microbatches(counted: Iterable[pl.DataFrame]) -> int | None:

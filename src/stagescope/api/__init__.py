@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from stagescope.api.saved_reports import (
         is_quick_to_analyze,
         load_report,
+        metrics_of_stored_run,
         report_of_stored_run,
         save_report,
     )
@@ -86,7 +87,9 @@ _MODULES = {
     "stagescope.api.running": (
         "Answers", "HangReport", "control", "find_hang", "hang_json", "hang_rows", "hang_sentences",
     ),
-    "stagescope.api.saved_reports": ("is_quick_to_analyze", "load_report", "report_of_stored_run", "save_report"),
+    "stagescope.api.saved_reports": (
+        "is_quick_to_analyze", "load_report", "metrics_of_stored_run", "report_of_stored_run", "save_report",
+    ),
     "stagescope.api.serving": ("Viewer", "open", "prepare_viewer"),
     "stagescope.api.simulation": ("SimulatedStep", "simulate"),
     "stagescope.api.storing": ("store",),
@@ -145,6 +148,7 @@ __all__ = [
     "inspection_json",
     "is_quick_to_analyze",
     "load_report",
+    "metrics_of_stored_run",
     "open",
     "pp_chart_folder",
     "prepare_viewer",

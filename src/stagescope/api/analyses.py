@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stagescope.analysis import build_explained_report, build_report, errors_first, to_json
+from stagescope.analysis import (
+    Report,
+    build_explained_report,
+    build_report,
+    errors_first,
+    to_json,
+    unexplained,
+)
 from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines, unaligned_ranks
 from stagescope.analysis.explanation import find_least_cost_ns
 from stagescope.analysis.graph.actions import find_actions
@@ -30,7 +37,6 @@ from stagescope.vocabulary.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagescope.analysis import Report
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
     from stagescope.analysis.statistics.comparison import Comparison
@@ -136,16 +142,18 @@ def sorted_diagnostics(timeline: Timeline | Stored) -> list[Diagnostic]:
     return list(errors_first(timeline.diagnostics))
 
 
-def find_errors(timeline: Timeline) -> list[Diagnostic]:
+def find_errors(run: Timeline | Report) -> list[Diagnostic]:
     """Return the errors that the metrics of a report add to those of the timeline, such as stages that are missing.
+
+    `run` is a timeline, or its report.
 
     >>> from stagescope.model import empty_timeline
     >>> find_errors(empty_timeline())
     []
     """
-    known = set(errors_first(timeline.diagnostics))
-    found = build_report(timeline).diagnostics
-    return [each for each in found if each.severity == "error" and each not in known]
+    report = unexplained(run) if isinstance(run, Report) else build_report(run)
+    known = set(errors_first(report.timeline.diagnostics))
+    return [each for each in report.diagnostics if each.severity == "error" and each not in known]
 
 
 def report_json(report: Report) -> dict[str, Any]:

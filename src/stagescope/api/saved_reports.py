@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope import __version__
-from stagescope.analysis import build_explained_report
+from stagescope.analysis import build_explained_report, unexplained
 from stagescope.analysis.sampled_pipelines import has_large_steps
 from stagescope.analysis.saved import (
     SavedParts,
@@ -218,6 +218,24 @@ def report_of_stored_run(
     except (OutputError, CommandError):
         return None
     return load_report(*paths, **facts)
+
+
+def metrics_of_stored_run(
+    *paths: str | os.PathLike[str],
+    on_progress: Callable[[int, int], object] | None = None,
+    **facts: Unpack[RunFacts],
+) -> Report | None:
+    """Return what `analyze(run, explain=False)` returns for a stored run, from its saved report, without reading spans.
+
+    A run that is analyzed in ranges of steps is analyzed first if it has no report. None in the other cases of
+    `report_of_stored_run`, and for a smaller run without a report, of which only these metrics have to be computed.
+    `on_progress` is that of `save_report`, which also states what is raised.
+    """
+    report = load_report(*paths, **facts)
+    directory = None if report is not None else _unanalyzed(paths, facts)
+    if directory is not None and not is_quick_to_analyze(read_manifest(directory)):
+        report = report_of_stored_run(*paths, on_progress=on_progress, **facts)
+    return None if report is None else unexplained(report)
 
 
 def is_quick_to_analyze(manifest: Manifest) -> bool:

@@ -9,7 +9,14 @@ import click
 from stagescope.cli.clock_lines import in_ascii
 from stagescope.cli.console import echo_data
 from stagescope.cli.json_file import json_text
-from stagescope.cli.reading import exit_code, read_paths, reading_options, warn_errors
+from stagescope.cli.reading import (
+    cached_paths,
+    exit_code,
+    read_cached,
+    read_metrics,
+    reading_options,
+    warn_errors,
+)
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import supports_unicode
 
@@ -41,10 +48,12 @@ def command(paths: tuple[Path, ...], facts: RunFacts, *, as_json: bool) -> int:
     """
     from stagescope import api
 
-    timeline = read_paths(paths, facts)
+    source, facts = cached_paths(paths, facts)
+    metrics = read_metrics(source, facts)
+    timeline = read_cached(source, facts) if metrics is None else metrics.timeline
     clocks = api.clock_report(timeline)
     echo_data(_json_text(clocks) if as_json else _text(clocks))
-    return exit_code(timeline, warn_errors(timeline))
+    return exit_code(timeline, warn_errors(timeline if metrics is None else metrics))
 
 
 def _json_text(clocks: ClockReport) -> str:

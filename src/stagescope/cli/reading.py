@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from stagescope.analysis import Report
     from stagescope.api import RunFacts
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
@@ -33,6 +34,7 @@ MANY_FILES = 16
 LARGE_BYTES = 64 << 20
 """Fewer and smaller files are read within about a second, too fast for a progress bar to be useful."""
 
+ANALYZING = "analyzing the run"
 EXIT_PARTIAL = 1
 PARTIAL_RESULTS = "  the results are for the data that were recorded; the exit code is 1"
 
@@ -159,6 +161,20 @@ def read_cached(
     return timeline
 
 
+def read_metrics(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> Report | None:
+    """Return the times per step and rank of a stored run from its saved report; None for what has to be read.
+
+    `paths` and `facts` are from `cached_paths`. Warnings and the progress bar are those of `read_paths`.
+    """
+    from stagescope import api
+
+    with ExitStack() as shown:
+        report = api.metrics_of_stored_run(*paths, on_progress=TaskBar(shown, ANALYZING).show, **facts)
+    if report is not None:
+        warn_partial(report.timeline)
+    return report
+
+
 def cached_paths(
     paths: Sequence[str | os.PathLike[str]], facts: RunFacts, *, align: bool = True
 ) -> tuple[Sequence[str | os.PathLike[str]], RunFacts]:
@@ -271,17 +287,19 @@ def _are_large(paths: Sequence[str | os.PathLike[str]]) -> bool:
     return any(total >= LARGE_BYTES for total in accumulate(sizes))
 
 
-def warn_errors(timeline: Timeline, run: str | None = None) -> list[Diagnostic]:
+def warn_errors(found_in: Timeline | Report, run: str | None = None) -> list[Diagnostic]:
     """Return the errors that analysis finds in a timeline, for `exit_code`, and print them on standard error.
 
     This is for commands that print no diagnostics: the errors of which `warn_partial` printed the number are printed
-    as well. `run` is that of `read_paths`.
+    as well. `found_in` is the timeline or its report, `run` is that of `read_paths`.
     """
     from stagescope import api
+    from stagescope.analysis import Report
     from stagescope.cli.diagnostics import diagnostic_lines
 
+    timeline = found_in.timeline if isinstance(found_in, Report) else found_in
     known = [each for each in api.sorted_diagnostics(timeline) if each.severity == "error"]
-    found = api.find_errors(timeline)
+    found = api.find_errors(found_in)
     shown = [replace(each, message=_of_run(each.message, run)) for each in (*known[1:], *found)]
     for line in diagnostic_lines(shown):
         echo_data(line, err=True)

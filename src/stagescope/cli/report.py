@@ -17,6 +17,7 @@ from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quant
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.layers_option import layers_option
 from stagescope.cli.reading import (
+    ANALYZING,
     TaskBar,
     align_option,
     cached_paths,
@@ -117,7 +118,7 @@ def command(
     report = None
     if align and skipped is None and not asked.layers:
         with ExitStack() as shown:
-            show = TaskBar(shown, "analyzing the run").show
+            show = TaskBar(shown, ANALYZING).show
             report = api.report_of_stored_run(*source, on_progress=show, **facts)
     if report is None:
         timeline = read_cached(source, facts, align=align)
