@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         save_report,
     )
     from stagescope.api.serving import Viewer, open, prepare_viewer  # noqa: A004 - the public verb
+    from stagescope.api.shown_steps import ShownStep, show_stored_run
     from stagescope.api.simulation import SimulatedStep, simulate
     from stagescope.api.storing import store
     from stagescope.api.watching import Update, Watcher
@@ -91,6 +92,7 @@ _MODULES = {
         "is_quick_to_analyze", "load_report", "metrics_of_stored_run", "report_of_stored_run", "save_report",
     ),
     "stagescope.api.serving": ("Viewer", "open", "prepare_viewer"),
+    "stagescope.api.shown_steps": ("ShownStep", "show_stored_run"),
     "stagescope.api.simulation": ("SimulatedStep", "simulate"),
     "stagescope.api.storing": ("store",),
     "stagescope.api.watching": ("Update", "Watcher"),
@@ -115,6 +117,7 @@ __all__ = [
     "OtherSchedule",
     "RunFacts",
     "Shown",
+    "ShownStep",
     "SimulatedStep",
     "Slower",
     "Stored",
@@ -158,6 +161,7 @@ __all__ = [
     "report_of_stored_run",
     "save_page",
     "save_report",
+    "show_stored_run",
     "simulate",
     "sorted_diagnostics",
     "sql",

@@ -192,7 +192,7 @@ def load_report(*paths: str | os.PathLike[str], **facts: Unpack[RunFacts]) -> Re
     Raises InputError and UsageError as `read` does.
     """
     with limits_in_force(checked_limits(facts.get("limits"))):
-        found = _stored_with(paths, facts)
+        found = stored_with(paths, facts)
         results = None if found is None else saved_results(*found)
         return None if found is None or results is None else _restored(*found, results)
 
@@ -249,7 +249,7 @@ def code_version() -> str:
     return f"stagescope {__version__} {checksum_of_code(CODE)}"
 
 
-def _stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tuple[Path, Manifest] | None:
+def stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tuple[Path, Manifest] | None:
     """Return the directory and manifest of the only input, if it is a run that was stored with these facts."""
     options = read_options(**facts)
     directory = stored_run_of(inputs_of(paths, is_mapped=options.mapping is not None))
@@ -268,7 +268,7 @@ def _stored_with(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> tu
 
 def _unanalyzed(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> Path | None:
     """Return the directory of a stored run with aligned clocks that is whole, and so can have a report."""
-    found = _stored_with(paths, facts)
+    found = stored_with(paths, facts)
     if found is None or not found[1].aligned:
         return None
     return found[0] if open_lazily(*found, None, None) is not None else None

@@ -10,6 +10,7 @@ from stagescope.vocabulary.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from stagescope.analysis import Report
     from stagescope.clocks import ClockReport
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
@@ -25,14 +26,19 @@ SUMMARY_CODES = ("clock.aligned", "clock.unaligned", "trace.mapped", "trace.unma
 """Diagnostics with the same message as the line, or that a line of the table of what was understood states."""
 
 
-def print_unaligned(timeline: Timeline, *, ascii_only: bool = False) -> None:
-    """Print which machines could not be aligned and the consequence; nothing if all were."""
+def print_unaligned(run: Timeline | Report, *, ascii_only: bool = False) -> None:
+    """Print which machines could not be aligned and the consequence; nothing if all were.
+
+    `run` is a timeline, or its report, which knows without the spans which pipelines cannot be compared.
+    """
+    from stagescope.analysis import Report
     from stagescope.api import clock_report, unaligned_ranks
 
-    clocks = clock_report(timeline)
+    clocks = clock_report(run.timeline if isinstance(run, Report) else run)
     if clocks.unaligned:
         echo(in_ascii(_line(clocks)) if ascii_only else _line(clocks))
-        echo(NOT_COMPARABLE if unaligned_ranks(timeline) else NONE_SPANS)
+        left_out = run.unaligned if isinstance(run, Report) else unaligned_ranks(run)
+        echo(NOT_COMPARABLE if left_out else NONE_SPANS)
         echo()
 
 

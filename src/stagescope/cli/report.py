@@ -168,7 +168,7 @@ def print_report(report: Report, clocks: ClockReport, *, full: bool = False) -> 
 
     ascii_only = not supports_unicode()
     print_understood(report.timeline)
-    print_unaligned(report.timeline, ascii_only=ascii_only)
+    print_unaligned(report, ascii_only=ascii_only)
     line = aligned_line(clocks)
     echo_data(report_text(report, line, width=terminal_width(), ascii_only=ascii_only))
     remaining = without_clock_line(report.diagnostics)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,25 @@ from stagescope.cli.console import (
     terminal_width,
 )
 from stagescope.cli.diagnostics import print_diagnostics
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options
+from stagescope.cli.reading import (
+    ANALYZING,
+    TaskBar,
+    align_option,
+    cached_paths,
+    exit_code,
+    read_cached,
+    reading_options,
+    warn_partial,
+)
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.language import filled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stagescope.analysis import Report
-    from stagescope.api import RunFacts
+    from stagescope.api import RunFacts, ShownStep
     from stagescope.model import Timeline
 
 
@@ -66,18 +77,34 @@ def command(
     """
     from stagescope import api
 
-    timeline = read_paths(paths, facts, align=align)
-    clocks = api.clock_report(timeline)
+    source, facts = cached_paths(paths, facts, align=align)
+    stored = _read_stored(source, facts, step) if align else None
+    timeline = read_cached(source, facts, align=align) if stored is None else stored.metrics.timeline
     ascii_only = drawing["ascii_only"] or not supports_unicode()
     print_understood(timeline)
-    print_unaligned(timeline, ascii_only=ascii_only)
-    print_chart(timeline, step, **drawing)
-    print_aligned(clocks, ascii_only=ascii_only)
+    print_unaligned(timeline if stored is None else stored.metrics, ascii_only=ascii_only)
+    print_chart(timeline if stored is None else stored.timeline, step, **drawing)
+    print_aligned(api.clock_report(timeline), ascii_only=ascii_only)
     echo()
-    report = with_bubble(api.analyze(timeline, explain=False), bubble)
+    metrics = api.analyze(timeline, explain=False) if stored is None else stored.metrics
+    report = with_bubble(metrics, bubble)
     remaining = without_clock_line(report.diagnostics)
     print_tables(replace(report, diagnostics=remaining), width=drawing["width"], ascii_only=ascii_only)
     return exit_code(timeline, report.diagnostics)
+
+
+def _read_stored(
+    paths: Sequence[str | os.PathLike[str]], facts: RunFacts, step: int | None
+) -> ShownStep | None:
+    """Return a step of a stored run and the metrics of the run, None for anything else; with warnings."""
+    from stagescope import api
+
+    with ExitStack() as shown:
+        show = TaskBar(shown, ANALYZING).show
+        found = api.show_stored_run(*paths, step=step, on_progress=show, **facts)
+    if found is not None:
+        warn_partial(found.metrics.timeline)
+    return found
 
 
 def print_understood(timeline: Timeline) -> None:

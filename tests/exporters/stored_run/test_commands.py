@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from machines import record_machines, record_strangers
 from places import DATA
-from stagescope.api import export, load_report, read, saved_reports, stored_runs
+from stagescope.api import export, load_report, read, save_report, saved_reports, stored_runs
 from stagescope.cli import main
-from stagescope.ingest.stored_run import reader
+from stagescope.execution.executor import InThisProcess
+from stagescope.exporters.stored_run import WriteOptions, write_stored_run
+from stagescope.ingest.stored_run import read_stored_run, reader
+from stagescope.model.stored_run import FORMAT, VERSION, Manifest
+from stagescope.vocabulary.steps import StepRange
 
 RECORDINGS = DATA / "recordings" / "v1"
 
@@ -55,15 +61,18 @@ def run(source, tmp_path):
 
 
 @pytest.fixture
-def no_spans(run, monkeypatch):
-    """Fail where the spans of the stored run are read."""
+def steps_read(run, monkeypatch):
+    """Return a list of the steps of the stored run that are read from now on, None for all."""
+    found = []
 
-    def refuse(*_):
-        raise AssertionError("the spans were read")
+    def read_and_note(directory, steps=None):
+        found.append(steps)
+        return read_stored_run(directory, steps)
 
     assert load_report(run) is not None
     for module in (reader, stored_runs):
-        monkeypatch.setattr(module, "read_stored_run", refuse)
+        monkeypatch.setattr(module, "read_stored_run", read_and_note)
+    return found
 
 
 def printed(capsys, *words):
@@ -75,8 +84,9 @@ def printed(capsys, *words):
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
 def test_clocks_are_printed_without_reading_spans(words, source, run, capsys, request):
     expected = printed(capsys, "clocks", source, *words)
-    request.getfixturevalue("no_spans")
+    steps_read = request.getfixturevalue("steps_read")
     assert printed(capsys, "clocks", run, *words) == expected
+    assert steps_read == []
 
 
 @pytest.mark.parametrize("source", ["aligned"], indirect=True)
@@ -88,3 +98,59 @@ def test_clocks_of_a_large_run_without_a_report_are_printed_after_analyzing_it(r
     monkeypatch.setattr(saved_reports, "STORING_BYTES", 0)
     assert printed(capsys, "clocks", run) == expected
     assert load_report(run) is not None
+
+
+def step_of(chart):
+    return int(re.search(r" step ([0-9]+)", chart)[1])
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--step", "1"], ["--ascii", "--width", "100"], ["--bubble", "iteration"]], ids=str
+)
+def test_one_step_is_read_to_show_it(words, source, run, capsys, request):
+    code, out, err = printed(capsys, "show", source, *words)
+    steps_read = request.getfixturevalue("steps_read")
+    assert printed(capsys, "show", run, *words) == (code, out, err)
+    step = step_of(out)
+    assert steps_read == [StepRange(step, step + 1)]
+
+
+def test_a_step_that_was_not_recorded_is_an_error(source, run, capsys):
+    code, _, err = printed(capsys, "show", source, "--step", "77")
+    found = printed(capsys, "show", run, "--step", "77")
+    assert code == found[0] == 1
+    assert err.splitlines()[-1] == found[2].splitlines()[-1]
+    assert "step 77 was not recorded; recorded: " in err
+
+
+@pytest.fixture
+def damaged(run):
+    """Change a byte of a file with spans, and return its path in the run."""
+    part = next((run / "spans").rglob("part.parquet"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    return part.relative_to(run)
+
+
+@pytest.mark.parametrize("source", ["not aligned"], indirect=True)
+def test_damage_of_the_files_with_the_step_is_an_error(run, damaged, capsys):
+    code, out, err = printed(capsys, "show", run)
+    assert code == 1
+    assert err.startswith(f"stagescope: partial data: {damaged} has changed since it was stored")
+    assert out.count(f"error: {damaged} has changed since it was stored") == 1
+    assert len(re.findall(r"^ *[0-3] .*node-[01]$", out, re.MULTILINE)) == 4, "the metrics are of all ranks"
+    again = printed(capsys, "show", run, "--step", str(step_of(out)))
+    assert again == (code, out, err)
+
+
+def test_a_run_without_steps_is_shown_as_a_whole(tmp_path, capsys):
+    timeline = read(RECORDINGS)
+    without = timeline.with_spans(timeline.spans.with_columns(step=pl.lit(None, pl.Int32)))
+    manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
+    options = WriteOptions(executor=InThisProcess())
+    write_stored_run(replace(without, steps=timeline.steps.clear()), tmp_path, manifest, options)
+    expected = printed(capsys, "show", tmp_path)
+    save_report(tmp_path)
+    assert load_report(tmp_path) is not None
+    assert printed(capsys, "show", tmp_path) == expected

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
+from stagescope.model import step_actions
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.clock_groups import clock_groups
 from stagescope.model.pipelines import find_pipelines
@@ -189,16 +190,7 @@ def typical_step(timeline: Timeline) -> int | None:
 
     None if no span belongs to a step.
     """
-    actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS) & pl.col("step").is_not_null())
-    if actions.is_empty():
-        return next(iter(timeline.spans["step"].drop_nulls().unique().sort()), None)
-    steps = actions.group_by("step").agg(
-        pl.len().alias("action_count"), (pl.col("end_ns").max() - pl.col("start_ns").min()).alias("length_ns")
-    )
-    usual = steps.filter(pl.col("action_count") == pl.col("action_count").mode().max()).sort(
-        "length_ns", "step"
-    )
-    return int(usual["step"][(usual.height - 1) // 2])
+    return step_actions.typical_step(step_actions.count_actions(timeline.spans.lazy()).collect())
 
 
 def _sections(groups: tuple[ClockGroup, ...]) -> tuple[Section, ...]:

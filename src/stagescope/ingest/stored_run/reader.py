@@ -24,6 +24,7 @@ from stagescope.ingest.streams import open_stream
 from stagescope.model import Timeline, empty_timeline
 from stagescope.model.diagnostics import Diagnostic, diagnostics_table
 from stagescope.model.lazy import lazily
+from stagescope.model.step_actions import count_actions, join_counts
 from stagescope.model.step_ranges import is_in_steps
 from stagescope.model.stored_run import (
     CHECKSUM_BYTES,
@@ -185,6 +186,18 @@ def known_steps(directory: Path, manifest: Manifest) -> list[int]:
     return sorted(found)
 
 
+def count_stored_actions(directory: Path, manifest: Manifest, steps: StepRange | None = None) -> pl.DataFrame:
+    """Return what count_actions does for the spans of a stored run, sorted; without those of files that are damaged.
+
+    One file after the other is read, and a few columns of it are decoded; with `steps`, only files that may have them.
+    """
+    parts = [part for part in _wanted_parts(manifest, steps) if part.table == SPANS.name]
+    fetch_missing(directory / part.path for part in parts)
+    counts = (_collected(directory, part, lambda rows: count_actions(rows).collect()) for part in parts)
+    none = count_actions(SPANS.empty().lazy()).collect()
+    return join_counts([none, *(rows for rows in counts if not isinstance(rows, str))])
+
+
 def _has_steps(manifest: Manifest) -> bool:
     return any(part.table == STEPS.name and part.rows for part in manifest.parts)
 
@@ -220,6 +233,18 @@ def read_or_note(directory: Path, part: Part) -> pl.DataFrame | Diagnostic:
 
 def _rows_of(directory: Path, part: Part, steps: StepRange | None = None) -> pl.DataFrame | str:
     """Return the rows of a part that select_steps may keep, or what is wrong with its file."""
+
+    def collect(stored: pl.LazyFrame) -> pl.DataFrame:
+        rows = declared_columns(stored.filter(_may_be_kept(part, steps)).collect())
+        return _typed(rows, TABLE_OF[part.table], part.path)
+
+    return _collected(directory, part, collect)
+
+
+def _collected(
+    directory: Path, part: Part, collect: Callable[[pl.LazyFrame], pl.DataFrame]
+) -> pl.DataFrame | str:
+    """Return what `collect` returns for the rows of a part as they are stored, or what is wrong with its file."""
     try:
         with open_stream(directory / part.path) as file:  # which refuses pipes and devices
             content = file.read()
@@ -232,8 +257,7 @@ def _rows_of(directory: Path, part: Part, steps: StepRange | None = None) -> pl.
         count = stored.select(pl.len()).collect().item()
         if count != part.rows:  # equal values take no space in the file, but memory when it is read
             return f"has {count} rows instead of {part.rows}"
-        rows = declared_columns(stored.filter(_may_be_kept(part, steps)).collect())
-        return _typed(rows, TABLE_OF[part.table], part.path)
+        return collect(stored)
     except (PolarsError, TableError, PanicException) as error:
         return f"is no table of a stored run: {error}"
 
