@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         unaligned_ranks,
         what_if,
         what_if_json,
+        what_if_of_sample,
     )
     from stagescope.api.ascend_chart import export_pp_chart, pp_chart_folder
     from stagescope.api.cached_entries import CacheEntry, cache_entries, cache_place, clear_cache
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         hang_rows,
         hang_sentences,
     )
+    from stagescope.api.sampled_runs import SampledRun, sample_stored_run
     from stagescope.api.saved_reports import (
         is_quick_to_analyze,
         load_report,
@@ -73,6 +75,7 @@ _MODULES = {
     "stagescope.api.analyses": (
         "EqualStages", "FreeTransfers", "OtherSchedule", "Slower", "analyze", "compare", "comparison_json",
         "find_errors", "report_json", "sorted_diagnostics", "unaligned_ranks", "what_if", "what_if_json",
+        "what_if_of_sample",
     ),
     "stagescope.api.ascend_chart": ("export_pp_chart", "pp_chart_folder"),
     "stagescope.api.cached_entries": ("CacheEntry", "cache_entries", "cache_place", "clear_cache"),
@@ -88,6 +91,7 @@ _MODULES = {
     "stagescope.api.running": (
         "Answers", "HangReport", "control", "find_hang", "hang_json", "hang_rows", "hang_sentences",
     ),
+    "stagescope.api.sampled_runs": ("SampledRun", "sample_stored_run"),
     "stagescope.api.saved_reports": (
         "is_quick_to_analyze", "load_report", "metrics_of_stored_run", "report_of_stored_run", "save_report",
     ),
@@ -116,6 +120,7 @@ __all__ = [
     "Inspection",
     "OtherSchedule",
     "RunFacts",
+    "SampledRun",
     "Shown",
     "ShownStep",
     "SimulatedStep",
@@ -159,6 +164,7 @@ __all__ = [
     "read_paddle_logs",
     "report_json",
     "report_of_stored_run",
+    "sample_stored_run",
     "save_page",
     "save_report",
     "show_stored_run",
@@ -170,6 +176,7 @@ __all__ = [
     "view_run",
     "what_if",
     "what_if_json",
+    "what_if_of_sample",
     "write",
     "write_query",
     "writer_for",

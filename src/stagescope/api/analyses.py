@@ -16,7 +16,7 @@ from stagescope.analysis import (
     unexplained,
 )
 from stagescope.analysis.completeness.unaligned import keep_aligned_pipelines, unaligned_ranks
-from stagescope.analysis.explanation import find_least_cost_ns
+from stagescope.analysis.explanation import explain, find_least_cost_ns
 from stagescope.analysis.graph.actions import find_actions
 from stagescope.analysis.prediction.changes import (
     EqualStages,
@@ -27,6 +27,7 @@ from stagescope.analysis.prediction.changes import (
 )
 from stagescope.analysis.prediction.slow_devices import find_slow_devices
 from stagescope.analysis.prediction.what_if import predict_steps
+from stagescope.analysis.sampled_steps import sample_diagnostics
 from stagescope.analysis.statistics.comparison import compare_totals
 from stagescope.analysis.statistics.comparison_json import comparison_json
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, find_stragglers
@@ -35,11 +36,14 @@ from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
+    from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
     from stagescope.analysis.statistics.comparison import Comparison
+    from stagescope.analysis.statistics.stragglers import Stragglers
+    from stagescope.api.sampled_runs import SampledRun
     from stagescope.exporters.stored_run import Stored
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
@@ -59,6 +63,7 @@ __all__ = [
     "unaligned_ranks",
     "what_if",
     "what_if_json",
+    "what_if_of_sample",
 ]
 
 DIFFERENT_UNITS = (
@@ -127,12 +132,41 @@ def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]
     actions = find_actions(aligned)
     report = build_report(timeline)
     steps = report.bubble.steps
-    devices = []
-    if any(isinstance(change, OtherSchedule) for combination in combinations for change in combination):
+
+    def compare_ranks() -> Stragglers:
         counted = aligned.with_spans(aligned.spans.filter(pl.col("step").is_in(steps)))
         least_ns = find_least_cost_ns(report.intermediates, steps)
-        found = find_stragglers(counted, limits=DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
-        devices = find_slow_devices(found, actions)
+        return find_stragglers(counted, limits=DEFAULT_LIMITS._replace(least_cost_ns=least_ns))
+
+    return _predicted(actions, combinations, steps, compare_ranks)
+
+
+def what_if_of_sample(run: SampledRun, changes: Change | Sequence[Change | Combination]) -> WhatIf:
+    """Return the predicted step time for each change, over the sampled steps that are in the totals of the report.
+
+    These are the steps from which the report predicts, which a diagnostic names. `changes` and what is raised are those
+    of `what_if`.
+    """
+    report, sample, timeline = run
+    actions = find_actions(timeline, steps=sample.steps)
+    combinations, steps = combinations_of(changes), report.bubble.steps
+    explanation = report.explanation or explain(report.intermediates, steps)
+    predicted = _predicted(actions, combinations, steps, lambda: explanation.stragglers)
+    pipelines = actions.table["pipeline"].n_unique()
+    notes = sample_diagnostics(sample.steps, sample.ratio, (pipelines, pipelines))
+    return predicted._replace(diagnostics=(*predicted.diagnostics, *notes))
+
+
+def _predicted(
+    actions: Actions,
+    combinations: Sequence[Combination],
+    steps: Collection[int],
+    compare_ranks: Callable[[], Stragglers],
+) -> WhatIf:
+    """Return predictions from actions, of which `steps` count. `compare_ranks` is called for other schedules."""
+    changes = [change for combination in combinations for change in combination]
+    has_schedule = any(isinstance(change, OtherSchedule) for change in changes)
+    devices = find_slow_devices(compare_ranks(), actions) if has_schedule else []
     predicted = predict_steps(actions, combinations, steps, devices=devices)
     return predicted._replace(diagnostics=(*actions.diagnostics, *predicted.diagnostics))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
@@ -10,17 +11,31 @@ from stagescope.cli.change_words import parse_change
 from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
-from stagescope.cli.reading import align_option, exit_code, read_paths, reading_options, warn_errors
+from stagescope.cli.reading import (
+    ANALYZING,
+    TaskBar,
+    align_option,
+    cached_paths,
+    exit_code,
+    read_cached,
+    reading_options,
+    warn_errors,
+    warn_partial,
+)
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_text
 from stagescope.vocabulary.language import localized
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from stagescope.analysis import Report
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
-    from stagescope.api import RunFacts
+    from stagescope.api import RunFacts, SampledRun
+    from stagescope.model import Timeline
 
 
 @click.command(
@@ -73,11 +88,18 @@ def command(
     from stagescope import api
 
     asked = _changes(**changes)  # type: ignore[arg-type]  # click gives each option its own type
-    timeline = read_paths(paths, facts, align=align)
-    predicted = api.what_if(timeline, _combinations(asked, together=together))
+    combinations = _combinations(asked, together=together)
+    source, facts = cached_paths(paths, facts, align=align)
+    sampled = _read_sample(source, facts) if align else None
+    run: Timeline | Report
+    if sampled is None:
+        run = timeline = read_cached(source, facts, align=align)
+        predicted = api.what_if(timeline, combinations)
+    else:
+        run, timeline = sampled.report, sampled.report.timeline
+        predicted = api.what_if_of_sample(sampled, combinations)
     # A missing prediction is a partial result; its note has the reason.
-    found = warn_errors(timeline)
-    code = exit_code(timeline, found) or int(predicted.table["predicted_step_ns"].has_nulls())
+    code = exit_code(timeline, warn_errors(run)) or int(predicted.table["predicted_step_ns"].has_nulls())
     if json_path == STANDARD_OUTPUT:
         echo_data(json_text(api.what_if_json(predicted)), nl=False)
         return code
@@ -87,6 +109,17 @@ def command(
     if json_path is not None:
         echo(f"\nwrote {json_path}")
     return code
+
+
+def _read_sample(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> SampledRun | None:
+    """Return the sample of a stored run that is too large to be analyzed at once, with warnings; None for others."""
+    from stagescope import api
+
+    with ExitStack() as shown:
+        found = api.sample_stored_run(*paths, on_progress=TaskBar(shown, ANALYZING).show, **facts)
+    if found is not None:
+        warn_partial(found.report.timeline)
+    return found
 
 
 def _changes(
