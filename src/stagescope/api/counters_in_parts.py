@@ -25,7 +25,6 @@ from stagescope.api.detached_tables import attach, attach_later, detach, path_of
 from stagescope.api.range_files import FOLDER
 from stagescope.ingest.stored_run import read_part
 from stagescope.model.tables import COUNTERS
-from stagescope.model.validate import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,12 +114,6 @@ def read_unit(unit: CounterUnit) -> ReadUnit:
     found = ReadUnit(CounterPart(most_memory(counters), shown), _by_blocks(data, unit.bounds))
     read: ReadUnit = detach(found, folder / f"counters-{unit.number}")
     return read
-
-
-def read_counters(directory: Path, manifest: Manifest) -> pl.DataFrame:
-    """Return all counters of a run, which may be more than fit into memory: no analysis needs them at once."""
-    counters = [read_part(directory, part) for part in manifest.parts if part.table == COUNTERS.name]
-    return in_order(pl.concat([COUNTERS.empty(), *counters]), COUNTERS)
 
 
 def _by_blocks(data: pl.DataFrame, bounds: Sequence[int]) -> dict[int, pl.DataFrame]:

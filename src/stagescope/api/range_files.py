@@ -26,7 +26,7 @@ from stagescope.model.outlines import inner_collectives, outline
 from stagescope.model.step_division import extents_of_steps
 from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.model.tables import SPANS, STEPS
-from stagescope.model.validate import in_order_together
+from stagescope.model.validate import in_order, in_order_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from stagescope.model import Timeline
     from stagescope.model.lazy import InParts
     from stagescope.model.stored_run import Manifest
+    from stagescope.model.tables import Table
     from stagescope.vocabulary.steps import StepRange, StepRanges
 
 FOLDER = "unfinished-analysis"
@@ -68,6 +69,12 @@ def read_extents_of_steps(directory: Path, manifest: Manifest) -> pl.DataFrame:
     """Return the result of extents_of_steps for a run, whose table of steps is never in memory as a whole."""
     parts = (read_part(directory, part) for part in manifest.parts if part.table == STEPS.name)
     return reduced(chain([STEPS.empty()], parts), extents_of_steps).sort("step")
+
+
+def read_all_of(table: Table, directory: Path, manifest: Manifest) -> pl.DataFrame:
+    """Return a table of a run with the rows of all its files, which may be more than fit into memory."""
+    parts = [read_part(directory, part) for part in manifest.parts if part.table == table.name]
+    return in_order(pl.concat([table.empty(), *parts]), table)
 
 
 def write_shared_tables(directory: Path, manifest: Manifest, folder: Path) -> Timeline:

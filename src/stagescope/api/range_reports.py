@@ -30,7 +30,7 @@ from stagescope.analysis.ranges import (
 )
 from stagescope.analysis.sampled_pipelines import has_large_steps
 from stagescope.analysis.statistics.transfer_totals import add_transfers
-from stagescope.api.counters_in_parts import analyze_counters, divide_counters, read_counters
+from stagescope.api.counters_in_parts import analyze_counters, divide_counters
 from stagescope.api.detached_tables import (
     attach,
     attach_later,
@@ -48,6 +48,7 @@ from stagescope.api.range_files import (
     FOLDER,
     divide_survey,
     place_of_range,
+    read_all_of,
     read_extents_of_steps,
     temporary_folder,
     write_shared_tables,
@@ -67,7 +68,7 @@ from stagescope.api.task_progress import TaskProgress
 from stagescope.model.lazy import with_later
 from stagescope.model.step_division import needed_spans
 from stagescope.model.stored_run import NONE
-from stagescope.model.tables import SPANS, STEPS
+from stagescope.model.tables import COUNTERS, KERNELS, SPANS, STEPS
 from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
@@ -215,10 +216,11 @@ def _analyze(
     reference: Reference = attach(run.reference)
     measured = MeasuredRun(run.attached(), joined.comparisons, counters.shown)
     report = build_joined_report(timeline, surveyed.known, reference, measured)
-    counters_later = {"counters": partial(read_counters, directory, manifest)}
+    # No analysis needs all counters. Kernels are only there if a trace of them fitted into memory.
+    later = {each.name: partial(read_all_of, each, directory, manifest) for each in (COUNTERS, KERNELS)}
     report = replace(
         report,
-        timeline=with_later(report.timeline, counters_later),
+        timeline=with_later(report.timeline, later),
         saved={**report.saved, **_saved(report, surveyed, counters)},
     )
     return ReportOfRanges(with_culprits(report, run.attached(), joined.causes()), joined)

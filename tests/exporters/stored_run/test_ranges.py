@@ -46,7 +46,7 @@ from stagescope.exporters.stored_run import WriteOptions, write_stored_run
 from stagescope.ingest.stored_run import read_manifest
 from stagescope.model.implied import implied_steps
 from stagescope.model.stored_run import FORMAT, RESULTS, VERSION, Manifest
-from stagescope.model.tables import COUNTERS, SPANS
+from stagescope.model.tables import COUNTERS, KERNELS, SPANS
 from stagescope.model.validate import conform
 from stagescope.viewer.analysis_data import saved_report_extras
 from stagescope.vocabulary.causes import CAUSES
@@ -71,6 +71,9 @@ CASES = {
 """Causes between steps, in single actions, where steps overlap, in pairs, and with blocking sends."""
 
 BUBBLES = ("iteration", "ideal-ratio", "own-span")
+KERNEL_COLUMNS = (
+    "rank", "stream", "name", "category", "operation", "start_ns", "end_ns", "kind", "step", "stage", "microbatch",
+)  # fmt: skip
 NOT_IN_RANGES = ("row", "action")
 
 
@@ -460,10 +463,39 @@ def test_what_counters_show_is_that_of_the_whole_run(rows, tmp_path, monkeypatch
 
 def test_counters_are_not_read_together_where_ranges_are_joined(tmp_path, monkeypatch):
     store_with_counters(tmp_path)
-    monkeypatch.setattr(range_reports, "read_counters", lambda *_: pytest.fail("all counters were read"))
+    read_all_of = range_reports.read_all_of
+
+    def without_counters(table, *args):
+        return pytest.fail("all counters were read") if table is COUNTERS else read_all_of(table, *args)
+
+    monkeypatch.setattr(range_reports, "read_all_of", without_counters)
     with report_in_ranges(tmp_path, 4) as divided:
         assert tables_of(divided)["data"].height
         assert divided.throughput
+
+
+def test_communication_of_kernels_is_that_of_the_whole_run(tmp_path):
+    timeline = planted(has_waits=False)
+    actions = timeline.spans.filter(pl.col("kind") == "forward").with_columns(stream=7)
+    sent = actions.with_columns(
+        start_ns=pl.col("start_ns") + 1_000_000,
+        stream=9,
+        name=pl.lit("ncclKernel_AllReduce"),
+        category=pl.lit("communication"),
+        operation=pl.lit("all_reduce"),
+    )
+    computed = actions.with_columns(name=pl.lit("gemm"), category=pl.lit("gemm"))
+    kernels = conform(pl.concat([sent, computed], how="diagonal_relaxed").select(KERNEL_COLUMNS), KERNELS)
+    manifest = Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True)
+    options = WriteOptions(executor=InThisProcess(), most_spans=600)
+    known = replace(timeline, kernels=kernels, steps=implied_steps(timeline.spans))
+    write_stored_run(known, tmp_path, manifest, options)
+    whole = build_explained_report(read(tmp_path))
+    with report_in_ranges(tmp_path, 4) as divided:
+        found = tables_of(divided)
+    assert found["kernel_communication"].height
+    for name in ("kernel_communication", "kernel_communication_kinds"):
+        assert_frame_equal(found[name], tables_of(whole)[name])
 
 
 def test_damaged_counters_are_an_error(tmp_path):
