@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.bubble import measure_bubble
-from stagescope.analysis.collectives.summary import summarize_kinds, summarize_ranks
+from stagescope.analysis.collectives.summary import sum_collectives, summarize_kinds, summarize_ranks
 from stagescope.analysis.completeness.inferred_pipelines import (
     NO_PIPELINE,
     inferred_pipeline_diagnostics,
@@ -45,7 +45,7 @@ from stagescope.analysis.unrecorded import losses_without_unrecorded, without_un
 from stagescope.analysis.verdict import Verdict, give_verdict
 from stagescope.model.diagnostics import diagnostics_table
 from stagescope.model.large_tables import united_rows
-from stagescope.model.lazy import parts_of
+from stagescope.model.lazy import TableParts, parts_of
 from stagescope.model.messages import match_messages
 from stagescope.model.simulated import is_in_cost_units
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from stagescope.analysis.bubble import Bubble
+    from stagescope.analysis.collectives.summary import CollectiveSums
     from stagescope.analysis.explanation import Explanation
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.model import Timeline
@@ -61,15 +62,6 @@ if TYPE_CHECKING:
 
 WIDEST_REPR = 8
 """Ranks that repr shows; the rest is counted."""
-
-MOST_LATEST = 100
-"""Rows of `latest_collectives`; the table `collectives` has all of them."""
-
-OF_COLLECTIVE = (
-    "group", "sequence", "group_kind", "operation", "step", "bytes", "ranks", "first_ns", "last_rank", "last_ns",
-    "late_ns",
-)  # fmt: skip
-"""Columns of COLLECTIVES that are the same on all ranks, apart from the bytes: those of the last rank."""
 
 
 def _saved_or(compute: Callable[[Report], pl.DataFrame]) -> cached_property[pl.DataFrame]:
@@ -218,25 +210,23 @@ class Report:
     def collective_kinds(self) -> pl.DataFrame:
         """The table COLLECTIVE_KINDS: exposed and hidden time per kind of group and operation."""
         iterations = len(self.bubble.steps) // self.steps_per_iteration
-        return summarize_kinds(self._counted_collectives, iterations)
+        return summarize_kinds(self._collective_sums, iterations)
 
     @_saved_or
     def collective_ranks(self) -> pl.DataFrame:
         """The table COLLECTIVE_RANKS: how often and by how much every rank came last."""
-        return summarize_ranks(self._counted_collectives)
+        return summarize_ranks(self._collective_sums)
 
     @_saved_or
     def latest_collectives(self) -> pl.DataFrame:
         """The collectives in the totals to which a rank came latest after the others, at most 100, one row each."""
-        shared = self._counted_collectives.filter(
-            (pl.col("ranks") > 1) & (pl.col("rank") == pl.col("last_rank"))
-        )
-        latest = shared.sort("late_ns", "group", "sequence", descending=[True, False, False])
-        return latest.select(OF_COLLECTIVE).head(MOST_LATEST)
+        return self._collective_sums.latest
 
-    @property
-    def _counted_collectives(self) -> pl.DataFrame:
-        return self.collectives.filter(pl.col("step").is_in(list(self.bubble.steps)))
+    @cached_property
+    def _collective_sums(self) -> CollectiveSums:
+        is_counted = pl.col("step").is_in(list(self.bubble.steps))
+        parts = parts_of(self.intermediates, "collectives")
+        return sum_collectives(TableParts(parts, lambda rows: rows.filter(is_counted)))
 
     @_saved_or
     def transfers(self) -> pl.DataFrame:

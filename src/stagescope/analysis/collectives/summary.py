@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import polars as pl
 
+from stagescope.model.collectives import COLLECTIVES
 from stagescope.model.tables import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COLLECTIVE_KINDS = Table(
     "collective_kinds",
@@ -67,43 +73,156 @@ COLLECTIVE_RANKS = Table(
 )  # fmt: skip
 
 
-def summarize_kinds(collectives: pl.DataFrame, iterations: int) -> pl.DataFrame:
-    """Return the table COLLECTIVE_KINDS of rows of COLLECTIVES, those of so many iterations."""
-    size = pl.col("rank").n_unique() * max(iterations, 1)
-    times = ("exposed_ns", "arrival_wait_ns", "hidden_ns")
-    known = pl.col("exposed_ns").count() > 0
-    found = collectives.group_by("group_kind", "operation").agg(
-        groups=pl.col("group").n_unique(),
-        collectives=pl.struct("group", "sequence").n_unique(),
-        calls=pl.len(),
-        ranks=pl.col("rank").n_unique(),
+KIND = ("group_kind", "operation")
+
+OF_COLLECTIVE = (
+    "group", "sequence", "group_kind", "operation", "step", "bytes", "ranks", "first_ns", "last_rank", "last_ns",
+    "late_ns",
+)  # fmt: skip
+"""Columns of COLLECTIVES that are the same on all ranks, apart from the bytes: those of the last rank."""
+MOST_LATEST = 100
+"""Rows of `latest`; the table `collectives` has all of them."""
+
+
+class CollectiveSums(NamedTuple):
+    """Sums over rows of COLLECTIVES: `kinds` over those of each KIND, `ranks` over those of each rank with others.
+
+    `groups` and `members` have the groups and ranks of each KIND, groups with the last number of a collective, and
+    `counts` the number of its collectives. `latest` are those to which a rank came latest after the others, at most
+    100, one row each.
+    """
+
+    kinds: pl.DataFrame
+    groups: pl.DataFrame
+    members: pl.DataFrame
+    ranks: pl.DataFrame
+    latest: pl.DataFrame
+    counts: pl.DataFrame
+
+
+def sum_collectives(parts: Iterable[pl.DataFrame]) -> CollectiveSums:
+    """Return sums over rows of COLLECTIVES, some after the others; `parts` may be iterated more than once.
+
+    Ranks may count a collective for different steps, so that it is in several parts. The collectives of a group are
+    numbered: one with a greater number than all before it is new. The others are counted with what is in memory of them
+    alone.
+    """
+    sums, counts, known = _sums_of(COLLECTIVES.empty()), [], []
+    for rows in parts:
+        of_part = _numbered(rows, sums.groups)
+        counts.append(_counted(of_part.filter("is_new")))
+        known.append(of_part.filter(~pl.col("is_new")).drop("is_new"))
+        sums = _added(sums, _sums_of(rows))
+    repeated = pl.concat([_numbered(COLLECTIVES.empty(), sums.groups).drop("is_new"), *known]).unique()
+    if repeated.height:
+        counts.append(_counted(_never_new(parts, repeated)))
+    added = pl.concat([sums.counts, *counts]).group_by(KIND).agg(pl.sum("collectives"))
+    return sums._replace(counts=added)
+
+
+def _sums_of(rows: pl.DataFrame) -> CollectiveSums:
+    """Return the sums over some rows, with no number of collectives."""
+    is_last = pl.col("rank") == pl.col("last_rank")
+    shared = rows.filter(pl.col("ranks") > 1)
+    waits = (
+        pl.sum("exposed_ns", "arrival_wait_ns"),
+        pl.col("exposed_ns").count().cast(pl.Int64).alias("waits"),
+    )
+    kinds = rows.group_by(KIND).agg(
+        pl.len().alias("calls"),
+        pl.sum("hidden_ns", "bytes"),
+        pl.col("bytes").count().cast(pl.Int64).alias("sizes"),
+        *waits,
+    )
+    ranks = shared.group_by("rank").agg(
+        pl.len().alias("collectives"),
+        last_count=is_last.sum(),
+        late_ns=pl.col("late_ns").filter(is_last).sum(),
+    )
+    return CollectiveSums(
+        kinds,
+        rows.group_by(*KIND, "group").agg(last=pl.max("sequence")),
+        rows.select(*KIND, "rank").unique(),
+        ranks.join(shared.group_by("rank").agg(waits), on="rank"),
+        _latest(shared.filter(is_last).select(OF_COLLECTIVE)),
+        _counted(rows.clear()),
+    )
+
+
+def _added(one: CollectiveSums, other: CollectiveSums) -> CollectiveSums:
+    kinds, groups, members, ranks, latest = (pl.concat(both) for both in zip(one[:5], other[:5], strict=True))
+    return CollectiveSums(
+        kinds.group_by(KIND).agg(pl.exclude(KIND).sum()),
+        groups.group_by(*KIND, "group").agg(pl.max("last")),
+        members.unique(),
+        ranks.group_by("rank").agg(pl.exclude("rank").sum()),
+        _latest(latest),
+        one.counts,
+    )
+
+
+def _latest(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.sort("late_ns", "group", "sequence", descending=[True, False, False]).head(MOST_LATEST)
+
+
+def _numbered(rows: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Return KIND, group and sequence of each collective, and whether none before it had as great a number (is_new).
+
+    `groups` has the last number of each group before.
+    """
+    keys = [*KIND, "group"]
+    numbers = rows.select(*keys, "sequence").unique()
+    after = numbers.join(groups, on=keys, how="left", nulls_equal=True)
+    return after.select(*keys, "sequence", is_new=(pl.col("sequence") > pl.col("last")).fill_null(value=True))
+
+
+def _never_new(parts: Iterable[pl.DataFrame], repeated: pl.DataFrame) -> pl.DataFrame:
+    """Return those of some collectives that are in several parts, or out of order, which were new in none of them."""
+    groups = _sums_of(COLLECTIVES.empty()).groups
+    for rows in parts:
+        new = _numbered(rows, groups).filter("is_new")
+        repeated = repeated.join(new, on=repeated.columns, how="anti", nulls_equal=True)
+        last = rows.group_by(*KIND, "group").agg(last=pl.max("sequence"))
+        groups = pl.concat([groups, last]).group_by(*KIND, "group").agg(pl.max("last"))
+    return repeated
+
+
+def _counted(numbers: pl.DataFrame) -> pl.DataFrame:
+    return numbers.group_by(KIND).agg(collectives=pl.len())
+
+
+def summarize_kinds(sums: CollectiveSums, iterations: int) -> pl.DataFrame:
+    """Return the table COLLECTIVE_KINDS of sums over rows of COLLECTIVES, those of so many iterations."""
+    size = pl.col("ranks") * max(iterations, 1)
+    numbers = (
+        sums.groups.group_by(KIND).agg(groups=pl.len()),
+        sums.members.group_by(KIND).agg(ranks=pl.len()),
+        sums.counts,
+    )
+    found = sums.kinds
+    for each in numbers:
+        found = found.join(each, on=KIND, nulls_equal=True)
+    found = found.with_columns(
+        pl.col("hidden_ns") / size,
+        pl.when(pl.col("sizes") > 0).then("bytes") / size,
+        *(pl.when(pl.col("waits") > 0).then(name) / size for name in ("exposed_ns", "arrival_wait_ns")),
         iterations=pl.lit(iterations),
-        bytes=pl.when(pl.col("bytes").count() > 0).then(pl.sum("bytes")) / size,
-        hidden_ns=pl.sum("hidden_ns") / size,
-        **{name: pl.when(known).then(pl.sum(name)) / size for name in times[:2]},
     )
     whole_ns = pl.col("hidden_ns") + pl.col("exposed_ns")
     return (
         found.with_columns(hidden_fraction=pl.when(whole_ns > 0).then(pl.col("hidden_ns") / whole_ns))
-        .sort("exposed_ns", "group_kind", "operation", descending=[True, False, False], nulls_last=True)
+        .sort("exposed_ns", *KIND, descending=[True, False, False], nulls_last=True)
         .select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVE_KINDS.schema.items())
     )
 
 
-def summarize_ranks(collectives: pl.DataFrame) -> pl.DataFrame:
-    """Return the table COLLECTIVE_RANKS of rows of COLLECTIVES."""
-    shared = collectives.filter(pl.col("ranks") > 1)
-    is_last = pl.col("rank") == pl.col("last_rank")
-    known = pl.col("exposed_ns").count() > 0
+def summarize_ranks(sums: CollectiveSums) -> pl.DataFrame:
+    """Return the table COLLECTIVE_RANKS of sums over rows of COLLECTIVES."""
+    known = [
+        pl.when(pl.col("waits") > 0).then(name).alias(name) for name in ("exposed_ns", "arrival_wait_ns")
+    ]
     return (
-        shared.group_by("rank")
-        .agg(
-            collectives=pl.len(),
-            last_count=is_last.sum(),
-            late_ns=pl.col("late_ns").filter(is_last).sum(),
-            exposed_ns=pl.when(known).then(pl.sum("exposed_ns")),
-            arrival_wait_ns=pl.when(known).then(pl.sum("arrival_wait_ns")),
-        )
+        sums.ranks.with_columns(known)
         .sort("rank")
         .select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVE_RANKS.schema.items())
     )
