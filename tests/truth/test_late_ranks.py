@@ -9,6 +9,7 @@ import pytest
 
 from stagescope.analysis import build_explained_report
 from stagescope.analysis.collectives.late_ranks import find_late_ranks
+from stagescope.analysis.collectives.lateness import Lateness, measure_lateness
 from stagescope.analysis.intermediates import intermediates_of
 from stagescope.model.timeline import Timeline
 from truth.causes import Place, late_rank, randomly_late
@@ -76,8 +77,11 @@ def test_garbage_collection_is_no_place():
 
 def claims(plan):
     found = intermediates_of(timeline_of(simulate(plan)))
-    steps = found.iteration_steps.with_columns(iteration="step")
-    return find_late_ranks(found.meetings, steps, found.timeline.spans).filter("is_claimed")
+    late = measure_lateness(found.meetings, found.iteration_steps, found.windows.pipelines)
+    iterations = found.iteration_steps.select("step", iteration="step")
+    return find_late_ranks(
+        Lateness(late.select("step").unique(), [late]), iterations, found.timeline.spans
+    ).filter("is_claimed")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ from stagescope.vocabulary.kinds import TRANSFERS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from stagescope.analysis.collectives.lateness import Lateness
     from stagescope.analysis.idle.ledger import Ledger
     from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.lost_time import LostTime
@@ -140,6 +141,7 @@ def explain(
     shown = results.pipelines
     lost = _measure_lost_time(intermediates, steps, results)
     compared = joined.compare()
+    late_ranks = _late_ranks(intermediates, joined.lateness, lost.lost_time)
     waits, pauses = (windows, joined.reduction_waits), in_parts(joined.pauses)
     del joined
     least_ns = least_cost_ns(lost.lost_time)
@@ -150,7 +152,7 @@ def explain(
     explained = Explanation(
         **lost._asdict(),
         ledger=ledger,
-        late_ranks=_late_ranks(intermediates, steps, lost.lost_time),
+        late_ranks=late_ranks,
         outliers=shown.waits.outliers,
         outlier_pattern=_pattern(shown.waits.outliers, intermediates, steps),
         unrecorded=intermediates.unrecorded,
@@ -306,17 +308,11 @@ def _outliers_of_sample(
     return find_outliers(sample, steps) if sample.outliers is None else sample.outliers
 
 
-def _late_ranks(intermediates: Intermediates, steps: Collection[int], lost: LostTime | None) -> pl.DataFrame:
+def _late_ranks(intermediates: Intermediates, lateness: Lateness, lost: LostTime | None) -> pl.DataFrame:
     """Return the table LATE_RANKS of some steps; nothing is claimed if nothing else can be explained."""
-    known = intermediates.iteration_steps.filter(pl.col("step").is_in(list(steps)))
-    iterations = intermediates.accumulation.table.select("step", "iteration")
     least_ns = LEAST_COST_FRACTION * lost.mean_ns if lost else float("inf")
-    return find_late_ranks(
-        intermediates.meetings,
-        known.join(iterations, on="step"),
-        intermediates.sample.spans_with_others,
-        least_ns,
-    )
+    iterations, spans = intermediates.accumulation.table, intermediates.sample.spans_with_others
+    return find_late_ranks(lateness, iterations, spans, least_ns)
 
 
 def _of_iterations(improvements: pl.DataFrame, lost: LostTime | None) -> pl.DataFrame:

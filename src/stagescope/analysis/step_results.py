@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.collectives.lateness import Lateness, measure_lateness
 from stagescope.analysis.counters.parts import SampledCells, ShownCounters, show_counters
 from stagescope.analysis.idle.overlap import OVERLAP, measure_overlap
 from stagescope.analysis.idle.phases import STEP_PHASES, cut_phases
@@ -105,12 +106,13 @@ class OutsideResults(NamedTuple):
     """What is outside of windows, which depends on when all pipelines of an iteration end.
 
     `own_work` is from measure_own_work, `activity` from measure_outside_activity, `pauses` are those of an
-    IterationLedger.
+    IterationLedger, `lateness` is the table LATENESS.
     """
 
     own_work: pl.DataFrame
     activity: OutsideActivity
     pauses: pl.DataFrame
+    lateness: pl.DataFrame
 
 
 class StepResults(NamedTuple):
@@ -123,14 +125,16 @@ class StepResults(NamedTuple):
 class JoinedResults(NamedTuple):
     """Results of all steps in the totals, and what compares the samples of all ranges of steps, which is called once.
 
-    `of_steps` has no samples, messages, waits in reductions and pauses, which take much memory; the last two are in
-    `reduction_waits` and `pauses`, some steps after the others. `counters` is what those of the run show.
+    `of_steps` has no samples, messages, waits in reductions, pauses and lateness, which take much memory; the last
+    three are in other fields: `reduction_waits` and `pauses`, some steps after the others, and `lateness`. `counters`
+    is what those of the run show.
     """
 
     of_steps: StepResults
     compare: Callable[[], SampleComparisons]
     reduction_waits: Iterable[pl.DataFrame]
     pauses: Iterable[pl.DataFrame]
+    lateness: Lateness
     counters: ShownCounters
 
 
@@ -147,13 +151,15 @@ def join_one(
         reduction_waits=shown.reduction_waits.clear(),
     )
     measured = RunSamples([samples], [links], messages, chosen.sampling)
-    pauses = results.outside.pauses
+    pauses, lateness = results.outside.pauses, results.outside.lateness
+    outside = results.outside._replace(pauses=pauses.clear(), lateness=lateness.clear())
     sampled = SampledCells(known.sample.steps, known.sample.windows.pipelines)
     return JoinedResults(
-        StepResults(without, results.outside._replace(pauses=pauses.clear())),
+        StepResults(without, outside),
         partial(compare_samples, known.timeline, known.windows.pipelines, measured, unusual),
         [shown.reduction_waits],
         [pauses],
+        Lateness(lateness.select("step").unique(), [lateness]),
         show_counters(known.timeline.counters, chosen.counted, sampled),
     )
 
@@ -234,6 +240,9 @@ def measure_outside(known: Intermediates, chosen: ChosenSteps) -> OutsideResults
         own_work=measure_own_work(windows, known.iteration_steps, unions),
         activity=measure_outside_activity(known.timeline.spans, known.iterations.filter(is_counted)),
         pauses=known.iteration_ledger.pauses.filter(is_counted),
+        lateness=measure_lateness(
+            known.meetings, known.iteration_steps.filter(is_counted), known.windows.pipelines
+        ),
     )
 
 

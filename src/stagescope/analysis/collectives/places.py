@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -12,46 +12,76 @@ from stagescope.model.collectives import SEPARATOR
 from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, GARBAGE_COLLECTION, TRANSFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Sequence
 
 PLACES = {
     "rank": pl.Int32, "operation": pl.String, "group": pl.String, "activity": pl.String, "cause": pl.String,
     "after": pl.String, "before": pl.String,
 }  # fmt: skip
+WINDOWS = {"rank": pl.Int32, "since_ns": pl.Int64, "arrived_ns": pl.Int64}
 ACTION = "last action"
 
 
-def find_places(met: pl.DataFrame, ranks: pl.Series, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the place of each of `ranks`: the collective for which it lost most, and what it did before.
+class UsualMeeting(NamedTuple):
+    """A meeting that shows where a rank is late: the collective, when its own time began, and when it issued it."""
 
-    Columns: rank, operation, group, activity (null: nothing was recorded), after, before. `met` are meetings with
-    lost_ns. The place is that of the meeting with the median loss, among those at which the rank lost most, in steps
-    of which there are spans.
+    rank: int
+    operation: str
+    group: str
+    since_ns: int
+    arrived_ns: int
+
+
+def usual_meetings(late: pl.DataFrame, shown: pl.Series) -> list[UsualMeeting]:
+    """Return the usual meeting of each rank.
+
+    `late` are rows of LATENESS, all of these ranks with lost time. It is the meeting with the median loss, among those
+    of the collective for which the rank lost most, in the steps `shown`, of which there are spans, or else in any.
     """
-    shown = spans["step"].drop_nulls().unique().to_list()
-    rows = [_place(met.filter(pl.col("rank") == rank), spans, shown) for rank in ranks]
+    kind = ["rank", "operation", "group"]
+    sums = late.group_by(kind, maintain_order=True).agg(pl.sum("lost_ns"))
+    names = pl.col("operation", "group").cast(pl.String)
+    most = sums.sort("rank", "lost_ns", names).unique("rank", keep="last")
+    same = late.join(most.select(kind), on=kind, how="semi")
+    is_shown = pl.col("step").is_in(shown.implode())
+    known = same.filter(is_shown | ~is_shown.any().over("rank"))
+    median = pl.exclude("rank").get((pl.len() - 1) // 2)
+    usual = known.sort("rank", "lost_ns", "arrived_ns").group_by("rank", maintain_order=True).agg(median)
+    return [UsualMeeting(*row) for row in usual.select(UsualMeeting._fields).iter_rows()]
+
+
+def find_places(usual: Sequence[UsualMeeting], spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the place of the rank of each of `usual`, from usual_meetings: the collective, and what it did before.
+
+    Columns: rank, operation, group, activity (null: nothing was recorded), cause, after, before.
+    """
+    windows = pl.DataFrame(
+        [(each.rank, each.since_ns, each.arrived_ns) for each in usual], schema=WINDOWS, orient="row"
+    )
+    is_near = (pl.col("start_ns") < pl.col("arrived_ns")) | (pl.col("end_ns") == pl.col("since_ns"))
+    near = (
+        spans.lazy()
+        .select("rank", "kind", "lane", "name", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
+        .join(windows.lazy(), on="rank", maintain_order="left")
+        .filter(is_near & (pl.col("end_ns") >= pl.col("since_ns")))
+        .collect()
+    )
+    of_rank = near.drop("since_ns", "arrived_ns").partition_by("rank", as_dict=True, maintain_order=True)
+    rows = [
+        {"rank": each.rank, "operation": each.operation, "group": each.group}
+        | _stretch(each, of_rank.get((each.rank,), spans.clear()))
+        for each in usual
+    ]
     return pl.DataFrame(rows, schema=PLACES, orient="row")
 
 
-def _place(met: pl.DataFrame, spans: pl.DataFrame, shown: Collection[int]) -> dict[str, object]:
-    sums = met.group_by("operation", "group").agg(pl.sum("lost_ns")).sort("lost_ns", "operation", "group")
-    most = sums.row(-1, named=True)
-    same = met.filter(pl.col("lost_ns") > 0, operation=most["operation"], group=most["group"])
-    with_spans = same.filter(pl.col("step").is_in(list(shown)))
-    same = with_spans if with_spans.height else same
-    usual = same.sort("lost_ns", "arrived_ns").row((same.height - 1) // 2, named=True)
-    return {
-        "rank": usual["rank"],
-        "operation": usual["operation"],
-        "group": usual["group"],
-        **_stretch(usual, spans),
-    }
+def _stretch(meeting: UsualMeeting, spans: pl.DataFrame) -> dict[str, object]:
+    """Return the longest thing that a rank did between two moments: activity, and what came before and after it.
 
-
-def _stretch(meeting: Mapping[str, int], spans: pl.DataFrame) -> dict[str, object]:
-    """Return the longest thing that a rank did between two moments: activity, and what came before and after it."""
-    since_ns, until_ns, rank = meeting["since_ns"], meeting["arrived_ns"], meeting["rank"]
-    own = spans.filter(pl.col("rank") == rank, pl.col("end_ns") > since_ns, pl.col("start_ns") < until_ns)
+    `spans` are those of the rank in that time, and those that ended when it began.
+    """
+    since_ns, until_ns = meeting.since_ns, meeting.arrived_ns
+    own = spans.filter(pl.col("end_ns") > since_ns, pl.col("start_ns") < until_ns)
     is_activity = ~pl.col("kind").is_in([*TRANSFERS, COLLECTIVE, "grad_reduce"])
     chosen = own.filter(is_activity)
     done = chosen.select(
@@ -64,8 +94,8 @@ def _stretch(meeting: Mapping[str, int], spans: pl.DataFrame) -> dict[str, objec
         pl.min_horizontal("end_ns", pl.lit(until_ns)).alias("end_ns"),
         label=pl.lit(None, pl.String),
     )
-    before = {"start_ns": since_ns, "end_ns": since_ns, "label": _before(spans, rank, since_ns)}
-    after = {"start_ns": until_ns, "end_ns": until_ns, "label": f"the {meeting['operation']}"}
+    before = {"start_ns": since_ns, "end_ns": since_ns, "label": _before(spans, since_ns)}
+    after = {"start_ns": until_ns, "end_ns": until_ns, "label": f"the {meeting.operation}"}
     ends = pl.DataFrame([before, after], schema=done.schema)
     landmarks = done.with_columns(label=pl.when(~_is_anywhere()).then("label"))
     gap = _longest_gap(pl.concat([ends, landmarks, waits]).sort("start_ns", "end_ns"))
@@ -116,9 +146,9 @@ def _label() -> pl.Expr:
     )
 
 
-def _before(spans: pl.DataFrame, rank: int, moment_ns: int) -> str:
-    """Return what ended on a rank at a moment: a collective, or its last action of a kind."""
-    ended = spans.filter(pl.col("rank") == rank, pl.col("end_ns") == moment_ns)
+def _before(spans: pl.DataFrame, moment_ns: int) -> str:
+    """Return what ended at a moment, of the spans of a rank: a collective, or its last action of a kind."""
+    ended = spans.filter(pl.col("end_ns") == moment_ns)
     actions = ended.filter(pl.col("kind").is_in(ACTION_KINDS))
     if actions.height:
         return f"its last {actions['kind'][0]}".replace("_", " ")

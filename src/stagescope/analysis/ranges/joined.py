@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
+from stagescope.analysis.collectives.lateness import LATENESS, Lateness
 from stagescope.analysis.explanation import explain
 from stagescope.analysis.graph.actions import Actions, judge_timestamps
 from stagescope.analysis.graph.causality import LARGE, SMALL, UNCERTAIN
@@ -24,7 +25,7 @@ from stagescope.analysis.iteration.outside_activity import add_outside_activity
 from stagescope.analysis.iteration.outside_times import sum_own_work
 from stagescope.analysis.other_pipelines import OtherPipelines
 from stagescope.analysis.other_work import sum_other_work
-from stagescope.analysis.ranges.long_tables import LongTable
+from stagescope.analysis.ranges.long_tables import LongTable, WholePipelines
 from stagescope.analysis.ranges.measured import OF_LEDGER, OF_RUN
 from stagescope.analysis.ranges.reference import RESULTS
 from stagescope.analysis.ranges.surveyed import OF_STEPS, PipelineSurvey
@@ -74,7 +75,7 @@ NO_PLACES = NO_ROW | {"action": pl.lit(None, pl.UInt32)}
 """Rows of spans, and numbers of actions, are those of a range, and mean nothing in the whole run."""
 JUDGED = (LARGE, SMALL, UNCERTAIN)
 """Codes of diagnostics of a range that are judged for all steps together."""
-SCANNED = ("tables", "phases", "overlap")
+SCANNED = ("tables", "phases", "overlap", "lateness")
 """Fields of RangeAnalysis and its results whose tables are read when they are used."""
 KEPT = ("iteration_steps",)
 """Tables of OF_RUN with few rows."""
@@ -110,7 +111,11 @@ def build_joined_report(
     timeline = timeline.with_spans(reference.spans)
     known = _joined(with_known(surveyed, timeline=timeline), reference, ranges, long)
     report = report_of(timeline, known)
-    explanation = explain(known, report.bubble.steps, joined=_join_results(measured))
+    lateness = Lateness(
+        united_rows((_lateness(each).select("step").collect() for each in ranges), ["step"]),
+        WholePipelines(long["lateness"], lambda rows: rows),
+    )
+    explanation = explain(known, report.bubble.steps, joined=_join_results(measured, lateness))
     tables = {name: long[name].rows for name in ("phases", "overlap")}
     in_parts_of = {
         "replicas.steps": partial(_parts_of, explanation.replicas, "steps"),
@@ -193,7 +198,8 @@ def _long_tables(ranges: Sequence[RangeAnalysis]) -> dict[str, LongTable]:
     long["critical_path"] = long["critical_path"].changed(lambda rows: rows.with_columns(**NO_PLACES))
     long["phases"] = LongTable([partial(_phases, each) for each in ranges], STEP_PHASES.order)
     overlap = LongTable([partial(_overlap, each) for each in ranges], OVERLAP.order)
-    return long | {"overlap": _with_known_zeros(overlap)}
+    lateness = LongTable([partial(_lateness, each) for each in ranges], LATENESS.order)
+    return long | {"overlap": _with_known_zeros(overlap), "lateness": lateness}
 
 
 def _table(each: RangeAnalysis, name: str) -> pl.LazyFrame:
@@ -206,6 +212,10 @@ def _phases(each: RangeAnalysis) -> pl.LazyFrame:
 
 def _overlap(each: RangeAnalysis) -> pl.LazyFrame:
     return each.results.pipelines.waits.overlap.lazy()
+
+
+def _lateness(each: RangeAnalysis) -> pl.LazyFrame:
+    return each.results.outside.lateness.lazy()
 
 
 def _pieces(
@@ -314,7 +324,7 @@ def _field(of: Callable[[], object], name: str) -> object:
     return getattr(of(), name)
 
 
-def _join_results(measured: MeasuredRun) -> JoinedResults:
+def _join_results(measured: MeasuredRun, lateness: Lateness) -> JoinedResults:
     """Return the results of all ranges, without phases and overlap: explanations take these from files."""
     parts = [each.results.pipelines for each in measured.ranges]
     outside = [each.results.outside for each in measured.ranges]
@@ -332,12 +342,14 @@ def _join_results(measured: MeasuredRun) -> JoinedResults:
         own_work=reduced((each.own_work for each in outside), sum_own_work),
         activity=add_outside_activity(each.activity for each in outside),
         pauses=pl.DataFrame(),
+        lateness=pl.DataFrame(),
     )
     return JoinedResults(
         StepResults(pipelines, of_outside),
         measured.compare,
         TableParts(parts, lambda each: each.reduction_waits),
         TableParts(outside, lambda each: each.pauses),
+        lateness,
         measured.counters,
     )
 
