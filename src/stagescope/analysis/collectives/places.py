@@ -14,11 +14,10 @@ from stagescope.vocabulary.kinds import ACTION_KINDS, COLLECTIVE, GARBAGE_COLLEC
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PLACES = {
-    "rank": pl.Int32, "operation": pl.String, "group": pl.String, "activity": pl.String, "cause": pl.String,
-    "after": pl.String, "before": pl.String,
+MET = {
+    "rank": pl.Int32, "operation": pl.String, "group": pl.String, "since_ns": pl.Int64, "arrived_ns": pl.Int64
 }  # fmt: skip
-WINDOWS = {"rank": pl.Int32, "since_ns": pl.Int64, "arrived_ns": pl.Int64}
+"""Columns with the fields of UsualMeeting."""
 ACTION = "last action"
 
 
@@ -53,76 +52,91 @@ def usual_meetings(late: pl.DataFrame, shown: pl.Series) -> list[UsualMeeting]:
 def find_places(usual: Sequence[UsualMeeting], spans: pl.DataFrame) -> pl.DataFrame:
     """Return the place of the rank of each of `usual`, from usual_meetings: the collective, and what it did before.
 
-    Columns: rank, operation, group, activity (null: nothing was recorded), cause, after, before.
+    Columns: rank, operation, group, activity (null: nothing was recorded), cause, after, before. What the rank did is
+    the longest activity before the meeting, or the longest time between what was recorded if that is longer.
     """
-    windows = pl.DataFrame(
-        [(each.rank, each.since_ns, each.arrived_ns) for each in usual], schema=WINDOWS, orient="row"
+    met = pl.DataFrame(usual, schema=MET, orient="row").with_columns(
+        label=pl.format("the {}", "operation"), until_ns="arrived_ns"
     )
-    is_near = (pl.col("start_ns") < pl.col("arrived_ns")) | (pl.col("end_ns") == pl.col("since_ns"))
-    near = (
+    near = _spans_of(met, spans)
+    known = met.join(_labels_before(near), on="rank", how="left", maintain_order="left").with_columns(
+        pl.col("before").fill_null(ACTION)
+    )
+    own = near.filter(pl.col("end_ns") > pl.col("since_ns"), pl.col("start_ns") < pl.col("until_ns"))
+    done = _done(own)
+    most = done.group_by("rank", "label", "activity").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    most = most.sort("rank", "ns", "label").unique("rank", keep="last")
+    is_named = (pl.col("ns") >= pl.col("gap_ns")).fill_null(value=False)
+    return (
+        known.join(_longest_gaps(known, done, own), on="rank")
+        .join(
+            most.select("rank", "ns", "activity", did="label"), on="rank", how="left", maintain_order="left"
+        )
+        .select(
+            "rank",
+            "operation",
+            "group",
+            activity=pl.when(is_named).then("did"),
+            cause=pl.when(is_named).then("activity").otherwise(pl.lit("unattributed")),
+            after=pl.when(is_named).then("before").otherwise("after_gap"),
+            before=pl.when(is_named).then("label").otherwise("before_gap"),
+        )
+    )
+
+
+def _spans_of(met: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the spans of ranks between the moments since_ns and until_ns, and those that ended at the first one."""
+    is_near = (pl.col("start_ns") < pl.col("until_ns")) | (pl.col("end_ns") == pl.col("since_ns"))
+    return (
         spans.lazy()
         .select("rank", "kind", "lane", "name", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
-        .join(windows.lazy(), on="rank", maintain_order="left")
+        .join(met.lazy().select("rank", "since_ns", "until_ns"), on="rank", maintain_order="left")
         .filter(is_near & (pl.col("end_ns") >= pl.col("since_ns")))
         .collect()
     )
-    of_rank = near.drop("since_ns", "arrived_ns").partition_by("rank", as_dict=True, maintain_order=True)
-    rows = [
-        {"rank": each.rank, "operation": each.operation, "group": each.group}
-        | _stretch(each, of_rank.get((each.rank,), spans.clear()))
-        for each in usual
-    ]
-    return pl.DataFrame(rows, schema=PLACES, orient="row")
 
 
-def _stretch(meeting: UsualMeeting, spans: pl.DataFrame) -> dict[str, object]:
-    """Return the longest thing that a rank did between two moments: activity, and what came before and after it.
+def _done(own: pl.DataFrame) -> pl.DataFrame:
+    """Return what ranks did between two moments: rank, start_ns, end_ns, label and activity."""
+    chosen = own.filter(~pl.col("kind").is_in([*TRANSFERS, COLLECTIVE, "grad_reduce"]))
+    return chosen.select(*_within(), label=_label()).with_columns(name_activities(chosen)["activity"])
 
-    `spans` are those of the rank in that time, and those that ended when it began.
-    """
-    since_ns, until_ns = meeting.since_ns, meeting.arrived_ns
-    own = spans.filter(pl.col("end_ns") > since_ns, pl.col("start_ns") < until_ns)
-    is_activity = ~pl.col("kind").is_in([*TRANSFERS, COLLECTIVE, "grad_reduce"])
-    chosen = own.filter(is_activity)
-    done = chosen.select(
-        pl.max_horizontal("start_ns", pl.lit(since_ns)).alias("start_ns"),
-        pl.min_horizontal("end_ns", pl.lit(until_ns)).alias("end_ns"),
-        label=_label(),
+
+def _within() -> tuple[str, pl.Expr, pl.Expr]:
+    """Return rank, start_ns and end_ns of what is cut off at two moments."""
+    return (
+        "rank",
+        pl.max_horizontal("start_ns", "since_ns"),
+        pl.min_horizontal("end_ns", "until_ns").alias("end_ns"),
     )
-    waits = list_waits(own).select(
-        pl.max_horizontal("start_ns", pl.lit(since_ns)).alias("start_ns"),
-        pl.min_horizontal("end_ns", pl.lit(until_ns)).alias("end_ns"),
-        label=pl.lit(None, pl.String),
-    )
-    before = {"start_ns": since_ns, "end_ns": since_ns, "label": _before(spans, since_ns)}
-    after = {"start_ns": until_ns, "end_ns": until_ns, "label": f"the {meeting.operation}"}
-    ends = pl.DataFrame([before, after], schema=done.schema)
-    landmarks = done.with_columns(label=pl.when(~_is_anywhere()).then("label"))
-    gap = _longest_gap(pl.concat([ends, landmarks, waits]).sort("start_ns", "end_ns"))
-    sums = (
-        done.with_columns(name_activities(chosen)["activity"])
-        .group_by("label", "activity")
-        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-        .sort("ns", "label")
-    )
-    if sums.height and sums["ns"][-1] >= gap["gap_ns"]:
-        most = sums.row(-1, named=True)
-        named = {"activity": most["label"], "cause": most["activity"]}
-        return {**named, "after": before["label"], "before": after["label"]}
-    return {"activity": None, "cause": "unattributed", "after": gap["label"], "before": gap["next"]}
 
 
-def _longest_gap(known: pl.DataFrame) -> dict[str, object]:
-    """Return gap_ns of the longest gap between intervals, and the labels before (label) and after it (next).
+def _longest_gaps(met: pl.DataFrame, done: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+    """Return gap_ns of the longest gap of each rank, and what came before (after_gap) and after it (before_gap).
 
     Waits for other ranks and garbage collections have no label: what was before or after them is named instead.
     """
-    gaps = known.with_columns(
-        pl.col("label").forward_fill(),
-        next=pl.col("label").backward_fill().shift(-1),
-        gap_ns=(pl.col("start_ns").shift(-1) - pl.col("end_ns").cum_max()).fill_null(0),
+    no_label = pl.lit(None, pl.String)
+    waits = list_waits(own).join(met.select("rank", "since_ns", "until_ns"), on="rank", maintain_order="left")
+    landmarks = [
+        met.select("rank", start_ns="since_ns", end_ns="since_ns", label="before"),
+        met.select("rank", start_ns="until_ns", end_ns="until_ns", label="label"),
+        done.select("rank", "start_ns", "end_ns", label=pl.when(~_is_anywhere()).then("label")),
+        waits.select(*_within(), label=no_label),
+    ]
+    until_next_ns = pl.col("start_ns").shift(-1) - pl.col("end_ns").cum_max()
+    gaps = (
+        pl.concat(landmarks)
+        .sort("rank", "start_ns", "end_ns", maintain_order=True)
+        .select(
+            "rank",
+            after_gap=pl.col("label").forward_fill().over("rank"),
+            before_gap=pl.col("label").backward_fill().shift(-1).over("rank"),
+            gap_ns=until_next_ns.fill_null(0).over("rank"),
+        )
     )
-    return gaps.row(gaps["gap_ns"].arg_max() or 0, named=True)
+    longest = pl.exclude("rank").get(pl.col("gap_ns").arg_max())
+    return gaps.group_by("rank", maintain_order=True).agg(longest)
 
 
 def _is_anywhere() -> pl.Expr:
@@ -146,11 +160,17 @@ def _label() -> pl.Expr:
     )
 
 
-def _before(spans: pl.DataFrame, moment_ns: int) -> str:
-    """Return what ended at a moment, of the spans of a rank: a collective, or its last action of a kind."""
-    ended = spans.filter(pl.col("end_ns") == moment_ns)
-    actions = ended.filter(pl.col("kind").is_in(ACTION_KINDS))
-    if actions.height:
-        return f"its last {actions['kind'][0]}".replace("_", " ")
-    named = ended.filter(pl.col("name").str.contains(SEPARATOR, literal=True))
-    return f"the {named['name'][0].split(SEPARATOR)[0]}" if named.height else ACTION
+def _labels_before(near: pl.DataFrame) -> pl.DataFrame:
+    """Return rank and what ended at since_ns (before): its last action of a kind, or else a collective."""
+    is_action, is_named = (
+        pl.col("kind").is_in(ACTION_KINDS),
+        pl.col("name").str.contains(SEPARATOR, literal=True),
+    )
+    ended = near.filter(pl.col("end_ns") == pl.col("since_ns")).group_by("rank")
+    firsts = ended.agg(
+        pl.col("kind").filter(is_action).first().cast(pl.String),
+        pl.col("name").filter(is_named.fill_null(value=False)).first(),
+    )
+    action = pl.format("its last {}", pl.col("kind").str.replace_all("_", " ", literal=True))
+    collective = pl.format("the {}", pl.col("name").str.splitn(SEPARATOR, 2).struct.field("field_0"))
+    return firsts.select("rank", before=pl.coalesce(action, collective))
