@@ -26,7 +26,7 @@ from stagescope.analysis.iteration.outside_times import outside_windows
 from stagescope.analysis.lost_time import least_cost_ns, measure_lost_time, unite_lost_steps
 from stagescope.analysis.prediction.evidence import Evidence
 from stagescope.analysis.prediction.improvements import find_improvements
-from stagescope.analysis.prediction.not_replayed import not_replayed, shown_spans
+from stagescope.analysis.prediction.not_replayed import not_replayed, shown_meetings, shown_spans
 from stagescope.analysis.prediction.outside_savings import measure_iterations
 from stagescope.analysis.prediction.tried_changes import NOTHING_TRIED, TriedChanges
 from stagescope.analysis.statistics.outlier_patterns import find_outlier_pattern
@@ -284,7 +284,7 @@ def _with_improvements(
         bool(intermediates.missing) or MAYBE_MISSING in {each.code for each in ideal.diagnostics},
         intermediates.step_chain,
         sample.predictions,
-        intermediates.meetings,
+        shown_meetings(intermediates),
         not_replayed(intermediates),
     )
     improvements = find_improvements(sample.actions, evidence, ideal.schedule, steps, sample.basis)

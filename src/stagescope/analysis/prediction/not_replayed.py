@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stagescope.analysis.prediction.evidence import NotReplayed
-from stagescope.model.large_tables import chosen_rows
-from stagescope.model.step_ranges import is_in_steps
+from stagescope.model.large_tables import chosen_rows, few_rows
+from stagescope.model.lazy import parts_of
+from stagescope.model.step_ranges import is_in_steps, steps_around
 from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
@@ -49,6 +50,16 @@ def shown_spans(sample: Intermediates) -> pl.DataFrame:
     )
     kept = spans.filter(own | ~pl.col("kind").is_in(ACTION_KINDS))
     return pl.concat([kept, windows], how="diagonal")
+
+
+def shown_meetings(intermediates: Intermediates) -> pl.DataFrame:
+    """Return the rows of MEETINGS within spans of the sample: those of its steps and of the steps next to them.
+
+    A large run has one for every rank and step.
+    """
+    steps = intermediates.sample.steps
+    near = is_in_steps(None if steps is None else steps_around(steps))
+    return pl.concat(few_rows(rows, near) for rows in parts_of(intermediates, "meetings"))
 
 
 def _is_other(sample: Intermediates) -> pl.Expr:
