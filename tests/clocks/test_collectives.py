@@ -219,10 +219,13 @@ def test_of_very_many_calls_those_with_some_numbers_are_looked_at(monkeypatch):
     timeline, clocks = of_clocks(run.timeline)
     halves = [timeline.with_spans(timeline.spans.filter(pl.col("rank") % 2 == half)) for half in (0, 1)]
     seen = gather_observations([observe(each, clocks) for each in halves], timeline.diagnostics, clocks)
-    assert seen.collectives.calls["sequence"].unique().sort().to_list() == [*range(0, 60, 7), 59]
-    assert seen.collectives.calls.height == 10 * 2 * ALL_PAIRS
+    chosen = seen.collectives.calls["sequence"].unique().sort()
+    assert 8 <= len(chosen) <= 10
+    assert (chosen[0], chosen[-1]) == (0, 59)
+    assert chosen.diff().max() <= 13
+    assert seen.collectives.calls.height == len(chosen) * 2 * ALL_PAIRS
     assert seen.collectives.mismatched.is_empty()
-    # The first call of each step remains the first, though it is not always among those that are looked at.
+    # Both calls of a step are among them, and the first one remains the first.
     slots = seen.collectives.calls.select(pl.col("sequence") % 2, "slot").unique().sort("slot").rows()
     assert slots == [(0, 0), (1, 1)]
     found = align_clocks(run.timeline)

@@ -41,6 +41,9 @@ clocks that exchange messages with any other, only short delays are used: long o
 MOST_CALLS, FEWEST_CALLS = 1_000_000, 64
 """Of more calls, those with some numbers of each group are looked at, but not fewer numbers than this: each call of a
 rank takes 300 bytes."""
+EVENLY, EVENLY_OF = 2_654_435_769, 2**32
+"""Multiples of the golden section are spread evenly between two integers, whichever period they are taken with (Knuth,
+The Art of Computer Programming, volume 3, section 6.4)."""
 MEMBERS_AT_ONCE, MOST_TOGETHER = 250_000, 2_000_000
 """Clocks of calls that are compared at once, and comparisons after which they are thinned: a clock has up to eight."""
 
@@ -79,7 +82,7 @@ def calls_of(spans: pl.DataFrame, groups: pl.Series | None = None) -> pl.DataFra
 
 
 def some_calls(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Return the calls of all parts, from calls_of, with their slot; of very many, those with every n-th number.
+    """Return the calls of all parts, from calls_of, with their slot; of very many, those with some numbers of a group.
 
     The slot is which synchronizing call of its step and group a call is, by its number; -1 without a step. `parts` are
     iterated more than once, one after the other.
@@ -101,12 +104,14 @@ def _every(every: int) -> pl.Expr:
 
 
 def _chosen_calls(calls: pl.DataFrame, of_groups: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls with every n-th number of their group, and with its last one; with the columns of `calls`."""
+    """Return the calls with one of every n numbers of their group, and with its last one; with the columns of `calls`.
+
+    Not every n-th number: if n is a multiple of the calls of a step, these would all be the same call of their step.
+    """
     placed = calls.join(of_groups, on="group", how="left", maintain_order="left")
-    sequence = pl.col("sequence")
-    return placed.filter((sequence % pl.col("every") == 0) | (sequence == pl.col("last"))).select(
-        calls.columns
-    )
+    spread = pl.col("sequence").cast(pl.UInt64) * EVENLY % EVENLY_OF
+    is_chosen = (spread * pl.col("every") < EVENLY_OF) | (pl.col("sequence") == pl.col("last"))
+    return placed.filter(is_chosen).select(calls.columns)
 
 
 def _with_slots(calls: pl.DataFrame) -> pl.DataFrame:
