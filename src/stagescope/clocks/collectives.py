@@ -21,7 +21,7 @@ from stagescope.clocks.exits import MEMBER_EXITS, OF_EXITS, with_exits
 from stagescope.clocks.observation_table import OBSERVATION_SCHEMA
 from stagescope.clocks.thinning import thinned
 from stagescope.model.collectives import find_calls
-from stagescope.model.large_tables import reduced
+from stagescope.model.large_tables import few_rows, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ rank takes 300 bytes."""
 EVENLY, EVENLY_OF = 2_654_435_769, 2**32
 """Multiples of the golden section are spread evenly between two integers, whichever period they are taken with (Knuth,
 The Art of Computer Programming, volume 3, section 6.4)."""
-MEMBERS_AT_ONCE, MOST_TOGETHER = 250_000, 2_000_000
+MEMBERS_AT_ONCE, MOST_TOGETHER = 100_000, 1_000_000
 """Clocks of calls that are compared at once, and comparisons after which they are thinned: a clock has up to eight."""
 
 LATE_NS = 50_000
@@ -185,7 +185,7 @@ def collective_observations(
     members, exits = _members(timed)
     found: list[pl.DataFrame] = []
     for part in (*_of_all(members), _from_root(timed), _to_root(timed)):
-        used = part.filter(is_used)
+        used = few_rows(part, is_used)
         found.append(used.select(pl.col(name).cast(dtype) for name, dtype in OBSERVATION_SCHEMA.items()))
         if sum(each.height for each in found) > MOST_TOGETHER:
             found = [thinned(pl.concat(found), most)]
