@@ -40,12 +40,12 @@ clocks that exchange messages with any other, only short delays are used: long o
 
 MOST_CALLS, FEWEST_CALLS = 1_000_000, 64
 """Of more calls, those with some numbers of each group are looked at, but not fewer numbers than this: each call of a
-rank takes 300 bytes."""
+rank takes 300 bytes, and a clock of a call is compared with up to eight."""
 EVENLY, EVENLY_OF = 2_654_435_769, 2**32
 """Multiples of the golden section are spread evenly between two integers, whichever period they are taken with (Knuth,
 The Art of Computer Programming, volume 3, section 6.4)."""
 MEMBERS_AT_ONCE, MOST_TOGETHER = 100_000, 1_000_000
-"""Clocks of calls that are compared at once, and comparisons after which they are thinned: a clock has up to eight."""
+"""Clocks of calls that are compared at once, and comparisons after which they are thinned."""
 
 LATE_NS = 50_000
 """A rank that enters this long before the last one at most shows a short delay."""
@@ -88,7 +88,7 @@ def some_calls(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     iterated more than once, one after the other.
     """
     sizes = reduced((rows.select("group", "sequence", size=pl.lit(1, pl.Int64)) for rows in parts), _sizes)
-    every = max(int(sizes["size"].sum()) // MOST_CALLS, 1)
+    every = max(-(-int(sizes["size"].sum()) // MOST_CALLS), 1)
     of_groups = sizes.select("group", last="sequence", every=_every(every))
     if every == 1:
         return _with_slots(pl.concat(parts))
