@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import wraps
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -34,7 +34,8 @@ MANY_FILES = 16
 LARGE_BYTES = 64 << 20
 """Fewer and smaller files are read within about a second, too fast for a progress bar to be useful."""
 
-ANALYZING = "analyzing the run"
+Found = TypeVar("Found")
+
 EXIT_PARTIAL = 1
 PARTIAL_RESULTS = "  the results are for the data that were recorded; the exit code is 1"
 
@@ -161,6 +162,12 @@ def read_cached(
     return timeline
 
 
+def while_analyzing(load: Callable[[Callable[[int, int], object]], Found]) -> Found:
+    """Return what `load` returns for a stored run, which it may have to analyze first; it is given a progress bar."""
+    with ExitStack() as shown:
+        return load(TaskBar(shown, "analyzing the run").show)
+
+
 def read_metrics(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> Report | None:
     """Return the times per step and rank of a stored run from its saved report; None for what has to be read.
 
@@ -168,8 +175,7 @@ def read_metrics(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> Re
     """
     from stagescope import api
 
-    with ExitStack() as shown:
-        report = api.metrics_of_stored_run(*paths, on_progress=TaskBar(shown, ANALYZING).show, **facts)
+    report = while_analyzing(lambda show: api.metrics_of_stored_run(*paths, on_progress=show, **facts))
     if report is not None:
         warn_partial(report.timeline)
     return report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,6 @@ from stagescope.cli.fail_if import EXIT_CONDITION, judge, parse_condition, quant
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.layers_option import layers_option
 from stagescope.cli.reading import (
-    ANALYZING,
-    TaskBar,
     align_option,
     cached_paths,
     exit_code,
@@ -26,6 +23,7 @@ from stagescope.cli.reading import (
     reading_options,
     skip_steps_option,
     warn_partial,
+    while_analyzing,
 )
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_tables, print_text, print_understood, supports_unicode
@@ -117,9 +115,7 @@ def command(
     source, facts = cached_paths(paths, facts, align=align)
     report = None
     if align and skipped is None and not asked.layers:
-        with ExitStack() as shown:
-            show = TaskBar(shown, ANALYZING).show
-            report = api.report_of_stored_run(*source, on_progress=show, **facts)
+        report = while_analyzing(lambda show: api.report_of_stored_run(*source, on_progress=show, **facts))
     if report is None:
         timeline = read_cached(source, facts, align=align)
         report = api.analyze(timeline, layers=asked.layers, skip_steps=skipped)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +21,13 @@ from stagescope.cli.console import (
 )
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.reading import (
-    ANALYZING,
-    TaskBar,
     align_option,
     cached_paths,
     exit_code,
     read_cached,
     reading_options,
     warn_partial,
+    while_analyzing,
 )
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.vocabulary.language import filled
@@ -99,9 +97,7 @@ def _read_stored(
     """Return a step of a stored run and the metrics of the run, None for anything else; with warnings."""
     from stagescope import api
 
-    with ExitStack() as shown:
-        show = TaskBar(shown, ANALYZING).show
-        found = api.show_stored_run(*paths, step=step, on_progress=show, **facts)
+    found = while_analyzing(lambda show: api.show_stored_run(*paths, step=step, on_progress=show, **facts))
     if found is not None:
         warn_partial(found.metrics.timeline)
     return found

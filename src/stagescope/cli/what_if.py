@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +11,6 @@ from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import (
-    ANALYZING,
-    TaskBar,
     align_option,
     cached_paths,
     exit_code,
@@ -21,6 +18,7 @@ from stagescope.cli.reading import (
     reading_options,
     warn_errors,
     warn_partial,
+    while_analyzing,
 )
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_text
@@ -115,8 +113,7 @@ def _read_sample(paths: Sequence[str | os.PathLike[str]], facts: RunFacts) -> Sa
     """Return the sample of a stored run that is too large to be analyzed at once, with warnings; None for others."""
     from stagescope import api
 
-    with ExitStack() as shown:
-        found = api.sample_stored_run(*paths, on_progress=TaskBar(shown, ANALYZING).show, **facts)
+    found = while_analyzing(lambda show: api.sample_stored_run(*paths, on_progress=show, **facts))
     if found is not None:
         warn_partial(found.report.timeline)
     return found
