@@ -42,8 +42,8 @@ MOST_CALLS, FEWEST_CALLS = 1_000_000, 64
 """Of more calls, those with some numbers of each group are looked at, but not fewer numbers than this: each call of a
 rank takes 300 bytes, and a clock of a call is compared with up to eight."""
 EVENLY, EVENLY_OF = 2_654_435_769, 2**32
-"""Multiples of the golden section are spread evenly between two integers, whichever period they are taken with (Knuth,
-The Art of Computer Programming, volume 3, section 6.4)."""
+"""The golden ratio as a fraction: fractional parts of its multiples are spread evenly, and so are those of every second
+or third multiple (Knuth, The Art of Computer Programming, volume 3, section 6.4)."""
 MEMBERS_AT_ONCE, MOST_TOGETHER = 100_000, 1_000_000
 """Clocks of calls that are compared at once, and comparisons after which they are thinned."""
 
@@ -115,6 +115,7 @@ def _chosen_calls(calls: pl.DataFrame, of_groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_slots(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of a run or of a part of it with their slot; see some_calls."""
     first = pl.col("sequence").filter(_synchronizes()).min().over("group", "step")
     slot = pl.when(pl.col("step").is_null()).then(-1).otherwise(pl.col("sequence") - first)
     return calls.with_columns(slot=slot.cast(pl.Int64))

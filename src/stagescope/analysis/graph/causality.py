@@ -93,7 +93,7 @@ def judge_clocks(found: Iterable[pl.DataFrame], clocks: pl.DataFrame) -> list[Di
     own = clocks.unique("clock")
     limits_ns = own.select(pl.col("estimated_ns") / MOST_CONTRADICTION_FRACTION)["estimated_ns"]
     shortest_ns = pl.concat([rows.select(pl.min("window_ns")) for rows in found])["window_ns"].min()
-    if shortest_ns is None or not (limits_ns > shortest_ns).any():  # all windows are not looked at together
+    if shortest_ns is None or not (limits_ns > shortest_ns).any():  # without looking at all windows together
         return []
     window_ns = float(np.median(np.concatenate([rows["window_ns"].to_numpy() for rows in found])))
     uncertain = own.filter(pl.col("estimated_ns") > MOST_CONTRADICTION_FRACTION * window_ns)
