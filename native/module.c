@@ -2,7 +2,7 @@
 
 #include "plain.h"
 
-#define INTERFACE 7
+#define INTERFACE 8
 
 static const struct {
     const char *name;
@@ -218,7 +218,8 @@ PyMODINIT_FUNC PyInit__plain(void)
         (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 || PyModule_AddType(module, &Ring_Type) < 0 ||
          PyModule_AddType(module, &Pending_Type) < 0 || PyModule_AddType(module, &Transfers_Type) < 0 ||
          PyModule_AddType(module, &Places_Type) < 0 || PyModule_AddType(module, &Event_Type) < 0 ||
-         PyModule_AddType(module, &DeviceRecords_Type) < 0 || PyModule_AddType(module, &Moves_Type) < 0))
+         PyModule_AddType(module, &DeviceRecords_Type) < 0 || PyModule_AddType(module, &Moves_Type) < 0 ||
+         PyModule_AddType(module, &Collections_Type) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -76,12 +76,12 @@ typedef struct Ring Ring;
 typedef struct Places Places;
 typedef struct DeviceRecords DeviceRecords;
 extern PyTypeObject Wrapper_Type, Ring_Type, Pending_Type, Transfers_Type, Places_Type, Event_Type, DeviceRecords_Type,
-    Moves_Type;
+    Moves_Type, Collections_Type;
 
 /* slots.c: attributes in `__slots__` of a recorder, its guards and its activities, and conversions of numbers. */
 typedef struct {
     Py_ssize_t action, alone, device_records, enabled, forward, has_actions, is_in_range, is_in_run, is_off, last_pair,
-        pair, plain, plain_in_range, waiting_thread;
+        pair, plain, plain_in_range, step, waiting_thread;
 } Slots;
 
 extern Slots slots;

@@ -22,6 +22,7 @@ static const struct {
     {"pair", 0, &slots.pair},
     {"plain", 0, &slots.plain},
     {"plain_in_range", 0, &slots.plain_in_range},
+    {"_step", 0, &slots.step},
     {"waiting_thread", 0, &slots.waiting_thread},
     {"is_off", 1, &slots.is_off},
     {"forward", 2, &slots.forward},

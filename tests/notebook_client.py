@@ -76,7 +76,9 @@ class Notebook:
 
     def interrupt(self, code):
         """Interrupt a cell while it runs; return how it ended."""
-        self.client.execute(code)
+        self.client.execute(f"print('running')\n{code}")
+        while self.client.get_iopub_msg(timeout=TIMEOUT_S)["msg_type"] != "stream":
+            pass  # a signal between two cells interrupts none
         time.sleep(INTERRUPTED_AFTER_S)
         self.manager.interrupt_kernel()
         return self.client.get_shell_msg(timeout=TIMEOUT_S)["content"]["status"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
 
-INTERFACE = 7
+INTERFACE = 8
 """Of the extension that belongs to this file: one that was built from other sources is not used."""
 
 VARIABLE = "STAGESCOPE_COMPILED"
@@ -177,6 +177,19 @@ class Moves(Protocol):
         """Forget the transfer."""
 
 
+class Collections(Protocol):
+    """A callback of the garbage collector; see native/garbage.c and garbage.py. It keeps the last 4,096 collections."""
+
+    def __call__(self, phase: str, facts: dict[str, int], /) -> None:
+        """Note the begin or the end of a collection."""
+
+    def __len__(self) -> int:
+        """Return how many collections are kept."""
+
+    def take(self) -> list[tuple[int, int, int, int]]:
+        """Return and forget all collections: start, end, generation and step of each."""
+
+
 class Places(Protocol):
     """Values by the identity of an object, see native/places.c and `IdentityMap` in frameworks/runs.py."""
 
@@ -271,6 +284,12 @@ def places() -> Places | None:
     """Return an empty IdentityMap that wrappers in C can use; None without the extension."""
     plain = extension()
     return None if plain is None else plain.Places()
+
+
+def collections(recorder: Emitter, shortest_ns: int) -> Collections | None:
+    """Return what keeps the times of garbage collections that take this long or longer; None without the extension."""
+    own = ring_of(recorder)
+    return None if own is None else extension().Collections(recorder, shortest_ns)
 
 
 def plain_wrapper(original: Function, general: Function, watch: Any, guard: Guard) -> Function:
