@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 
 import polars as pl
 import pytest
@@ -48,6 +49,15 @@ def assert_transfers_are_placed(timeline, per_rank):
     assert not timeline.spans["kind"].is_in(["send", "recv"]).any()
 
 
+def fraction_of_actions(spans, step):
+    """Return the bubble of a step whose actions and optimizer are all that its ranks compute, one after another."""
+    actions = spans.filter(pl.col("kind").is_in(ACTION_KINDS), step=step)
+    start_ns, end_ns = actions["start_ns"].min(), actions["end_ns"].max()
+    computed = spans.filter(pl.col("kind").is_in([*ACTION_KINDS, "optimizer"]))
+    inside_ns = computed["end_ns"].clip(start_ns, end_ns) - computed["start_ns"].clip(start_ns, end_ns)
+    return 1 - inside_ns.sum() / (end_ns - start_ns) / RANKS
+
+
 @pytest.mark.parametrize(
     ("schedule", "how", "marks"),
     [
@@ -61,21 +71,20 @@ def test_a_marked_loop_is_recorded_as_its_own_clock_shows(schedule, how, marks):
     directory, logs = loop(schedule, how, marks)
     timeline = stagescope.read(directory)
     offset_ns = timeline.clocks["offset_ns"][0]
-    windows = {step: [2**62, 0, 0] for step in range(3)}
+    longer = []
     for rank, log in logs.items():
         actions = timeline.spans.filter(pl.col("kind").is_in(ACTION_KINDS), rank=rank).rows(named=True)
         assert [(a["kind"], a["step"], a["stage"], a["microbatch"]) for a in actions] == [
             (*row[:4],) for row in log
         ]
-        for action, (_, step, *_, start_ns, end_ns) in zip(actions, log, strict=True):
+        for action, (*_, start_ns, end_ns) in zip(actions, log, strict=True):
             assert action["start_ns"] <= start_ns + offset_ns < end_ns + offset_ns <= action["end_ns"]
-            first_ns, last_ns, busy_ns = windows[step]
-            windows[step] = [min(first_ns, start_ns), max(last_ns, end_ns), busy_ns + end_ns - start_ns]
+            longer.append((action["end_ns"] - action["start_ns"]) / (end_ns - start_ns) - 1)
+    assert statistics.median(longer) < 0.03  # some ranks are interrupted between the two readings of a clock
     assert_transfers_are_placed(timeline, 36)
     report = stagescope.analyze(timeline)
     for step, fraction in report.steps.select("step", "bubble_fraction").rows():
-        first_ns, last_ns, busy_ns = windows[step]
-        assert fraction == pytest.approx(1 - busy_ns / (last_ns - first_ns) / RANKS, abs=0.03)
+        assert fraction == pytest.approx(fraction_of_actions(timeline.spans, step))
     assert report.ledger["exposed_communication_ns"].null_count() == 0
     assert timeline.spans.filter(kind="optimizer").height == RANKS * 3
     codes = [] if marks == "steps" else ["steps.divided"]
