@@ -154,7 +154,10 @@ def outlines_of_range(
 
 
 def _files(place: Path, units: Sequence[int] | None = None) -> list[Path]:
-    return sorted(place.glob("*.arrow")) if units is None else [_of_unit(place, each) for each in units]
+    """Return the files of all units, or of some of them; a unit without any span of a range has none in it."""
+    if units is None:
+        return sorted(place.glob("*.arrow"))
+    return [file for file in (_of_unit(place, each) for each in units) if file.exists()]
 
 
 def _some(rows: pl.DataFrame, which: pl.Expr | None) -> pl.DataFrame:

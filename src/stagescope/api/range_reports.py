@@ -11,7 +11,6 @@ that, and leave tables in files; one process joins them.
 from __future__ import annotations
 
 import shutil
-from collections import defaultdict
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -58,17 +57,16 @@ from stagescope.api.range_tasks import (
     LearnedSample,
     PipelinesWithoutSteps,
     RangeOfSteps,
-    Unit,
     analyze_task,
     learn,
     survey_unit,
 )
 from stagescope.api.sampled_ranges import SampledSteps, choose_sampled_steps, samples_of
 from stagescope.api.task_progress import TaskProgress
+from stagescope.api.units import count_units, divide_into_units
 from stagescope.model.lazy import with_later
 from stagescope.model.step_division import needed_spans
-from stagescope.model.stored_run import NONE
-from stagescope.model.tables import COUNTERS, KERNELS, SPANS, STEPS
+from stagescope.model.tables import COUNTERS, KERNELS, SPANS
 from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
@@ -83,18 +81,16 @@ if TYPE_CHECKING:
     from stagescope.api.divided_analysis import DividedPipelines
     from stagescope.api.range_tasks import SurveyedUnit
     from stagescope.api.sampled_ranges import Samples
+    from stagescope.api.units import Unit
     from stagescope.execution import Executor
     from stagescope.model import Timeline
     from stagescope.model.diagnostics import Diagnostic
-    from stagescope.model.step_division import NeededSpans
     from stagescope.model.stored_run import Manifest, Part
 
 Result = TypeVar("Result")
 
 SPANS_OF_RANGE = 1_000_000
 """Spans that are analyzed at once, with the steps next to them, unless a single step has more."""
-SPANS_OF_UNIT = 1_000_000
-"""Spans of pipelines that are surveyed at once, unless a single file has more."""
 
 
 class ReportOfRanges(NamedTuple):
@@ -167,7 +163,7 @@ class _Work(NamedTuple):
         begin = 0 if self.is_divided else len(ranges)
         if sampled.learns_apart:
             ranges = (*ranges, *sampled.learned.steps.ranges)
-        units = _units(self.directory, self.manifest, tuple(needed_spans(self.extents, ranges)))
+        units = divide_into_units(self.directory, self.manifest, tuple(needed_spans(self.extents, ranges)))
         return [each._replace(outlined=range(begin, len(ranges))) for each in units]
 
     def run(self, function: Callable[[Any], Result], items: Sequence[Any]) -> Iterator[Result]:
@@ -201,7 +197,7 @@ def _analyze(
 ) -> ReportOfRanges:
     """Return the report of `analyzed_in_ranges`, whose largest tables are in files of its folder until `ending`."""
     folder = directory / FOLDER
-    executor.prepare(survey_unit, -(-manifest.span_count // SPANS_OF_UNIT))
+    executor.prepare(survey_unit, count_units(manifest))
     shared = write_shared_tables(directory, manifest, folder)
     extents = read_extents_of_steps(directory, manifest)
     steps = _steps_of(extents, manifest)
@@ -356,32 +352,5 @@ def _steps_of(extents: pl.DataFrame, manifest: Manifest) -> list[int]:
 
 def _one_each(directory: Path, manifest: Manifest) -> tuple[StepRange, ...]:
     """Return as many ranges as a run has units, for one without steps: its units are analyzed in their place."""
-    return tuple(StepRange(number, number + 1) for number, _ in enumerate(_units(directory, manifest, ())))
-
-
-def _units(directory: Path, manifest: Manifest, needed: tuple[NeededSpans, ...]) -> list[Unit]:
-    """Return the files of spans, some pipelines at a time; files without a pipeline are apart."""
-    parts = [part for part in manifest.parts if part.table == SPANS.name]
-    groups: list[list[Part]] = []
-    rows = 0
-    for part in sorted(parts, key=lambda each: (each.pipeline == NONE, each.step_range, each.pipeline)):
-        is_other = not groups or (part.pipeline == NONE) != (groups[-1][-1].pipeline == NONE)
-        if is_other or rows + part.rows > SPANS_OF_UNIT:
-            groups.append([])
-            rows = 0
-        groups[-1].append(part)
-        rows += part.rows
-    return [
-        Unit(directory, number, tuple(group), steps, needed)
-        for number, (group, steps) in enumerate(zip(groups, _steps_of_groups(manifest, groups), strict=True))
-    ]
-
-
-def _steps_of_groups(manifest: Manifest, groups: Sequence[Sequence[Part]]) -> Iterator[tuple[Part, ...]]:
-    """Yield the files with the table of steps of the pipelines of each group of files of spans."""
-    steps: defaultdict[int | None, list[Part]] = defaultdict(list)
-    for part in manifest.parts:
-        if part.table == STEPS.name:
-            steps[part.pipeline].append(part)
-    for group in groups:
-        yield tuple(part for pipeline in {each.pipeline: None for each in group} for part in steps[pipeline])
+    units = divide_into_units(directory, manifest)
+    return tuple(StepRange(unit.number, unit.number + 1) for unit in units)

@@ -23,17 +23,14 @@ from stagescope.api.range_files import (
     windows_of,
     write_spans_of_range,
 )
-from stagescope.ingest.stored_run import read_or_note, read_part
+from stagescope.api.units import kept_spans, read_unit
+from stagescope.ingest.stored_run import read_part
 from stagescope.model import empty_timeline
 from stagescope.model.bubbles import step_bubbles
-from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.messages import match_messages
 from stagescope.model.step_division import divide_steps
 from stagescope.model.step_ranges import steps_around
-from stagescope.model.stored_run import NONE
-from stagescope.model.tables import SPANS, STEPS
-from stagescope.model.validate import in_order_together
-from stagescope.vocabulary.kinds import ACTION_KINDS
+from stagescope.model.tables import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,31 +41,10 @@ if TYPE_CHECKING:
     from stagescope.analysis.sampled_steps import SampleSteps
     from stagescope.analysis.step_results import ChosenSteps
     from stagescope.api.detached_tables import DetachedObject
+    from stagescope.api.units import Unit
     from stagescope.model import Timeline
-    from stagescope.model.step_division import NeededSpans
-    from stagescope.model.stored_run import Part
+    from stagescope.model.diagnostics import Diagnostic
     from stagescope.vocabulary.steps import StepRange, StepRanges
-
-
-class Unit(NamedTuple):
-    """Files with the spans of some pipelines: `needed` are those of the ranges of steps that they are divided into.
-
-    `steps` are files with the table of steps of these pipelines. Spans of `dropped` ranks are left out. The ranges
-    `outlined`, by number, are looked at in groups of pipelines.
-    """
-
-    directory: Path
-    number: int
-    parts: tuple[Part, ...]
-    steps: tuple[Part, ...]
-    needed: tuple[NeededSpans, ...]
-    dropped: tuple[int, ...] = ()
-    outlined: range = range(0)
-
-    @property
-    def name(self) -> str:
-        """How messages name it."""
-        return f"part {self.number} of the pipelines"
 
 
 class SurveyedUnit(NamedTuple):
@@ -156,42 +132,17 @@ class LearnedSample(NamedTuple):
 def survey_unit(unit: Unit) -> SurveyedUnit:
     """Divide the spans of a unit by steps, and return what its pipelines show, with its tables in files."""
     folder = unit.directory / FOLDER
-    spans, pipelines, damage = _read(unit)
+    spans, pipelines, damage = read_unit(unit)
     is_dropped = pl.col("rank").is_in(unit.dropped)
     counts = spans.group_by("rank").len()
     transfers = measure_transfers(match_messages(spans.filter(is_dropped)))
-    spans = _kept(spans, unit)
+    spans = kept_spans(spans, unit)
     if unit.needed:
         _divide(spans, unit, folder)
     survey = survey_pipelines(_known(empty_timeline().with_spans(spans), pipelines))
     found = SurveyedUnit(survey, damage, counts, transfers)
     surveyed: SurveyedUnit = detach(found, folder / f"unit-{unit.number}")
     return surveyed
-
-
-def _read(unit: Unit) -> tuple[pl.DataFrame, pl.DataFrame, tuple[Diagnostic, ...]]:
-    """Return the spans of a unit, the pipelines of its ranks that are not dropped, and what is wrong with its files."""
-    read = [(part.pipeline, read_or_note(unit.directory, part)) for part in unit.parts]
-    files = [(pipeline, rows) for pipeline, rows in read if isinstance(rows, pl.DataFrame)]
-    damage = tuple(note for _, note in read if isinstance(note, Diagnostic))
-    acted = [
-        rows.select("rank", "kind")
-        .filter(pl.col("kind").is_in(ACTION_KINDS) & ~pl.col("rank").is_in(unit.dropped))
-        .select("rank", pipeline=pl.lit(pipeline, pl.Int32))
-        .unique()
-        for pipeline, rows in files
-        if pipeline != NONE
-    ]
-    empty = pl.DataFrame(schema={"rank": pl.Int32, "pipeline": pl.Int32})
-    pipelines = pl.concat([empty, *acted]).unique().sort("rank")
-    parts = [rows for _, rows in files]
-    del read, files  # their rows are moved
-    return in_order_together(parts, SPANS), pipelines, damage
-
-
-def _kept(spans: pl.DataFrame, unit: Unit) -> pl.DataFrame:
-    """Return the spans of a unit without those of the ranks that are dropped."""
-    return spans.filter(~pl.col("rank").is_in(unit.dropped)) if unit.dropped else spans
 
 
 def _known(timeline: Timeline, pipelines: pl.DataFrame) -> Intermediates:
@@ -277,8 +228,8 @@ def _analyze_range(item: RangeOfSteps) -> RangeAnalysis:
 
 def _analyze_unit(unit: Unit, chosen: ChosenSteps) -> RangeAnalysis:
     folder = unit.directory / FOLDER
-    spans, pipelines, _ = _read(unit)
-    analyzed = analyze_range(_known(timeline_of(_kept(spans, unit), folder), pipelines), chosen)
+    spans, pipelines, _ = read_unit(unit)
+    analyzed = analyze_range(_known(timeline_of(kept_spans(spans, unit), folder), pipelines), chosen)
     analysis: RangeAnalysis = detach(analyzed, folder / f"result-{unit.number}")
     return analysis
 

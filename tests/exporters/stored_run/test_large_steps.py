@@ -12,6 +12,10 @@ from planted_runs import Shape, random_times, run
 from stagescope.analysis import run_sample, sampled_pipelines, sampled_steps
 from stagescope.api import divided_analysis, range_reports
 from stagescope.execution import executor_for
+from stagescope.exporters.stored_run import WriteOptions, write_stored_run
+from stagescope.ingest.stored_run import read_manifest
+from stagescope.model.implied import implied_steps
+from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.model.tables import SPANS
 from stagescope.model.timeline import Timeline
 from stagescope.model.validate import in_order
@@ -78,6 +82,17 @@ def test_pipelines_that_others_wait_for_inside_of_steps_are_sampled(divided, tmp
     assert_as_at_once(place, 3)
     assert 2 * PLAN.ranks in divided[0].sampled.ranks
     assert len(divided[0].sampled.ranks) < 8 * PLAN.ranks
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_files_with_some_of_the_steps_each_are_analyzed_in_groups(count, divided, tmp_path):
+    timeline = planted()
+    timeline = replace(timeline, steps=implied_steps(timeline.spans))
+    options = WriteOptions(most_spans=timeline.spans.height // SHAPE.pipelines // 2)
+    write_stored_run(timeline, tmp_path, Manifest(FORMAT, VERSION, "planted", (), {}, aligned=True), options)
+    assert len({part.step_range for part in read_manifest(tmp_path).parts}) > 1
+    assert_as_at_once(tmp_path, count)
+    assert len(divided[0].groups) > 2
 
 
 def test_groups_are_measured_by_workers(divided, tmp_path):

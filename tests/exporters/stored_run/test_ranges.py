@@ -34,6 +34,7 @@ from stagescope.api import (
     save_report,
     saved_reports,
     store,
+    units,
     view_run,
 )
 from stagescope.api.aligned_copies import store_aligned
@@ -122,7 +123,7 @@ def analyzed(place, count, executor=None, on_progress=None):
     manifest = read_manifest(place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(range_reports, "SPANS_OF_RANGE", -(-manifest.span_count // count))
-        patch.setattr(range_reports, "SPANS_OF_UNIT", -(-manifest.span_count // count))
+        patch.setattr(units, "SPANS_OF_UNIT", -(-manifest.span_count // count))
         with range_reports.analyzed_in_ranges(
             place, manifest, executor or InThisProcess(), on_progress
         ) as found:
