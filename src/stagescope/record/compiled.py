@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stagescope.record.emitter import Emitter
     from stagescope.record.frameworks.megatron_messages import Exchanges
     from stagescope.record.frameworks.torch_actions import ActionRanges
+    from stagescope.record.garbage import Collections
     from stagescope.record.hooks import Creation, Function, Guard, Issues, Timed, Waits
 
     Parts = tuple[str, tuple[Any, ...], tuple[int, ...]]
@@ -175,19 +176,6 @@ class Moves(Protocol):
 
     def clear(self) -> None:
         """Forget the transfer."""
-
-
-class Collections(Protocol):
-    """A callback of the garbage collector; see native/garbage.c and garbage.py. It keeps the last 4,096 collections."""
-
-    def __call__(self, phase: str, facts: dict[str, int], /) -> None:
-        """Note the begin or the end of a collection."""
-
-    def __len__(self) -> int:
-        """Return how many collections are kept."""
-
-    def take(self) -> list[tuple[int, int, int, int]]:
-        """Return and forget all collections: start, end, generation and step of each."""
 
 
 class Places(Protocol):

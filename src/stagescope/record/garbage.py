@@ -13,18 +13,30 @@ from __future__ import annotations
 
 import gc
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from stagescope.record import compiled
 from stagescope.record.clock import now_ns
 from stagescope.vocabulary.kinds import BY_NAME, GARBAGE_COLLECTION
 
 if TYPE_CHECKING:
-    from stagescope.record.compiled import Collections
     from stagescope.record.recorder import Recorder
 
 OTHER = BY_NAME["other"].code
 SHORTEST_NS = 100_000
+
+
+class Collections(Protocol):
+    """A callback of the garbage collector; see native/garbage.c. It keeps the last 4,096 collections."""
+
+    def __call__(self, phase: str, facts: dict[str, int], /) -> None:
+        """Note the begin or the end of a collection."""
+
+    def __len__(self) -> int:
+        """Return how many collections are kept."""
+
+    def take(self) -> list[tuple[int, int, int, int]]:
+        """Return and forget all collections: start, end, generation and step of each."""
 
 
 class GarbageCollections:

@@ -30,7 +30,7 @@ from stagescope.vocabulary.kinds import STEP_CODE
 from stagescope.vocabulary.steps import StepRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sized
     from types import CodeType
 
     from stagescope.record.control import Request
@@ -84,7 +84,7 @@ class Recorder(Emitter):
         self.guards: dict[str, Guard] = {}
         self.details_memory = self.details_kernels = False
         self.kernels: KernelTrace | None = None
-        self.unfinished: list[tuple[Collection[object], Callable[[], object]]] = []
+        self.unfinished: list[tuple[Sized, Callable[[], object]]] = []
         self.at_end: list[Callable[[], object]] = []
         self.in_child: list[Callable[[], object]] = []
         self.issued_collectives: list[Callable[[], dict[str, int]]] = []
