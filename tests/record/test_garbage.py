@@ -13,7 +13,6 @@ from stagescope.record import compiled
 from stagescope.record.garbage import GarbageCollections
 from stagescope.record.recorder import Recorder
 
-
 needs_extension = pytest.mark.skipif(
     compiled.extension() is None, reason="the extension has not been built here"
 )

@@ -30,6 +30,7 @@ from stagescope.analysis.intermediates import intermediates_of
 from stagescope.analysis.iteration.accumulation import unite_steps
 from stagescope.analysis.iteration.culprit_sums import CausesOfSteps
 from stagescope.analysis.iteration.culprits import find_culprits
+from stagescope.analysis.iteration.last_pipeline import measure_losses_of_steps
 from stagescope.analysis.kernels.communication import (
     measure_kernel_communication,
     summarize_kernel_communication,
@@ -153,6 +154,11 @@ class Report:
     def losses(self) -> pl.DataFrame:
         """The table LOSSES: what the iterations of the last pipelines consist of, over the steps in the totals."""
         return losses_without_unrecorded(self._explained.losses, self.intermediates.unrecorded)
+
+    @_saved_or
+    def step_losses(self) -> pl.DataFrame:
+        """The table STEP_LOSSES: what the iteration of the last pipeline consists of, in every step."""
+        return measure_losses_of_steps(self.intermediates)
 
     @_saved_or
     def culprits(self) -> pl.DataFrame:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
         Slower,
         analyze,
         compare,
+        compare_gathered,
         comparison_json,
         find_errors,
+        gather_timeline,
         report_json,
         sorted_diagnostics,
         unaligned_ranks,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     )
     from stagescope.api.ascend_chart import export_pp_chart, pp_chart_folder
     from stagescope.api.cached_entries import CacheEntry, cache_entries, cache_place, clear_cache
+    from stagescope.api.compared_runs import gather_stored_run
     from stagescope.api.formats import ALIASES, READERS, WRITERS, writer_for
     from stagescope.api.inspection import Inspection, inspect, inspection_json
     from stagescope.api.queries import QUERY_FORMATS, sql, write_query
@@ -73,12 +76,13 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "stagescope.api.analyses": (
-        "EqualStages", "FreeTransfers", "OtherSchedule", "Slower", "analyze", "compare", "comparison_json",
-        "find_errors", "report_json", "sorted_diagnostics", "unaligned_ranks", "what_if", "what_if_json",
-        "what_if_of_sample",
+        "EqualStages", "FreeTransfers", "OtherSchedule", "Slower", "analyze", "compare", "compare_gathered",
+        "comparison_json", "find_errors", "gather_timeline", "report_json", "sorted_diagnostics", "unaligned_ranks",
+        "what_if", "what_if_json", "what_if_of_sample",
     ),
     "stagescope.api.ascend_chart": ("export_pp_chart", "pp_chart_folder"),
     "stagescope.api.cached_entries": ("CacheEntry", "cache_entries", "cache_place", "clear_cache"),
+    "stagescope.api.compared_runs": ("gather_stored_run",),
     "stagescope.api.formats": ("ALIASES", "READERS", "WRITERS", "writer_for"),
     "stagescope.api.inspection": ("Inspection", "inspect", "inspection_json"),
     "stagescope.api.queries": ("QUERY_FORMATS", "sql", "write_query"),
@@ -140,6 +144,7 @@ __all__ = [
     "clock_line",
     "clock_report",
     "compare",
+    "compare_gathered",
     "comparison_json",
     "control",
     "export",
@@ -149,6 +154,8 @@ __all__ = [
     "files_state",
     "find_errors",
     "find_hang",
+    "gather_stored_run",
+    "gather_timeline",
     "hang_json",
     "hang_rows",
     "hang_sentences",

@@ -28,11 +28,10 @@ from stagescope.analysis.prediction.changes import (
 from stagescope.analysis.prediction.slow_devices import find_slow_devices
 from stagescope.analysis.prediction.what_if import predict_steps
 from stagescope.analysis.sampled_steps import sample_diagnostics
-from stagescope.analysis.statistics.comparison import compare_totals
+from stagescope.analysis.statistics.comparison import compare_totals, gather_run
 from stagescope.analysis.statistics.comparison_json import comparison_json
 from stagescope.analysis.statistics.stragglers import DEFAULT_LIMITS, find_stragglers
 from stagescope.api.reading import clock_json, clock_report
-from stagescope.model.simulated import is_in_cost_units
 from stagescope.vocabulary.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from stagescope.analysis.graph.actions import Actions
     from stagescope.analysis.prediction.changes import Change, Combination
     from stagescope.analysis.prediction.what_if import WhatIf
-    from stagescope.analysis.statistics.comparison import Comparison
+    from stagescope.analysis.statistics.comparison import ComparedRun, Comparison
     from stagescope.analysis.statistics.stragglers import Stragglers
     from stagescope.api.sampled_runs import SampledRun
     from stagescope.exporters.stored_run import Stored
@@ -56,8 +55,10 @@ __all__ = [
     "Slower",
     "analyze",
     "compare",
+    "compare_gathered",
     "comparison_json",
     "find_errors",
+    "gather_timeline",
     "report_json",
     "sorted_diagnostics",
     "unaligned_ranks",
@@ -107,10 +108,21 @@ def compare(before: Timeline, after: Timeline, *, skip_steps: Skipped | None = N
     >>> compare(empty_timeline(), empty_timeline()).table.height
     0
     """
-    has_both = before.spans.height and after.spans.height
-    if has_both and is_in_cost_units(before) != is_in_cost_units(after):
+    one, other = (gather_timeline(each, skip_steps=skip_steps) for each in (before, after))
+    return compare_gathered(one, other)
+
+
+def gather_timeline(timeline: Timeline, *, skip_steps: Skipped | None = None) -> ComparedRun:
+    """Return what `compare` compares of a timeline; `gather_stored_run` returns it for a stored run."""
+    return gather_run(timeline, skip_steps)
+
+
+def compare_gathered(before: ComparedRun, after: ComparedRun) -> Comparison:
+    """Return what `compare` does for two runs, and raise the same, given what is compared of them."""
+    has_both = before.spans.actions.height and after.spans.actions.height
+    if has_both and before.report.in_cost_units != after.report.in_cost_units:
         raise UsageError(DIFFERENT_UNITS)
-    return compare_totals(keep_aligned_pipelines(before), keep_aligned_pipelines(after), skip_steps)
+    return compare_totals(before, after)
 
 
 def what_if(timeline: Timeline, changes: Change | Sequence[Change | Combination]) -> WhatIf:

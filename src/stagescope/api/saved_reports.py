@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope import __version__
-from stagescope.analysis import build_explained_report, unexplained
+from stagescope.analysis import build_explained_report, errors_first, unexplained
 from stagescope.analysis.sampled_pipelines import has_large_steps
 from stagescope.analysis.saved import (
     SavedParts,
@@ -29,6 +29,7 @@ from stagescope.execution import executor_for, memory_returned_soon
 from stagescope.exporters.stored_run import locked, write_results
 from stagescope.ingest.memory_need import memory_bytes
 from stagescope.ingest.stored_run import (
+    DAMAGED,
     is_intact,
     known_steps,
     load_result,
@@ -37,7 +38,8 @@ from stagescope.ingest.stored_run import (
     read_results,
 )
 from stagescope.model import empty_timeline
-from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.diagnostics import Diagnostic, diagnostics_table
+from stagescope.model.lazy import with_known
 from stagescope.model.stored_run import manifest_checksum
 from stagescope.model.tables import RANKS
 from stagescope.vocabulary.counts import counted
@@ -54,7 +56,7 @@ from stagescope.vocabulary.steps import StepRange, wanted_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Unpack
 
@@ -236,6 +238,18 @@ def metrics_of_stored_run(
     if directory is not None and not is_quick_to_analyze(read_manifest(directory)):
         report = report_of_stored_run(*paths, on_progress=on_progress, **facts)
     return None if report is None else unexplained(report)
+
+
+def with_damage(report: Report, read_now: Iterable[Diagnostic]) -> Report:
+    """Return a saved report with the damage among the diagnostics of what was read now."""
+    known = errors_first(report.timeline.diagnostics)
+    damage = [each for each in read_now if each.code == DAMAGED and each not in known]
+    if not damage:
+        return report
+    # The other tables of the timeline are only read if they are used.
+    noted = with_known(report.timeline, diagnostics=diagnostics_table([*known, *damage]))
+    every = errors_first(diagnostics_table([*report.diagnostics, *damage]))
+    return replace(report, timeline=noted, diagnostics=every)
 
 
 def is_quick_to_analyze(manifest: Manifest) -> bool:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagescope.analysis import errors_first
 from stagescope.api.reading import read
-from stagescope.api.saved_reports import metrics_of_stored_run, stored_with
-from stagescope.ingest.stored_run import DAMAGED, count_stored_actions
-from stagescope.model.diagnostics import diagnostics_table
-from stagescope.model.lazy import with_known
+from stagescope.api.saved_reports import metrics_of_stored_run, stored_with, with_damage
+from stagescope.ingest.stored_run import count_stored_actions
 from stagescope.model.step_actions import typical_step
 from stagescope.vocabulary.errors import InputError
 from stagescope.vocabulary.steps import StepRange
@@ -58,7 +55,7 @@ def show_stored_run(
         return None
     of_step: RunFacts = {**facts, "steps": StepRange(chosen, chosen + 1)}
     timeline = read(*paths, **of_step)
-    return ShownStep(timeline, _with_damage(metrics, timeline))
+    return ShownStep(timeline, with_damage(metrics, errors_first(timeline.diagnostics)))
 
 
 def _recorded(directory: Path, manifest: Manifest, step: int) -> int:
@@ -66,17 +63,3 @@ def _recorded(directory: Path, manifest: Manifest, step: int) -> int:
     if step not in count_stored_actions(directory, manifest, StepRange(step, step + 1))["step"]:
         raise InputError.no_step(step, count_stored_actions(directory, manifest)["step"])
     return step
-
-
-def _with_damage(metrics: Report, read_now: Timeline) -> Report:
-    """Return metrics with the damage that was found now."""
-    known = errors_first(metrics.timeline.diagnostics)
-    damage = [
-        each for each in errors_first(read_now.diagnostics) if each.code == DAMAGED and each not in known
-    ]
-    if not damage:
-        return metrics
-    # The other tables of the timeline are only read if they are used.
-    noted = with_known(metrics.timeline, diagnostics=diagnostics_table([*known, *damage]))
-    every = errors_first(diagnostics_table([*metrics.diagnostics, *damage]))
-    return replace(metrics, timeline=noted, diagnostics=every)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -11,12 +12,15 @@ from stagescope.cli.console import echo, echo_data
 from stagescope.cli.diagnostics import print_diagnostics
 from stagescope.cli.json_file import STANDARD_OUTPUT, json_options, json_text, write_json
 from stagescope.cli.reading import (
+    TaskBar,
     align_option,
+    cached_paths,
     exit_code,
-    read_paths,
+    read_cached,
     reading_options,
     skip_steps_option,
     warn_errors,
+    warn_partial,
 )
 from stagescope.cli.run_paths import RUN_PATH
 from stagescope.cli.show import print_text
@@ -24,8 +28,12 @@ from stagescope.vocabulary.language import localized_list
 from stagescope.vocabulary.steps import parse_skipped
 
 if TYPE_CHECKING:
-    from stagescope.analysis.statistics.comparison import Comparison
+    import os
+    from collections.abc import Sequence
+
+    from stagescope.analysis.statistics.comparison import ComparedRun, Comparison
     from stagescope.api import RunFacts
+    from stagescope.vocabulary.steps import Skipped
 
 
 @click.command(
@@ -75,12 +83,15 @@ def command(
     from stagescope.analysis.statistics.differences import RUNS
 
     skipped = parse_skipped(skip_steps) if skip_steps else None
-    timelines = [
-        read_paths([path], facts, align=align, run=run)
-        for run, path in zip(RUNS, (before, after), strict=True)
-    ]
-    comparison = api.compare(timelines[0], timelines[1], skip_steps=skipped)
-    errors = [warn_errors(timeline, run) for run, timeline in zip(RUNS, timelines, strict=True)]
+    # A page of both runs has all of their spans, and other totals than those of the saved reports need them.
+    is_whole = html_path is not None or skipped is not None
+    compared = []
+    for name, path in zip(RUNS, (before, after), strict=True):
+        run = _Run(name, *cached_paths([path], facts, align=align), align)
+        compared.append((None if is_whole else _gather_stored(run)) or _gather_read(run, skipped))
+    comparison = api.compare_gathered(*compared)
+    timelines = [each.report.timeline for each in compared]
+    errors = [warn_errors(each.report, name) for name, each in zip(RUNS, compared, strict=True)]
     code = max(map(exit_code, timelines, errors))
     if html_path is not None:
         api.export_comparison(comparison, timelines[0], timelines[1], html_path, force=force)
@@ -94,6 +105,36 @@ def command(
     if written:
         echo(f"\nwrote {' and '.join(map(str, written))}")
     return code
+
+
+class _Run(NamedTuple):
+    """One of the two runs: how messages name it, what cached_paths returned for it, and whether clocks are aligned."""
+
+    name: str
+    paths: Sequence[str | os.PathLike[str]]
+    facts: RunFacts
+    align: bool
+
+
+def _gather_stored(run: _Run) -> ComparedRun | None:
+    """Return what is compared of a run from its saved report and its files; None for a run that has to be read."""
+    from stagescope import api
+
+    if not run.align:
+        return None
+    with ExitStack() as shown:
+        analyzed, read = TaskBar(shown, "analyzing the run"), TaskBar(shown, "reading actions and messages")
+        found = api.gather_stored_run(*run.paths, on_progress=analyzed.show, on_read=read.show, **run.facts)
+    if found is not None:
+        warn_partial(found.report.timeline, run.name)
+    return found
+
+
+def _gather_read(run: _Run, skipped: Skipped | None) -> ComparedRun:
+    from stagescope import api
+
+    timeline = read_cached(run.paths, run.facts, align=run.align, run=run.name)
+    return api.gather_timeline(timeline, skip_steps=skipped)
 
 
 def _print(comparison: Comparison, *, markdown: bool) -> None:

@@ -7,7 +7,13 @@ import polars as pl
 import pytest
 
 from planted_runs import Shape, random_times, run
-from stagescope.analysis.statistics.comparison import DIFFERENCES, Least, compare_runs, compare_totals
+from stagescope.analysis.statistics.comparison import (
+    DIFFERENCES,
+    Least,
+    compare_runs,
+    compare_totals,
+    gather_run,
+)
 from stagescope.model import empty_timeline
 from truth.engine import simulate
 from truth.plan import Costs, make_plan
@@ -101,7 +107,7 @@ def test_step_that_was_cut_off_does_not_change_the_number_of_micro_batches():
     last = after.spans.filter(pl.col("step") == SHAPE.steps - 1)
     cut_ns = (last["start_ns"].min() + last["end_ns"].max()) // 2
     after = after.with_spans(after.spans.filter(pl.col("end_ns") < cut_ns))
-    found = compare_totals(before, after)
+    found = compare_totals(gather_run(before), gather_run(after))
     assert (found.per, found.changes) == ("iteration", ())
     assert not found.table["is_claimed"].any()
 
@@ -142,7 +148,7 @@ def test_changed_schedule_is_a_change():
 def test_set_up_step_is_left_out_and_reported():
     times = random_times(SHAPE)
     times.action_ns[:, :, 0] *= 3
-    found = compare_totals(run(times), run(random_times(SHAPE, 2)))
+    found = compare_totals(gather_run(run(times)), gather_run(run(random_times(SHAPE, 2))))
     assert found.table["steps_before"][0] == 19
     assert found.diagnostics[0].message == "first run: step 0 is not in the totals; left out"
 

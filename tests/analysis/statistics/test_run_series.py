@@ -4,24 +4,29 @@ import polars as pl
 import pytest
 
 from planted_runs import Shape, random_times, run
-from stagescope.analysis.intermediates import intermediates_of
+from stagescope.analysis.report import build_report
+from stagescope.analysis.statistics.compared_spans import measure_compared, sum_actions, with_whole_backwards
 from stagescope.analysis.statistics.run_series import (
     KEY,
     action_series,
-    find_action_costs,
     fold_unrecorded,
     iteration_series,
     link_series,
     rank_series,
     window_series,
-    with_whole_backwards,
 )
+from stagescope.model.pipelines import find_pipelines
 
 SHAPE = Shape(pipelines=2, stages=2, steps=3)
 
 
+def iterations(timeline):
+    report = build_report(timeline)
+    return iteration_series(report.step_losses, report.intermediates.unrecorded)
+
+
 def test_parts_sum_to_the_iteration():
-    series = iteration_series(intermediates_of(run(random_times(SHAPE))))
+    series = iterations(run(random_times(SHAPE)))
     whole = series.filter(pl.col("subject") == "iteration").sort("step")["value_ns"]
     parts = (
         series.filter(pl.col("subject") == "part")
@@ -35,14 +40,14 @@ def test_parts_sum_to_the_iteration():
 
 
 def test_the_step_is_the_longest_window_of_all_pipelines():
-    intermediates = intermediates_of(run(random_times(SHAPE)))
-    windows = intermediates.windows.bubbles.group_by("step").agg(pl.max("window_ns")).sort("step")
-    assert window_series(intermediates)["value_ns"].to_list() == windows["window_ns"].to_list()
+    report = build_report(run(random_times(SHAPE)))
+    windows = report.intermediates.windows.bubbles.group_by("step").agg(pl.max("window_ns")).sort("step")
+    assert window_series(report.steps)["value_ns"].to_list() == windows["window_ns"].to_list()
 
 
 def test_actions_average_over_replicas_and_ranks_do_not():
     times = random_times(SHAPE)
-    actions = find_action_costs(run(times))
+    actions = sum_actions(run(times).spans)
     of_stage = (
         action_series(actions).filter((pl.col("stage") == 1) & (pl.col("kind") == "forward")).sort("step")
     )
@@ -54,7 +59,7 @@ def test_actions_average_over_replicas_and_ranks_do_not():
 
 
 def test_both_halves_of_a_backward_count_as_one():
-    actions = find_action_costs(run(random_times(SHAPE)))
+    actions = sum_actions(run(random_times(SHAPE)).spans)
     halves = actions.filter(pl.col("kind") == "backward").with_columns(pl.col("duration_ns") // 2)
     split = pl.concat([
         actions.filter(pl.col("kind") == "forward"),
@@ -68,7 +73,7 @@ def test_both_halves_of_a_backward_count_as_one():
 
 
 def test_a_part_that_only_one_run_recorded_is_unattributed_in_both():
-    series = iteration_series(intermediates_of(run(random_times(SHAPE))))
+    series = iterations(run(random_times(SHAPE)))
     without = series.filter(pl.col("part").ne_missing("exposed_communication"))
     (before, after), messages = fold_unrecorded((series, without))
     assert [message.split(" was ")[0] for message in messages] == ["exposed communication"]
@@ -79,6 +84,9 @@ def test_a_part_that_only_one_run_recorded_is_unattributed_in_both():
 def test_a_link_costs_its_median_message():
     times = random_times(SHAPE)
     times.message_ns[0, 0, :, 1] = 300_000
-    forward = link_series(run(times), range(3)).filter((pl.col("kind") == "forward") & (pl.col("rank") == 0))
+    timeline = run(times)
+    links = measure_compared(timeline.spans, find_pipelines(timeline.spans, timeline.ranks), range(3)).links
+    every = link_series(timeline, links, range(3))
+    forward = every.filter((pl.col("kind") == "forward") & (pl.col("rank") == 0))
     assert forward["value_ns"].to_list() == [300_000.0] * 3
     assert forward["clock_error_ns"].to_list() == [0.0] * 3

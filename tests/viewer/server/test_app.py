@@ -12,7 +12,7 @@ import pytest
 from column_blobs import read_blob
 from drawing import timeline_from_text
 from running_server import assets_in, resting, run_of, serving
-from stagescope.analysis.statistics.comparison import compare_totals
+from stagescope.analysis.statistics.comparison import compare_totals, gather_run
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.run_data import data_without_spans, shown_ranks, viewer_data
 from stagescope.viewer.server import app
@@ -196,7 +196,7 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     before = pipeline_timeline(Shape(ranks=3, microbatches=8, steps=2))
     (folder / "before").mkdir()
-    save_comparison(compare_totals(before, TIMELINE), before, folder / "before")
+    save_comparison(compare_totals(gather_run(before), gather_run(TIMELINE)), before, folder / "before")
     run = with_comparison(run_of(TIMELINE, folder / "run", gather_extras(TIMELINE)), folder / "before")
     with serving(resting(run), assets_in(folder / "assets")) as visitor:
         yield visitor.enter(), before

@@ -13,13 +13,14 @@ import polars as pl
 from stagescope.analysis.idle.savings import offset_savings
 from stagescope.model.lazy import parts_of
 from stagescope.model.tables import Column, Table
-from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS
+from stagescope.vocabulary.causes import BY_COLUMN, CAUSE_COLUMNS, CAUSES
 from stagescope.vocabulary.ratios import percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.intermediates import Intermediates
 
 FEWEST_PIPELINES = 2
 USUAL_FRACTION = 0.5
@@ -49,6 +50,21 @@ LOSSES = Table(
             nullable=True,
         ),
         Column("high_ns", pl.Float64, "ns", "The most of these.", nullable=True),
+    ),
+)
+
+
+STEP_LOSSES = Table(
+    "step_losses",
+    "one step of the last pipeline, whose iteration is divided among ideal work and causes, which may be negative",
+    ("step",),
+    (
+        Column("step", pl.Int32, "", "Training step."),
+        Column("iteration_ns", pl.Float64, "ns", "The iteration; mean over the ranks."),
+        Column(
+            f"{IDEAL}_ns", pl.Float64, "ns", "Mean work of its ranks, at the costs of T1 (idle/ledger.py)."
+        ),
+        *(Column(cause.column, pl.Float64, "ns", cause.meaning) for cause in CAUSES),
     ),
 )
 
@@ -172,6 +188,14 @@ def losses_by_step(
         ideal = parts.select("step", "ideal_work_ns")
         parts = kept.join(ideal, on="step").join(chained, on="step").with_columns(bubble_ns)
     return parts.sort("step").select("step", "iteration_ns", *attributed, rest_ns.alias(CAUSE_COLUMNS[-1]))
+
+
+def measure_losses_of_steps(known: Intermediates) -> pl.DataFrame:
+    """Return the table STEP_LOSSES of all steps of a run, given its intermediate results."""
+    last = pl.concat([rows.filter("is_last") for rows in parts_of(known, "iterations")])
+    losses, steps = (of_last_pipelines(last, parts_of(known.ledger, name)) for name in ("losses", "steps"))
+    found = losses_by_step(last, losses, known.chained_losses, steps)
+    return found.select(pl.col(name).cast(dtype) for name, dtype in STEP_LOSSES.schema.items())
 
 
 def _removed_later(parts: pl.DataFrame, ledger: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -34,9 +34,9 @@ FIELDS = ("steps", "ranks")
 """Tables of a Report that are always computed."""
 
 COMPUTED = (
-    "step_lengths", "ledger", "iterations", "losses", "culprits", "findings", "collective_kinds", "collective_ranks",
-    "latest_collectives", "slowdowns", "kernel_communication", "kernel_communication_kinds", "memory", "data",
-    "transfers",
+    "step_lengths", "ledger", "iterations", "losses", "step_losses", "culprits", "findings", "collective_kinds",
+    "collective_ranks", "latest_collectives", "slowdowns", "kernel_communication", "kernel_communication_kinds",
+    "memory", "data", "transfers",
 )  # fmt: skip
 """Tables that a Report computes on first use. Those with a row per action or collective are computed again."""
 

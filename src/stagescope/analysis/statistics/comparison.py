@@ -14,12 +14,19 @@ Claimed differences exceed a minimum that is worth naming, and at most 5 % of th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from stagescope.analysis.counters.data_sizes import throughput
 from stagescope.analysis.report import build_report
+from stagescope.analysis.statistics.compared_spans import (
+    BACKWARDS,
+    choose_compared,
+    measure_compared,
+    with_whole_backwards,
+)
 from stagescope.analysis.statistics.configuration import changes_between, find_configuration
 from stagescope.analysis.statistics.differences import (
     DEFAULT_LEAST,
@@ -32,27 +39,32 @@ from stagescope.analysis.statistics.differences import (
     without_long_steps,
 )
 from stagescope.analysis.statistics.run_series import (
-    BACKWARDS,
     SUBJECTS,
     action_series,
-    find_action_costs,
     fold_unrecorded,
     iteration_series,
     link_series,
     rank_series,
     window_series,
-    with_whole_backwards,
 )
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.vocabulary.number_ranges import compact_ranges, steps_text, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagescope.analysis.explanation import Explanation
+    from stagescope.analysis.intermediates import Intermediates
     from stagescope.analysis.report import Report
+    from stagescope.analysis.statistics.compared_spans import ComparedSpans
     from stagescope.analysis.statistics.configuration import Configuration
     from stagescope.model import Timeline
     from stagescope.vocabulary.steps import Skipped
 
-__all__ = ["DIFFERENCES", "LONG_STEPS", "Comparison", "Least", "compare_runs", "compare_totals"]
+__all__ = [
+    "DIFFERENCES", "LONG_STEPS", "ComparedRun", "Comparison", "Least", "compare_runs", "compare_totals",
+    "gather_run", "gather_totals",
+]  # fmt: skip
 
 ITERATION, MICROBATCH = "iteration", "micro-batch"
 
@@ -88,31 +100,48 @@ class Comparison:
         return f"Comparison({self.table.height} differences, {claimed} of them claimed)"
 
 
-class _Run(NamedTuple):
-    """A run to compare: its report, the steps that count, its configuration and the costs of its actions."""
+class ComparedRun(NamedTuple):
+    """A run to compare: the metrics of its report, the steps that count, and what is needed of its spans.
+
+    `excluded` are steps of the run that are left out because they are not in the totals.
+    """
 
     report: Report
     steps: list[int]
+    spans: ComparedSpans
     configuration: Configuration
-    actions: pl.DataFrame
+    excluded: tuple[int, ...] = ()
+
+    @property
+    def known(self) -> Explanation | Intermediates:
+        """What has the ledger, and what was not recorded; a report that was saved has its explanation."""
+        return self.report.explanation or self.report.intermediates
 
 
-def compare_totals(before: Timeline, after: Timeline, skipped: Skipped | None = None) -> Comparison:
-    """Return what compare_runs does for the steps that are in the totals of each run's report.
+def gather_run(timeline: Timeline, skipped: Skipped | None = None) -> ComparedRun:
+    """Return what is compared of a run: the steps in the totals of its report, without those that are `skipped`."""
+    report = build_report(timeline, skipped)
+    return gather_totals(report, partial(_measured, report))
 
-    `skipped` are further steps to leave out of both runs. A diagnostic lists the steps that are left out.
+
+def gather_totals(report: Report, measure: Callable[[list[int]], ComparedSpans]) -> ComparedRun:
+    """Return the same, given the report, and a function that returns what is compared of the spans in some steps."""
+    excluded = report.steps.filter(~pl.col("in_totals"))["step"].to_list()
+    return _gather(report, measure, list(report.bubble.steps))._replace(excluded=tuple(excluded))
+
+
+def compare_totals(before: ComparedRun, after: ComparedRun) -> Comparison:
+    """Return the differences of `after` from `before` over their steps; a diagnostic lists those that are left out.
+
+    Other than that, this is as in compare_runs.
     """
     diagnostics = []
-    runs = []
-    for name, timeline in zip(RUNS, (before, after), strict=True):
-        report = build_report(timeline, skipped)
-        left_out = report.steps.filter(~pl.col("in_totals"))["step"].to_list()
-        if left_out:
-            be = verb(left_out, "is", "are")
-            message = f"{name} run: {steps_text(left_out)} {be} not in the totals; left out"
+    for name, run in zip(RUNS, (before, after), strict=True):
+        if run.excluded:
+            be = verb(run.excluded, "is", "are")
+            message = f"{name} run: {steps_text(run.excluded)} {be} not in the totals; left out"
             diagnostics.append(Diagnostic("info", message, code="comparison.excluded_steps"))
-        runs.append(_gather(report, list(report.bubble.steps)))
-    found = _compare(runs[0], runs[1], DEFAULT_LEAST)
+    found = _compare(before, after, DEFAULT_LEAST)
     return replace(found, diagnostics=(*diagnostics, *found.diagnostics))
 
 
@@ -124,21 +153,29 @@ def compare_runs(before: Timeline, after: Timeline, least: Least = DEFAULT_LEAST
     cannot be matched is left out with a diagnostic. Never raises.
     """
     reports = [build_report(run) for run in (before, after)]
-    one, other = (_gather(report, report.steps["step"].to_list()) for report in reports)
+    one, other = (_gather(each, partial(_measured, each), each.steps["step"].to_list()) for each in reports)
     return _compare(one, other, least)
 
 
-def _gather(report: Report, steps: list[int]) -> _Run:
-    costs = find_action_costs(report.intermediates.timeline)
-    return _Run(report, steps, find_configuration(report, steps), costs.filter(pl.col("step").is_in(steps)))
+def _measured(report: Report, steps: list[int]) -> ComparedSpans:
+    known = report.intermediates
+    return measure_compared(known.timeline.spans, known.windows.pipelines, steps)
 
 
-def _compare(before: _Run, after: _Run, least: Least) -> Comparison:
-    one, other, diagnostics = _matched(before, after)
+def _gather(report: Report, measure: Callable[[list[int]], ComparedSpans], steps: list[int]) -> ComparedRun:
+    spans = measure(choose_compared(steps, report.ranks.height))
+    return ComparedRun(report, steps, spans, find_configuration(report, spans, steps))
+
+
+def _compare(before: ComparedRun, after: ComparedRun, least: Least) -> Comparison:
+    (one, other), diagnostics = _matched_actions(before, after)
     per = ITERATION
     if before.configuration.microbatches != after.configuration.microbatches:
         per = MICROBATCH
-    series, folded = fold_unrecorded((_series(one, per, other), _series(other, per, one)))
+    placed = None
+    if before.configuration.stages == after.configuration.stages:
+        placed = _ranks_with_same_stages(one, other)
+    series, folded = fold_unrecorded((_series(before, one, per, placed), _series(after, other, per, placed)))
     long_steps = find_long_steps(series)
     table = find_differences(*series, least)
     chosen, rest = table, None
@@ -159,7 +196,7 @@ def _compare(before: _Run, after: _Run, least: Least) -> Comparison:
     )
 
 
-def _throughput(run: _Run) -> Throughput | None:
+def _throughput(run: ComparedRun) -> Throughput | None:
     data, rate = run.report.data, throughput(run.report.data, run.steps)
     return None if rate is None else (data["unit"][0], data["scope"][0], rate)
 
@@ -169,20 +206,25 @@ def _is_clear(table: pl.DataFrame) -> bool:
     return bool(table.filter(pl.col("subject") == SUBJECTS[0])["is_claimed"].any())
 
 
-def _series(run: _Run, per: str, other: _Run) -> pl.DataFrame:
-    """Return all series of a run that the other run can have as well, in the steps that count."""
-    intermediates = run.report.intermediates
-    series = [iteration_series(intermediates), window_series(intermediates)]
-    if run.configuration.stages == other.configuration.stages:
-        placed = pl.col("rank").is_in(_ranks_with_same_stages(run.actions, other.actions).implode())
-        series += [action_series(run.actions), rank_series(run.actions.filter(placed))]
+def _series(run: ComparedRun, actions: pl.DataFrame, per: str, placed: pl.Series | None) -> pl.DataFrame:
+    """Return all series of a run that the other run can have as well, in the steps that count.
+
+    `placed` are the ranks with the same stages in both, None if the numbers of stages differ.
+    """
+    report = run.report
+    series = [iteration_series(report.step_losses, run.known.unrecorded), window_series(report.steps)]
+    if placed is not None:
+        series += [
+            action_series(actions),
+            rank_series(actions.filter(pl.col("rank").is_in(placed.implode()))),
+        ]
     every = pl.concat(series)
     if per == MICROBATCH and run.configuration.microbatches:
         every = every.with_columns(pl.col("value_ns") / run.configuration.microbatches)
-    if run.configuration.stages == other.configuration.stages:
-        links = link_series(intermediates.timeline, run.steps)
-        ends = _ranks_with_same_stages(run.actions, other.actions).implode()
-        every = pl.concat([every, links.filter(pl.col("rank").is_in(ends) & pl.col("peer").is_in(ends))])
+    if placed is not None:
+        links = link_series(report.timeline, run.spans.links, run.steps)
+        is_placed = (pl.col(end).is_in(placed.implode()) for end in ("rank", "peer"))
+        every = pl.concat([every, links.filter(*is_placed)])
     return every.filter(pl.col("step").is_in(run.steps))
 
 
@@ -199,37 +241,47 @@ def _ranks_with_same_stages(actions: pl.DataFrame, others: pl.DataFrame) -> pl.S
     return held[0].join(held[1], on=["rank", "stage"], how="semi")["rank"]
 
 
-def _matched(before: _Run, after: _Run) -> tuple[_Run, _Run, list[Diagnostic]]:
-    """Return both runs with actions that can be matched, and diagnostics about what differs, with the consequence."""
-    one, other = before.configuration, after.configuration
-    if one.stages != other.stages:
-        message = f"{one.stages} and {other.stages} stages: actions, ranks and links are not compared"
-        return before, after, [_differs(message)]
+def _matched_actions(
+    before: ComparedRun, after: ComparedRun
+) -> tuple[tuple[pl.DataFrame, pl.DataFrame], list[Diagnostic]]:
+    """Return the actions of both runs that can be matched, and diagnostics about what differs, with the consequence."""
+    runs, actions = (before.configuration, after.configuration), (before.spans.actions, after.spans.actions)
+    if runs[0].stages != runs[1].stages:
+        message = f"{runs[0].stages} and {runs[1].stages} stages: actions, ranks and links are not compared"
+        return actions, [_differs(message)]
     found = []
-    if one.microbatches != other.microbatches:
-        counts = f"{one.microbatches:g} and {other.microbatches:g} micro-batches per step"
+    if runs[0].microbatches != runs[1].microbatches:
+        counts = f"{runs[0].microbatches:g} and {runs[1].microbatches:g} micro-batches per step"
         found.append(_differs(f"{counts}: times are per micro-batch"))
-    kinds = [set(run.actions["kind"].unique()) for run in (before, after)]
+    kinds = [set(each["kind"].unique()) for each in actions]
     if set(BACKWARDS) & kinds[0] != set(BACKWARDS) & kinds[1]:
-        before, after = (run._replace(actions=with_whole_backwards(run.actions)) for run in (before, after))
+        actions = (with_whole_backwards(actions[0]), with_whole_backwards(actions[1]))
         message = (
             "the runs split backwards differently: both halves together are compared with full backwards"
         )
         found.append(_differs(message))
-    ranks = [run.actions["rank"].unique().to_list() for run in (before, after)]
+    ranks = [each["rank"].unique().to_list() for each in actions]
     if set(ranks[0]) != set(ranks[1]):
         shown = " and ".join(compact_ranges(each) for each in ranks)
         found.append(_differs(f"ranks {shown}: only shared ranks are compared"))
-    return before, after, found
+    return actions, found
 
 
-def _of_each(before: _Run, after: _Run) -> list[Diagnostic]:
-    """Return the diagnostics of both ledgers."""
+def _of_each(before: ComparedRun, after: ComparedRun) -> list[Diagnostic]:
+    """Return the diagnostics of both ledgers, and of how both runs are compared."""
     return [
         replace(one, message=f"{name} run: {one.message}")
         for name, run in zip(RUNS, (before, after), strict=True)
-        for one in run.report.intermediates.ledger.diagnostics
+        for one in (*run.known.ledger.diagnostics, *_sampled(run))
     ]
+
+
+def _sampled(run: ComparedRun) -> list[Diagnostic]:
+    compared, every = len(choose_compared(run.steps, run.report.ranks.height)), len(run.steps)
+    if compared == every:
+        return []
+    message = f"actions, ranks and links are compared in {compared:,} of {every:,} steps, evenly over the run"
+    return [Diagnostic("info", message, code="samples.skipped")]
 
 
 def _differs(message: str) -> Diagnostic:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from stagescope.analysis.report import Report
+    from stagescope.analysis.statistics.compared_spans import ComparedSpans
 
 UNKNOWN = "an unrecognized schedule"
 
@@ -40,19 +41,18 @@ class Configuration(NamedTuple):
         return f"{self.schedule or UNKNOWN}{chunks}"
 
 
-def find_configuration(report: Report, steps: Collection[int]) -> Configuration:
+def find_configuration(report: Report, spans: ComparedSpans, steps: Collection[int]) -> Configuration:
     """Return the configuration of the run of a report, in the steps that are compared.
 
     Others may have fewer micro-batches, such as the last one of a recording that was cut off.
     """
-    intermediates = report.intermediates
-    pipelines = intermediates.windows.pipelines
-    counts = intermediates.microbatch_counts.filter(pl.col("step").is_in(list(steps)))["microbatches"]
+    counts = spans.microbatches.filter(pl.col("step").is_in(list(steps)))["microbatches"]
     stages_of_ranks = report.ranks["stages"].to_list()
+    known = report.explanation or report.intermediates
     return Configuration(
-        schedule=intermediates.ideal.schedule,
+        schedule=known.ideal.schedule,
         ranks=report.ranks.height,
-        replicas=pipelines["pipeline"].n_unique(),
+        replicas=len(spans.pipelines),
         stages=report.ranks["stages"].explode().drop_nulls().n_unique(),
         chunks=max(map(len, stages_of_ranks), default=0),
         microbatches=float(counts.mean() or 0.0),  # type: ignore[arg-type]  # a number

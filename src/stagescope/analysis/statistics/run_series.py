@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stagescope.analysis.iteration.last_pipeline import losses_by_step
 from stagescope.analysis.statistics.action_samples import Sampling
-from stagescope.analysis.statistics.link_samples import LINK, sample_links
-from stagescope.model.messages import match_messages
+from stagescope.analysis.statistics.link_samples import LINK, join_links
 from stagescope.vocabulary.causes import CAUSES
-from stagescope.vocabulary.kinds import ACTION_KINDS, COMPUTE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from stagescope.analysis.intermediates import Intermediates
+    from stagescope.analysis.statistics.link_samples import StepLinks
     from stagescope.model import Timeline
 
 SUBJECTS = ("iteration", "step", "part", "actions", "rank", "link")
@@ -43,40 +40,17 @@ IDEAL_WORK = "ideal_work"
 PARTS = (IDEAL_WORK, *(cause.name for cause in CAUSES))
 LAUNCH, UNATTRIBUTED = "launch_overhead", "unattributed"
 TRANSFER_PARTS = ("exposed_communication", "blocked_on_send")
-BACKWARDS = ("backward", "backward_input", "backward_weight")
 
 
-def find_action_costs(timeline: Timeline) -> pl.DataFrame:
-    """Return the actions that a comparison can match: rank, step, stage, kind, microbatch, duration_ns."""
-    placed = pl.all_horizontal(pl.col("step", "stage", "microbatch").is_not_null())
-    is_action = pl.col("kind").is_in(ACTION_KINDS) & (pl.col("lane") == COMPUTE)
-    return timeline.spans.filter(is_action & placed).select(
-        "rank",
-        "step",
-        "stage",
-        pl.col("kind").cast(pl.String),
-        "microbatch",
-        (pl.col("end_ns") - pl.col("start_ns")).clip(0).alias("duration_ns"),
-    )
-
-
-def with_whole_backwards(actions: pl.DataFrame) -> pl.DataFrame:
-    """Return actions in which both halves of a backward are named backward, like a full one."""
-    return actions.with_columns(pl.col("kind").replace(dict.fromkeys(BACKWARDS[1:], BACKWARDS[0])))
-
-
-def iteration_series(intermediates: Intermediates) -> pl.DataFrame:
+def iteration_series(losses: pl.DataFrame, unrecorded: Collection[str]) -> pl.DataFrame:
     """Return the iteration of every step and its parts, those of the last pipeline; the parts sum to the iteration.
 
-    Their means over the steps are the table LOSSES, apart from negative parts, which that table offsets.
-    Parts of which nothing was recorded are missing. Like all series, these have the columns of KEY, step, value_ns, and
-    clock_error_ns: how much of the value may be clock error.
+    `losses` is the table STEP_LOSSES, `unrecorded` the columns of parts of which nothing was recorded: these are
+    missing, unless they are not 0. Means over the steps are the table LOSSES, apart from negative parts, which that
+    table offsets. Like all series, these have the columns of KEY, step, value_ns, and clock_error_ns: how much of the
+    value may be clock error.
     """
-    ledger = intermediates.ledger
-    losses = losses_by_step(
-        intermediates.iterations, ledger.losses, intermediates.chained_losses, ledger.steps
-    )
-    unknown = [name for name in intermediates.unrecorded if not (losses[name] != 0).any()]
+    unknown = [name for name in unrecorded if not (losses[name] != 0).any()]
     parts = losses.drop("iteration_ns", *unknown).unpivot(
         index="step", variable_name="part", value_name="value_ns"
     )
@@ -116,39 +90,39 @@ def fold_unrecorded(
     return (before, after), messages
 
 
-def window_series(intermediates: Intermediates) -> pl.DataFrame:
-    """Return the window of every step, the longest of all pipelines, as the table of steps in the report has it."""
-    windows = intermediates.windows.bubbles.group_by("step").agg(value_ns=pl.max("window_ns"))
-    return _named("step", windows.sort("step"))
+def window_series(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the window of every step, the longest of all pipelines; `steps` is the table REPORT_STEPS."""
+    return _named("step", steps.select("step", value_ns="window_ns"))
 
 
 def action_series(actions: pl.DataFrame) -> pl.DataFrame:
     """Return the time of the actions of each stage and kind per step, as the mean over the ranks of the stage."""
     ranks = actions.group_by("step", "stage", "kind", "rank").agg(pl.col("duration_ns").sum())
     sums = ranks.group_by("step", "stage", "kind").agg(value_ns=pl.col("duration_ns").mean())
-    return _named("actions", sums)
+    return _named("actions", sums.sort("stage", "kind", "step"))
 
 
 def rank_series(actions: pl.DataFrame) -> pl.DataFrame:
     """Return the time of the actions of each rank per step."""
-    return _named("rank", actions.group_by("step", "rank").agg(value_ns=pl.col("duration_ns").sum()))
+    sums = actions.group_by("step", "rank").agg(value_ns=pl.col("duration_ns").sum())
+    return _named("rank", sums.sort("rank", "step"))
 
 
-def link_series(timeline: Timeline, steps: Collection[int]) -> pl.DataFrame:
+def link_series(timeline: Timeline, links: StepLinks, steps: Collection[int]) -> pl.DataFrame:
     """Return the time of a message of each link per step: their median.
 
-    Only messages whose receive was posted before they were sent count (link_samples.py), and only links between clocks
-    with a known error; clock_error_ns is that error. Messages of different sizes count with equal weight.
+    `links` are the samples of the messages of a timeline. Only messages whose receive was posted before they were sent
+    count (link_samples.py), and only links between clocks with a known error; clock_error_ns is that error. Messages of
+    different sizes count with equal weight.
     """
-    every = match_messages(timeline.spans)
-    messages = every.filter(pl.col("step").is_in(list(steps)))
-    present = tuple(messages["step"].drop_nulls().unique().sort().to_list())
-    samples = sample_links(timeline, messages, Sampling(present, parts=1, microbatches=1))
+    present = tuple(sorted(set(links.counts["step"].drop_nulls()).intersection(steps)))
+    samples = join_links(timeline, [links], Sampling(present, parts=1, microbatches=1))
     known = samples.links.filter(pl.col("error_ns").is_not_null())
-    links = samples.table.join(known, on=LINK, nulls_equal=True)
-    means = links.group_by("sample", rank="source", peer="target", kind="direction").agg(
+    rows = samples.table.join(known, on=LINK, nulls_equal=True)
+    means = rows.group_by("sample", rank="source", peer="target", kind="direction").agg(
         value_ns=pl.col("median_ns").mean(), clock_error_ns=pl.col("error_ns").mean()
     )
+    means = means.sort("rank", "peer", "kind", "sample")
     of_step = pl.Series(present, dtype=pl.Int32)
     return _named("link", means.with_columns(step=of_step.gather(means["sample"])))
 

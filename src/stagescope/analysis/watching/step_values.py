@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from stagescope.analysis.report import build_report
+from stagescope.analysis.statistics.compared_spans import measure_compared
 from stagescope.analysis.statistics.run_series import (
     IDEAL_WORK,
-    find_action_costs,
     iteration_series,
     link_series,
     rank_series,
@@ -90,13 +90,14 @@ def measure_steps(timeline: Timeline, first: int, last: int) -> tuple[list[StepV
     known = report.intermediates
     whole = known.iterations.filter("is_whole")["step"].unique()
     steps = [step for step in range(first, last + 1) if step in set(report.steps["step"])]
+    compared = measure_compared(known.timeline.spans, known.windows.pipelines, steps)
     series = pl.concat([
-        iteration_series(known).filter(
+        iteration_series(report.step_losses, known.unrecorded).filter(
             pl.col("step").is_in(whole.implode()) & (pl.col("part") != IDEAL_WORK).fill_null(value=True)
         ),
-        window_series(known),
-        rank_series(find_action_costs(known.timeline)),
-        link_series(known.timeline, steps),
+        window_series(report.steps),
+        rank_series(compared.actions),
+        link_series(known.timeline, compared.links, steps),
     ]).filter(pl.col("step").is_between(first, last))  # fmt: skip
     bubbles = dict(report.steps.select("step", "bubble_fraction").iter_rows())
     values: dict[int, dict[Subject, float]] = {step: {Subject(BUBBLE): bubbles[step]} for step in steps}
