@@ -27,7 +27,7 @@ def test_values_are_sorted_by_name_row_and_time():
             (0, "allocated memory", 25, float("nan"), "B"),
         ]
     )
-    found, _ = read_blob(counter_section(table, [0, 4], 5))
+    found, _ = read_blob(counter_section([table], [0, 4], 5))
     assert found["name"] == ["allocated memory"] * 3 + ["custom"]
     assert found["row"] == [0, 1, 1, 1]
     assert found["time"] == [15, 5, 25, 4]
@@ -36,15 +36,17 @@ def test_values_are_sorted_by_name_row_and_time():
 
 
 def test_without_values_there_is_no_section():
-    assert counter_section(COUNTERS.empty(), [0], 0) is None
-    assert counter_section(counters([(1, "x", 0, 1.0, None)]), [0], 0) is None
+    assert counter_section([COUNTERS.empty()], [0], 0) is None
+    assert counter_section([counters([(1, "x", 0, 1.0, None)])], [0], 0) is None
 
 
 @pytest.mark.parametrize("most", [10, 40])
 def test_of_many_values_the_highest_of_each_part_are_sent(most, monkeypatch):
     monkeypatch.setattr(counter_data, "MOST_VALUES", most)
     rows = [(rank, "x", time, float(time % 10 + rank), None) for rank in (0, 1) for time in range(100)]
-    found, _ = read_blob(counter_section(counters(rows), [0, 1], 0))
+    table = counters(rows)
+    found, _ = read_blob(counter_section([table], [0, 1], 0))
+    assert read_blob(counter_section([table[:70], table[70:]], [0, 1], 0))[0] == found
     assert len(found["row"]) <= most
     assert max(found["value"]) == 10.0
     assert set(found["row"]) == {0, 1}
@@ -53,4 +55,4 @@ def test_of_many_values_the_highest_of_each_part_are_sent(most, monkeypatch):
 def test_one_moment_of_many_ranks_is_sent(monkeypatch):
     monkeypatch.setattr(counter_data, "MOST_VALUES", 3)
     table = counters([(rank, "x", 7, 1.0, None) for rank in range(5)])
-    assert len(read_blob(counter_section(table, range(5), 0))[0]["row"]) == 5
+    assert len(read_blob(counter_section([table], range(5), 0))[0]["row"]) == 5

@@ -111,7 +111,7 @@ def data_without_spans(
     transfers = measure_transfers(match_messages(timeline.spans))
     if transfers.height:
         tables["transfers"] = encode_columns(transfers)
-    counters = counter_section(timeline.counters, ranks, _least(spans["start"]))
+    counters = counter_section([timeline.counters], ranks, _least(spans["start"]))
     if counters is not None:
         tables["counters"] = counters
     if in_page:

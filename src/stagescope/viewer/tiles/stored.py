@@ -7,6 +7,7 @@ more, and are left out: a diagnostic with the code `viewer.layers_omitted` state
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -15,6 +16,7 @@ from stagescope.ingest.stored_run import read_part
 from stagescope.model import SPANS
 from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
+from stagescope.model.lazy import TableParts
 from stagescope.model.pipelines import find_pipelines
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import COUNTERS, KERNELS
@@ -160,15 +162,12 @@ def _sections(run: LargeRun, found: Survey, rows: Rows, extras: AnalysisLayers) 
     by_rank = rank_heat_section(_measured(found, run.unaligned), rows.ranks)
     if by_rank is not None:
         blobs["rank_heat"] = by_rank
-    counters = [read_part(run.directory, part) for part in run.manifest.parts if part.table == COUNTERS.name]
-    section = counter_section(_every(counters), rows.ranks, rows.base_ns) if counters else None
+    parts = [part for part in run.manifest.parts if part.table == COUNTERS.name]
+    counters = TableParts(parts, partial(read_part, run.directory))
+    section = counter_section(counters, rows.ranks, rows.base_ns) if parts else None
     if section is not None:
         blobs["counters"] = section
     return {
         **{name: Section(BLOB_TYPE, blob) for name, blob in blobs.items()},
         **{name: Section(JSON_TYPE, json_bytes(value)) for name, value in extras.objects.items()},
     }
-
-
-def _every(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(parts) if parts else pl.DataFrame()
