@@ -56,16 +56,35 @@ def bubbles_of_steps(bubbles: pl.DataFrame) -> pl.DataFrame:
 
     `bubbles` is what `step_bubbles` returns.
     """
-    return (
-        bubbles.group_by("step")
-        .agg(
-            pl.min("window_start_ns").alias("start_ns"),
-            pl.max("window_end_ns").alias("end_ns"),
-            pl.max("window_ns"),
-            bubble_fraction(pl.sum("idle_ns"), pl.sum("window_ns")),
-        )
-        .sort("step")
+    return bubbles_of_sums(sum_of_steps(of_windows(bubbles)))
+
+
+def of_windows(bubbles: pl.DataFrame) -> pl.DataFrame:
+    """Return what `sum_of_steps` needs of the result of `step_bubbles`."""
+    return bubbles.select(
+        "step",
+        "window_ns",
+        "idle_ns",
+        start_ns="window_start_ns",
+        end_ns="window_end_ns",
+        windows_ns="window_ns",
     )
+
+
+def sum_of_steps(windows: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per step: its extent, the longest window, and the sums over windows and idle time.
+
+    `windows` is from `of_windows`, or what this function returned for some of them.
+    """
+    return windows.group_by("step").agg(
+        pl.min("start_ns"), pl.max("end_ns"), pl.max("window_ns"), pl.sum("windows_ns", "idle_ns")
+    )
+
+
+def bubbles_of_sums(sums: pl.DataFrame) -> pl.DataFrame:
+    """Return what `bubbles_of_steps` does, given the result of `sum_of_steps`."""
+    fraction = bubble_fraction(pl.col("idle_ns"), pl.col("windows_ns"))
+    return sums.select("step", "start_ns", "end_ns", "window_ns", fraction).sort("step")
 
 
 def bubble_fraction(idle_ns: pl.Expr, window_ns: pl.Expr) -> pl.Expr:

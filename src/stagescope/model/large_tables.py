@@ -62,12 +62,35 @@ def reduced(parts: Iterable[pl.DataFrame], reduce: Callable[[pl.DataFrame], pl.D
     >>> reduced(parts, lambda rows: rows.group_by("rank", maintain_order=True).agg(pl.sum("ns"))).rows()
     [(0, 3), (1, 3)]
     """
-    some: list[pl.DataFrame] = []
+    whole = ReducedRows(reduce)
     for rows in parts:
-        some.append(reduce(rows))
-        if len(some) > 1 and sum(each.height for each in some) > max(ROWS_AT_ONCE, 2 * some[0].height):
-            some = [reduce(pl.concat(some))]
-    return reduce(pl.concat(some))
+        whole.add(rows)
+    return whole.rows()
+
+
+class ReducedRows:
+    """What `reduced` returns, for parts that are added one after the other; `reduce` is that of `reduced`."""
+
+    def __init__(self, reduce: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+        self._reduce = reduce
+        self._some: list[pl.DataFrame] = []
+        self._height = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._some)
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Add the rows of a part."""
+        some = self._some
+        some.append(self._reduce(rows))
+        self._height += some[-1].height
+        if len(some) > 1 and self._height > max(ROWS_AT_ONCE, 2 * some[0].height):
+            self._some = [self._reduce(pl.concat(some))]
+            self._height = self._some[0].height
+
+    def rows(self) -> pl.DataFrame:
+        """Return the reduced rows of all parts, of which there is at least one."""
+        return self._reduce(pl.concat(self._some))
 
 
 def united_rows(parts: Iterable[pl.DataFrame], columns: Sequence[str]) -> pl.DataFrame:

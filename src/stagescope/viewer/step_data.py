@@ -19,7 +19,12 @@ def step_lengths(bubbles: pl.DataFrame, extras: AnalysisLayers | None = None) ->
     """
     if extras is not None and extras.steps is not None:
         return extras.steps
-    return bubbles_of_steps(bubbles).with_columns(
+    return lengths_without_report(bubbles_of_steps(bubbles))
+
+
+def lengths_without_report(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the same, given the result of `bubbles_of_steps`."""
+    return steps.with_columns(
         in_totals=pl.lit(True),
         excess_ns=pl.lit(None, pl.Float64),
     )

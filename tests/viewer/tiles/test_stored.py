@@ -10,6 +10,7 @@ from column_blobs import read_blob
 from places import DATA
 from stagescope.api import read, save_report, store, view_run
 from stagescope.exporters.stored_run import partitions
+from stagescope.model import large_tables
 from stagescope.model.stored_run import MANIFEST
 from stagescope.viewer.analysis_data import gather_extras
 from stagescope.viewer.tiles import stored, stored_survey
@@ -98,6 +99,18 @@ def test_heat_messages_verdict_and_account_are_those_of_the_run(views):
         for finding in verdict["findings"]:
             finding["span"] = None
     assert verdicts[0] == verdicts[1]
+
+
+def test_many_ranks_and_steps_are_summed_while_they_are_read(views, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    monkeypatch.setattr(large_tables, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(stored_survey, "MOST_CELLS", 3)
+    again = view_run(run)
+    assert again.meta["steps"] == views[0].meta["steps"]
+    assert again.meta["ranks"] == views[0].meta["ranks"]
+    assert set(views[0].sections) - set(again.sections) == {"rank_heat"}
+    for name in {"heat", "transfers"}.intersection(again.sections):
+        assert again.sections[name] == views[0].sections[name]
 
 
 def by_rank(table, view):

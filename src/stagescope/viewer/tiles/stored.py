@@ -14,10 +14,8 @@ import polars as pl
 
 from stagescope.ingest.stored_run import read_part
 from stagescope.model import SPANS
-from stagescope.model.bubbles import step_bubbles
 from stagescope.model.diagnostics import Diagnostic
 from stagescope.model.lazy import TableParts
-from stagescope.model.pipelines import find_pipelines
 from stagescope.model.stored_run import NONE
 from stagescope.model.tables import COUNTERS, KERNELS
 from stagescope.model.validate import in_order_together
@@ -25,7 +23,7 @@ from stagescope.viewer.columns import encode_columns
 from stagescope.viewer.counter_data import counter_section
 from stagescope.viewer.rank_heat import rank_heat_section
 from stagescope.viewer.run_data import viewer_meta
-from stagescope.viewer.step_data import step_lengths
+from stagescope.viewer.step_data import lengths_without_report
 from stagescope.viewer.tiles.build import Extent, build_levels
 from stagescope.viewer.tiles.row_parts import Rows, row_chunks
 from stagescope.viewer.tiles.run import BLOB_TYPE, JSON_TYPE, Section, json_bytes, save_run
@@ -84,10 +82,10 @@ def save_large_run(
     """
     require_if_stated("spans", run.manifest.span_count, run.directory)
     files = span_files(run.manifest)
-    found = survey_run(run.directory, files)
+    found = survey_run(run.directory, files, run.unaligned)
     rows = _rows(run, found)
     build_levels(row_chunks(rows, _whole_rows(run.directory, files)), rows.extent, folder, on_done)
-    lengths = _lengths(found, run.unaligned, extras)
+    lengths = _lengths(found, extras)
     outline = run.timeline.with_spans(found.outline()).with_diagnostics(list(_omitted(run, lengths)))
     meta = viewer_meta(outline, lengths, list(rows.ranks)) | {"span_count": rows.extent.span_count}
     numbers = map(found.pipeline_of.get, rows.ranks)
@@ -97,20 +95,14 @@ def save_large_run(
     save_run(folder, meta, sections, None)
 
 
-def _lengths(found: Survey, unaligned: Sequence[int], extras: AnalysisLayers) -> pl.DataFrame:
+def _lengths(found: Survey, extras: AnalysisLayers) -> pl.DataFrame:
     """Return what `step_lengths` does, for all steps; those that the report is not about are in no totals."""
-    lengths = step_lengths(_measured(found, unaligned))
+    lengths = lengths_without_report(found.steps())
     if extras.steps is None:
         return lengths
     known = extras.steps.select("step", "in_totals", "excess_ns")
     joined = lengths.drop("in_totals", "excess_ns").join(known, on="step", how="left", maintain_order="left")
     return joined.with_columns(pl.col("in_totals").fill_null(value=False))
-
-
-def _measured(found: Survey, unaligned: Sequence[int]) -> pl.DataFrame:
-    """Return what `step_bubbles` returns for the pipelines that can be measured."""
-    empty = step_bubbles(SPANS.empty(), find_pipelines(SPANS.empty()))
-    return pl.concat([empty, *found.bubbles]).filter(~pl.col("rank").is_in(unaligned))
 
 
 def _rows(run: LargeRun, found: Survey) -> Rows:
@@ -159,7 +151,7 @@ def _omitted(run: LargeRun, lengths: pl.DataFrame) -> Iterator[Diagnostic]:
 def _sections(run: LargeRun, found: Survey, rows: Rows, extras: AnalysisLayers) -> dict[str, Section]:
     tables = {"heat": found.stage_heat(), "transfers": found.transfer_totals()}
     blobs = {name: encode_columns(table) for name, table in tables.items() if table.height}
-    by_rank = rank_heat_section(_measured(found, run.unaligned), rows.ranks)
+    by_rank = rank_heat_section(pl.concat(found.cells), rows.ranks) if found.cells else None
     if by_rank is not None:
         blobs["rank_heat"] = by_rank
     parts = [part for part in run.manifest.parts if part.table == COUNTERS.name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,15 +19,18 @@ from stagescope.analysis.statistics.stage_heat import measure_stage_heat
 from stagescope.analysis.statistics.transfer_totals import measure_transfers
 from stagescope.ingest.stored_run import read_part
 from stagescope.model import SPANS
-from stagescope.model.bubbles import step_bubbles
+from stagescope.model.bubbles import bubbles_of_steps, bubbles_of_sums, of_windows, step_bubbles, sum_of_steps
+from stagescope.model.large_tables import ReducedRows
 from stagescope.model.messages import match_messages
+from stagescope.model.pipelines import find_pipelines
 from stagescope.model.stored_run import NONE
 from stagescope.model.validate import conform
+from stagescope.viewer.rank_heat import MOST_CELLS
 from stagescope.viewer.tiles.row_parts import FACT_SOURCES
 from stagescope.vocabulary.kinds import ACTION_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from stagescope.model.stored_run import Manifest, Part
@@ -71,17 +75,22 @@ def span_files(manifest: Manifest) -> dict[int, Files]:
 
 @dataclass
 class Survey:
-    """What one pass over a stored run found so far."""
+    """What one pass over a stored run found so far; without the windows of `unaligned` ranks, which have none."""
 
+    unaligned: Sequence[int] = ()
     pipeline_of: dict[int, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     base_ns: int = np.iinfo(np.int64).max
     last_ns: int = np.iinfo(np.int64).min
     has_facts: bool = False
-    outlines: list[pl.DataFrame] = field(default_factory=list)
-    bubbles: list[pl.DataFrame] = field(default_factory=list)
-    heat: list[pl.DataFrame] = field(default_factory=list)
-    transfers: list[pl.DataFrame] = field(default_factory=list)
+    outlines: tuple[ReducedRows, ...] = field(
+        default_factory=lambda: tuple(ReducedRows(partial(_outline, names=names)) for names in OUTLINES)
+    )
+    step_sums: ReducedRows = field(default_factory=lambda: ReducedRows(sum_of_steps))
+    cells: list[pl.DataFrame] = field(default_factory=list)
+    cell_count: int = 0
+    heat: ReducedRows = field(default_factory=lambda: ReducedRows(_sum_heat))
+    transfers: ReducedRows = field(default_factory=lambda: ReducedRows(_sum_transfers))
 
     @property
     def ranks(self) -> list[int]:
@@ -91,29 +100,36 @@ class Survey:
 
     def outline(self) -> pl.DataFrame:
         """Return a table SPANS with the same kinds, stages, steps, micro-batches and extremes as the run."""
-        rows = (
-            _outline(pl.concat(self.outlines[place :: len(OUTLINES)]), names)
-            for place, names in enumerate(OUTLINES)
-        )
-        return conform(pl.concat(rows, how="diagonal"), SPANS) if self.outlines else SPANS.empty()
+        rows = [each.rows() for each in self.outlines if each]
+        return conform(pl.concat(rows, how="diagonal"), SPANS) if rows else SPANS.empty()
+
+    def steps(self) -> pl.DataFrame:
+        """Return what `bubbles_of_steps` returns for the run."""
+        empty = step_bubbles(SPANS.empty(), find_pipelines(SPANS.empty()))
+        return bubbles_of_sums(self.step_sums.rows()) if self.step_sums else bubbles_of_steps(empty)
 
     def stage_heat(self) -> pl.DataFrame:
         """Return the table STAGE_HEAT of the run."""
-        idle = pl.when(pl.col("idle_ns").is_not_null().any()).then(pl.sum("idle_ns"))
-        others = [pl.sum("action_ns", "wait_ns", "action_count"), idle.alias("idle_ns")]
-        return _summed(self.heat, ("step", "stage"), others)
+        return self.heat.rows() if self.heat else pl.DataFrame()
 
     def transfer_totals(self) -> pl.DataFrame:
         """Return the table TRANSFER_TOTALS of the run."""
-        size = pl.when(pl.col("bytes").is_not_null().all()).then(pl.sum("bytes"))
-        wait = pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.sum("wait_ns"))
-        others = [pl.sum("messages", "transfer_ns"), size.alias("bytes"), wait.alias("wait_ns")]
-        return _summed(self.transfers, ("source", "target"), others)
+        return self.transfers.rows() if self.transfers else pl.DataFrame()
+
+    def add_windows(self, bubbles: pl.DataFrame) -> None:
+        """Add what `step_bubbles` returned for a file. Those of more ranks and steps than a map shows are not kept."""
+        own = bubbles.filter(~pl.col("rank").is_in(self.unaligned))
+        self.step_sums.add(of_windows(own))
+        self.cell_count += own.height
+        if self.cell_count <= MOST_CELLS:
+            self.cells.append(own)
+        else:
+            self.cells.clear()
 
 
-def survey_run(directory: Path, files: Mapping[int, Files]) -> Survey:
+def survey_run(directory: Path, files: Mapping[int, Files], unaligned: Sequence[int] = ()) -> Survey:
     """Return the survey of a stored run. Raises InputError if a file is missing, changed or damaged."""
-    found = Survey()
+    found = Survey(unaligned)
     for pipeline, own in files.items():
         loose = _joined([read_part(directory, part) for part in own.without_step])
         if loose.height:
@@ -146,7 +162,8 @@ def _look_at(found: Survey, rows: pl.DataFrame, pipeline: int) -> None:
     found.has_facts |= any(rows[name].null_count() < rows.height for name in FACT_SOURCES)
     found.names |= set(rows["name"].drop_nulls().unique())
     found.pipeline_of |= dict.fromkeys(rows["rank"].unique(), pipeline)
-    found.outlines += [_outline(rows, names) for names in OUTLINES]
+    for each in found.outlines:
+        each.add(rows)
 
 
 def _measure(found: Survey, part: Part, rows: pl.DataFrame, around: pl.DataFrame) -> None:
@@ -155,9 +172,9 @@ def _measure(found: Survey, part: Part, rows: pl.DataFrame, around: pl.DataFrame
     pipelines = pl.DataFrame({"rank": actions}).with_columns(pipeline=pl.lit(part.pipeline, pl.Int32))
     own = pl.col("step").is_between(part.first_step, part.last_step)
     bubbles = step_bubbles(around, pipelines).filter(own)
-    found.bubbles.append(bubbles)
-    found.heat.append(measure_stage_heat(rows, bubbles))
-    found.transfers.append(measure_transfers(match_messages(rows)))
+    found.add_windows(bubbles)
+    found.heat.add(measure_stage_heat(rows, bubbles))
+    found.transfers.add(measure_transfers(match_messages(rows)))
 
 
 def _outline(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
@@ -169,9 +186,19 @@ def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(parts) if parts else SPANS.empty()
 
 
-def _summed(parts: Iterable[pl.DataFrame], key: tuple[str, ...], sums: list[pl.Expr]) -> pl.DataFrame:
-    every = list(parts)
-    if not every:
-        return pl.DataFrame()
-    whole = pl.concat(every)
-    return whole.group_by(key).agg(sums).sort(key).select(pl.col(n).cast(d) for n, d in whole.schema.items())
+def _sum_heat(parts: pl.DataFrame) -> pl.DataFrame:
+    idle = pl.when(pl.col("idle_ns").is_not_null().any()).then(pl.sum("idle_ns"))
+    return _summed(
+        parts, ("step", "stage"), [pl.sum("action_ns", "wait_ns", "action_count"), idle.alias("idle_ns")]
+    )
+
+
+def _sum_transfers(parts: pl.DataFrame) -> pl.DataFrame:
+    size = pl.when(pl.col("bytes").is_not_null().all()).then(pl.sum("bytes"))
+    wait = pl.when(pl.col("wait_ns").is_not_null().any()).then(pl.sum("wait_ns"))
+    others = [pl.sum("messages", "transfer_ns"), size.alias("bytes"), wait.alias("wait_ns")]
+    return _summed(parts, ("source", "target"), others)
+
+
+def _summed(parts: pl.DataFrame, key: tuple[str, ...], sums: list[pl.Expr]) -> pl.DataFrame:
+    return parts.group_by(key).agg(sums).sort(key).select(pl.col(n).cast(d) for n, d in parts.schema.items())
