@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from stagescope.analysis.statistics.estimates import Estimates, difference, discoveries, estimate_means
+from stagescope.analysis.statistics.estimates import (
+    Estimates,
+    difference,
+    discoveries,
+    estimate_means,
+    some_rows,
+)
 from stagescope.analysis.statistics.run_series import KEY, SUBJECTS, WHOLE, SubjectType
 from stagescope.analysis.statistics.series import find_outliers
 from stagescope.analysis.statistics.step_trend import LEAST_OUTLIER_FRACTION
@@ -148,42 +154,63 @@ def find_differences(before: pl.DataFrame, after: pl.DataFrame, least: Least) ->
 def _estimates(series: pl.DataFrame, subjects: pl.Series) -> Estimates:
     """Return the mean of every series over its steps, its error widened if steps resemble their neighbors.
 
+    One kind of subject is looked at after the other: there are few series of all steps, and many of some steps.
+    """
+    placed = series.sort("series", "step").with_columns(place=pl.int_range(pl.len()).over("series"))
+    groups = [subjects.eq(subject).arg_true().to_numpy() for subject in subjects.unique().to_list()]
+    found = [_estimate_group(_values_of(placed, group), subjects[int(group[0])]) for group in groups]
+    order = np.argsort(np.concatenate(groups))
+    columns = ((each.value, each.error, each.degrees, each.count) for each in found)
+    return Estimates(*(np.concatenate(column)[order] for column in zip(*columns, strict=True)))
+
+
+def _values_of(placed: pl.DataFrame, group: NDArray[np.int64]) -> Floats:
+    """Return the values of some series, a row each; NaN where another one of them has more."""
+    own = placed.filter(pl.col("series").is_in(group.tolist()))
+    values = np.full((len(group), int(own["place"].to_numpy().max()) + 1), np.nan)
+    values[np.searchsorted(group, own["series"].to_numpy()), own["place"].to_numpy()] = own[
+        "value_ns"
+    ].to_numpy()
+    return values
+
+
+def _estimate_group(values: Floats, subject: str) -> Estimates:
+    """Return the estimates of the series of one kind of subject.
+
     Those that are about the whole run are not trimmed, so that the means of the parts sum to the mean of the iteration.
     """
-    count, is_whole = len(subjects), subjects.is_in(WHOLE).to_numpy()
-    placed = series.sort("series", "step").with_columns(place=pl.int_range(pl.len()).over("series"))
-    most = int(placed["place"].to_numpy().max()) + 1
-    values = np.full((count, most), np.nan)
-    values[placed["series"].to_numpy(), placed["place"].to_numpy()] = placed["value_ns"].to_numpy()
-    plain, trimmed = estimate_means(values, trim_fraction=0.0), estimate_means(values)
+    means = estimate_means(values, trim_fraction=0.0) if subject in WHOLE else estimate_means(values)
     # Consecutive steps resemble each other (thermal state, data order), so n independent samples are fewer than n.
-    widened = _fewer_samples(values, subjects.to_physical().to_numpy().astype(np.int64))
-    degrees = np.where(is_whole, plain.degrees, trimmed.degrees)
+    widened = _fewer_samples(values)
     return Estimates(
-        np.where(is_whole, plain.value, trimmed.value),
-        np.where(is_whole, plain.error, trimmed.error) * np.sqrt(widened),
-        np.where(degrees > 0, np.maximum((degrees + 1) / widened - 1, 1.0), 0.0),
-        plain.count,
+        means.value,
+        means.error * np.sqrt(widened),
+        np.where(means.degrees > 0, np.maximum((means.degrees + 1) / widened - 1, 1.0), 0.0),
+        means.count,
     )
 
 
-def _fewer_samples(values: Floats, groups: NDArray[np.int64]) -> Floats:
+def _fewer_samples(values: Floats) -> Floats:
     """Return how many times fewer independent samples every series is worth because its steps resemble each other.
 
     First-order autocorrelation: that of the series, or the mean over the series of its group if that is larger, because
     a single short series hardly shows it. Its estimate from n values is too small by (1 + 3 r) / n (Marriott and Pope
     1954).
     """
-    centered = values - np.nanmean(values, axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        own = np.nansum(centered[:, 1:] * centered[:, :-1], axis=1) / np.nansum(centered**2, axis=1)
+    own = np.concatenate([_autocorrelations(rows) for rows in some_rows(values)])
     count = np.isfinite(values).sum(axis=1)
     own = np.where(np.isfinite(own) & (count > FEWEST_STEPS), own, 0.0)
-    pooled = np.array([own[groups == group].mean() for group in groups])
-    found = np.maximum(own, pooled)
+    found = np.maximum(own, own.mean())
     corrected = np.minimum(found + (1 + 3 * found) / np.maximum(count, 1), LARGEST_CORRELATION)
     widened: Floats = np.where(found > 0, (1 + corrected) / (1 - corrected), 1.0)
     return widened
+
+
+def _autocorrelations(values: Floats) -> Floats:
+    centered = values - np.nanmean(values, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = np.nansum(centered[:, 1:] * centered[:, :-1], axis=1) / np.nansum(centered**2, axis=1)
+    return found
 
 
 def _clock_error_ns(series: pl.DataFrame) -> Floats:
