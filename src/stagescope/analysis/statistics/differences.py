@@ -129,7 +129,8 @@ def find_differences(before: pl.DataFrame, after: pl.DataFrame, least: Least) ->
     if both.is_empty():
         return DIFFERENCES.empty()
     both = both.with_row_index("series")
-    runs = [run.join(both, on=key, nulls_equal=True) for run in (before, after)]
+    values = ["series", "step", "value_ns", "clock_error_ns"]
+    runs = [run.join(both, on=key, nulls_equal=True).select(values) for run in (before, after)]
     is_whole = both["subject"].is_in(WHOLE).to_numpy()
     one, other = (_estimates(run, both["subject"]) for run in runs)
     clock_error_ns = _clock_error_ns(runs[0]) + _clock_error_ns(runs[1])
