@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stagescope.analysis.statistics.compared_spans import ComparedSpans, measure_compared, unite_compared
 from stagescope.analysis.statistics.comparison import gather_totals
 from stagescope.api.detached_tables import attach, detach
-from stagescope.api.saved_reports import is_quick_to_analyze, report_of_stored_run, stored_with, with_damage
+from stagescope.api.saved_reports import large_run_of, with_damage
 from stagescope.api.task_progress import TaskProgress
 from stagescope.api.units import divide_into_units, kept_spans, read_unit
 from stagescope.execution import executor_for
@@ -61,13 +61,11 @@ def gather_stored_run(
     its timeline. `on_progress` and what is raised are those of `report_of_stored_run`; `on_read` is called with the
     number of tasks that are done, and of all, while the spans are read.
     """
-    found = stored_with(paths, facts)
-    if found is None or is_quick_to_analyze(found[1]) or not found[1].aligned:
+    found = large_run_of(*paths, on_progress=on_progress, **facts)
+    if found is None:
         return None
-    report = report_of_stored_run(*paths, on_progress=on_progress, **facts)
-    if report is None:
-        return None
-    units = [each._replace(dropped=report.unaligned) for each in divide_into_units(*found)]
+    directory, manifest, report = found
+    units = [each._replace(dropped=report.unaligned) for each in divide_into_units(directory, manifest)]
     damage: list[Diagnostic] = []
 
     def measure(steps: list[int]) -> ComparedSpans:

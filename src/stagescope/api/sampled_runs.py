@@ -11,7 +11,7 @@ from stagescope.analysis.completeness.unaligned import drop_ranks
 from stagescope.analysis.sampled_pipelines import has_large_steps
 from stagescope.analysis.sampled_steps import SampleSteps, choose_sample, in_steps
 from stagescope.api.reading import read
-from stagescope.api.saved_reports import is_quick_to_analyze, report_of_stored_run, stored_with
+from stagescope.api.saved_reports import large_run_of
 from stagescope.execution.memory import return_memory
 from stagescope.ingest.stored_run import known_steps
 from stagescope.model.step_ranges import steps_around
@@ -52,13 +52,11 @@ def sample_stored_run(
     whose sample no step is in the totals.
     `on_progress` and what is raised are those of `report_of_stored_run`.
     """
-    found = stored_with(paths, facts)
-    if found is None or is_quick_to_analyze(found[1]) or not found[1].aligned:
+    found = large_run_of(*paths, on_progress=on_progress, **facts)
+    if found is None:
         return None
-    report = report_of_stored_run(*paths, on_progress=on_progress, **facts)
-    if report is None:
-        return None
-    steps, span_count = known_steps(*found), _count_spans(found[1], report.unaligned)
+    directory, manifest, report = found
+    steps, span_count = known_steps(directory, manifest), _count_spans(manifest, report.unaligned)
     sample = choose_sample(steps, span_count)
     if sample is None or has_large_steps(len(steps), span_count) or not _has_any(sample.steps, report):
         return None

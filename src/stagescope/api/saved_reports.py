@@ -240,6 +240,22 @@ def metrics_of_stored_run(
     return None if report is None else unexplained(report)
 
 
+def large_run_of(
+    *paths: str | os.PathLike[str],
+    on_progress: Callable[[int, int], object] | None = None,
+    **facts: Unpack[RunFacts],
+) -> tuple[Path, Manifest, Report] | None:
+    """Return the directory, manifest and report of a stored run that is analyzed in ranges of steps; None for others.
+
+    Everything else is as in `report_of_stored_run`.
+    """
+    found = stored_with(paths, facts)
+    if found is None or is_quick_to_analyze(found[1]) or not found[1].aligned:
+        return None
+    report = report_of_stored_run(*paths, on_progress=on_progress, **facts)
+    return None if report is None else (*found, report)
+
+
 def with_damage(report: Report, read_now: Iterable[Diagnostic]) -> Report:
     """Return a saved report with the damage among the diagnostics of what was read now."""
     known = errors_first(report.timeline.diagnostics)

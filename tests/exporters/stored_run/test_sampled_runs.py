@@ -21,7 +21,6 @@ from stagescope.api import (
     load_report,
     read,
     sample_stored_run,
-    sampled_runs,
     save_report,
     saved_reports,
     store,
@@ -154,5 +153,5 @@ def test_pipelines_that_are_not_on_one_clock_are_not_replayed(tmp_path):
 def test_a_run_without_counted_steps_in_its_sample_is_read_as_a_whole(large, monkeypatch):
     report = load_report(large)
     other = replace(report, bubble=replace(report.bubble, steps=(1,)))
-    monkeypatch.setattr(sampled_runs, "report_of_stored_run", lambda *_, **__: other)
+    monkeypatch.setattr(saved_reports, "report_of_stored_run", lambda *_, **__: other)
     assert sample_stored_run(large) is None
