@@ -255,6 +255,14 @@ def test_repeated_events_are_used_once(write):
     assert (error.code, error.count) == ("events.repeated", 2)
 
 
+def test_events_that_are_not_read_may_be_alike(write):
+    """Paddle's timestamps are whole microseconds, and it infers shapes several times in one."""
+    alike = event("PhiKernelInstruction::infermeta[0.190 us]", 70, 0.19)
+    timeline = read(write([*STEP, alike, alike]))
+    assert timeline.spans.height == 3
+    assert diagnosed(timeline, "error") == []
+
+
 def test_a_quotation_mark_costs_one_event_only(write):
     text = trace_text([*STEP[:3], event("THEIRS", 70, 1.0), *STEP[3:]]).replace("THEIRS", 'my "own" range')
     timeline = read(write(text))

@@ -157,7 +157,7 @@ def test_files_that_became_unreadable_are_reported(visit, tmp_path, monkeypatch)
         for path in folder.iterdir():
             path.unlink()
         ask_until(page, "() => window.stagescopeViewer.freshness.value.problem")
-        assert "cannot be read" in page.locator(".newer").inner_text()
+        page.locator(".newer", has_text="cannot be read").wait_for()  # it is drawn after the answer has come
 
 
 def test_a_page_whose_version_is_gone_offers_to_reload(visit, tmp_path):
