@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 JOB_NAME = r"^([A-Za-z]\w*(?:\(chunk\d+\))?)-(\d+)\[[^\]]*\]$"
 STEP_NAME = r"^ProfileStep#(\d+)"
 RUN_NAME = r"^StandaloneExecutor::run\b"
-READ_NAMES = (JOB_NAME, STEP_NAME, RUN_NAME)
+READ_NAMES = f"{JOB_NAME}|{STEP_NAME}|{RUN_NAME}"
 FILE_NAME = re.compile(r"(?P<worker>.*?)(?:_time_[\d_]+)?\.paddle_trace\.json(?:\.\w+)?")
 """`export_chrome_tracing` appends the time of the export: several files of one worker are one process."""
 
@@ -243,16 +243,10 @@ def _table(events: list[Event]) -> pl.DataFrame:
 
 
 def _possible(events: pl.DataFrame, path: Path, diagnostics: list[Diagnostic]) -> pl.DataFrame:
-    """Return the events with possible timestamps, each once; diagnostics count the others.
-
-    Only repeated events that are read count: a kernel's shapes are inferred twice within a microsecond, and the two
-    events may be alike.
-    """
+    """Return the events with possible timestamps, each once; diagnostics count the others."""
     timed = events.filter(pl.col("ts").abs() + pl.col("dur").abs() < MOST_US)
     once = timed.unique(maintain_order=True)
-    is_read = pl.col("on_device") | pl.any_horizontal(
-        pl.col("name").str.contains(name) for name in READ_NAMES
-    )
+    is_read = pl.col("on_device") | pl.col("name").str.contains(READ_NAMES)  # others may be alike
     repeated = timed.filter(is_read).height - once.filter(is_read).height
     for count, code, text in ((events.height - timed.height, *OUT_OF_RANGE), (repeated, *REPEATED)):
         if count:
