@@ -131,6 +131,7 @@ def _gather_stored(run: _Run) -> ComparedRun | None:
 
 
 def _gather_read(run: _Run, skipped: Skipped | None) -> ComparedRun:
+    """Return the same of a run that is read as a whole, without `skipped` steps."""
     from stagescope import api
 
     timeline = read_cached(run.paths, run.facts, align=run.align, run=run.name)

@@ -11,11 +11,10 @@ import pytest
 
 from machines import record_machines, record_strangers
 from places import DATA
-from stagescope.api import export, load_report, read, save_report, saved_reports, stored_runs
+from stagescope.api import export, load_report, read, save_report, saved_reports
 from stagescope.cli import main
 from stagescope.execution.executor import InThisProcess
 from stagescope.exporters.stored_run import WriteOptions, write_stored_run
-from stagescope.ingest.stored_run import read_stored_run, reader
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.vocabulary.steps import StepRange
 
@@ -60,21 +59,6 @@ def run(source, tmp_path):
     return place
 
 
-@pytest.fixture
-def steps_read(run, monkeypatch):
-    """Return a list of the steps of the stored run that are read from now on, None for all."""
-    found = []
-
-    def read_and_note(directory, steps=None):
-        found.append(steps)
-        return read_stored_run(directory, steps)
-
-    assert load_report(run) is not None
-    for module in (reader, stored_runs):
-        monkeypatch.setattr(module, "read_stored_run", read_and_note)
-    return found
-
-
 def printed(capsys, *words):
     """Return the exit code, and what a command printed."""
     capsys.readouterr()
@@ -84,6 +68,7 @@ def printed(capsys, *words):
 @pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
 def test_clocks_are_printed_without_reading_spans(words, source, run, capsys, request):
     expected = printed(capsys, "clocks", source, *words)
+    assert load_report(run) is not None
     steps_read = request.getfixturevalue("steps_read")
     assert printed(capsys, "clocks", run, *words) == expected
     assert steps_read == []
@@ -109,6 +94,7 @@ def step_of(chart):
 )
 def test_one_step_is_read_to_show_it(words, source, run, capsys, request):
     code, out, err = printed(capsys, "show", source, *words)
+    assert load_report(run) is not None
     steps_read = request.getfixturevalue("steps_read")
     assert printed(capsys, "show", run, *words) == (code, out, err)
     step = step_of(out)

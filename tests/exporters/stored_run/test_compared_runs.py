@@ -23,15 +23,14 @@ from stagescope.api import (
     read,
     save_report,
     saved_reports,
-    stored_runs,
     units,
 )
 from stagescope.cli import main
 from stagescope.execution import choice
 from stagescope.exporters.stored_run import WriteOptions, write_stored_run
-from stagescope.ingest.stored_run import read_stored_run
 from stagescope.model.implied import implied_steps
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
+from stagescope.vocabulary.steps import StepRange
 from truth.engine import simulate
 from truth.plan import Costs, make_plan
 from truth.plan import Shape as TruthShape
@@ -88,19 +87,6 @@ def in_this_process(monkeypatch):
     monkeypatch.setattr(choice, "can_spawn", lambda: False)
 
 
-@pytest.fixture
-def spans_read(monkeypatch):
-    """Return a list of the stored runs that are read as a whole from now on."""
-    found = []
-
-    def read_and_note(directory, steps=None):
-        found.append(directory)
-        return read_stored_run(directory, steps)
-
-    monkeypatch.setattr(stored_runs, "read_stored_run", read_and_note)
-    return found
-
-
 def assert_compared_equally(places):
     gathered = [gather_stored_run(place) for place in places]
     whole = [gather_timeline(read(place)) for place in places]
@@ -150,10 +136,10 @@ def test_actions_and_messages_of_long_runs_are_compared_in_some_steps(tmp_path, 
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_planted_differences_are_claimed_without_reading_a_run_as_a_whole(tmp_path, spans_read, capsys):
+def test_planted_differences_are_claimed_without_reading_a_run_as_a_whole(tmp_path, steps_read, capsys):
     places = store_both(planted(1), planted(2, slower=1.1), tmp_path)
     assert main(["compare", *map(str, places), "--json", "-"]) == 0
-    assert spans_read == []
+    assert steps_read == []
     found = json.loads(capsys.readouterr().out)
     claimed = [each for each in found["differences"] if each["is_claimed"]]
     assert {each["stage"] for each in claimed if each["subject"] == "actions"} == {1}
@@ -162,10 +148,10 @@ def test_planted_differences_are_claimed_without_reading_a_run_as_a_whole(tmp_pa
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_run_without_a_report_is_analyzed_first(tmp_path, spans_read):
+def test_a_run_without_a_report_is_analyzed_first(tmp_path, steps_read):
     place = store_parts(planted(1), tmp_path / "run")
     assert main(["compare", str(place), str(place)]) == 0
-    assert spans_read == []
+    assert steps_read == []
     assert load_report(place) is not None
 
 
@@ -198,10 +184,12 @@ def test_a_file_that_is_damaged_now_is_an_error(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("option", [["--skip-steps", "2"], ["--steps", "3:9"]])
-def test_other_totals_and_steps_are_read(option, tmp_path, spans_read):
+@pytest.mark.parametrize(
+    ("option", "steps"), [(["--skip-steps", "2"], None), (["--steps", "3:9"], StepRange(3, 9))]
+)
+def test_other_totals_and_steps_are_read(option, steps, tmp_path, steps_read):
     place = store_parts(planted(1), tmp_path / "run")
     save_report(place, workers=1)
-    spans_read.clear()
+    steps_read.clear()
     assert main(["compare", str(place), str(place), *option]) == 0
-    assert spans_read == [place, place]
+    assert steps_read == [steps, steps]

@@ -24,14 +24,12 @@ from stagescope.api import (
     save_report,
     saved_reports,
     store,
-    stored_runs,
     what_if,
     what_if_of_sample,
 )
 from stagescope.cli import main
 from stagescope.execution.executor import InThisProcess
 from stagescope.exporters.stored_run import WriteOptions, write_stored_run
-from stagescope.ingest.stored_run import read_stored_run
 from stagescope.model.implied import implied_steps
 from stagescope.model.stored_run import FORMAT, VERSION, Manifest
 from stagescope.vocabulary.steps import StepRange
@@ -75,19 +73,6 @@ def large(stored, is_large):  # noqa: ARG001 - it has to count as large before i
     (stored / "analysis" / "report.json").unlink(missing_ok=True)
     save_report(stored, workers=1)
     return stored
-
-
-@pytest.fixture
-def steps_read(monkeypatch):
-    """Return a list of the steps of stored runs that are read from now on, None for all."""
-    found = []
-
-    def read_and_note(directory, steps=None):
-        found.append(steps)
-        return read_stored_run(directory, steps)
-
-    monkeypatch.setattr(stored_runs, "read_stored_run", read_and_note)
-    return found
 
 
 def test_predictions_are_those_of_the_sample_of_the_report(large, steps_read):
